@@ -13,7 +13,7 @@ texts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.quantization import STEPS, check_precision, quantized, ranges_of
+from minibert.equations.quantization import BITS, STEPS, check_precision, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.files.tokenizer import Encoded
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, stream
+from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind
 
 from .manifest import MEND
@@ -45,7 +46,7 @@ class Part(NamedTuple):
     read: int
     lines: bytes
     ids: list[int | str]
-    vectors: Array
+    vectors: Array | TokenVectors
     truncated: int
     bad: list[Record]
 
@@ -73,10 +74,12 @@ def bulk(
     if bad_rows not in BAD_ROWS:
         raise ValueError(f"bad_rows must be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}")
     check_positive("rows_per_shard", rows_per_shard)
+    if model.pipeline.dim is None and precision in BITS:
+        raise error_of(ValueError, Option("precision", precision), " has no measure for vectors of tokens; take int8")
     sizes = zip(records.names, records.sizes, strict=True)
     settings = {
         **settings,
-        "dim": model.pipeline.dim,
+        "dim": model.width,
         "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
         "precision": precision,
         "dtype": np.dtype(check_precision(precision)).name,
@@ -172,6 +175,7 @@ def _parts(
     def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
         read, encoded, lines = ready
         found = pipeline.vectors(encoded)
+        found = found if pipeline.dim else TokenVectors.of(found, "vectors")
         ids: list[Any] = [record.id for record in read if not record.problem]
         bad = [record._replace(text=None) for record in read if record.problem]
         return Part(len(read), lines, ids, found, sum(ids.truncated > 0 for ids in encoded), bad)
@@ -206,7 +210,7 @@ def _write(folder: ShardFolder, precision: str, shard: tuple[list[Part], str]) -
     try:
         folder.add(
             [ident for part in parts for ident in part.ids],
-            [quantized(part, precision, ranges) for part in vectors],
+            [changed(part, lambda rows: quantized(rows, precision, ranges)) for part in vectors],
             sum(part.read for part in parts),
             sum(part.truncated for part in parts),
             input_sha256,
@@ -221,13 +225,14 @@ def _write(folder: ShardFolder, precision: str, shard: tuple[list[Part], str]) -
         ) from None
 
 
-def _ranges(vectors: list[Array], precision: str, folder: ShardFolder) -> Array:
+def _ranges(vectors: Sequence[Array | TokenVectors], precision: str, folder: ShardFolder) -> Array:
     """Give the ranges of the first shard's vectors: the same for any number of threads and after a kill."""
     if any(shard.rows for shard in folder.shards):
         raise ValueError(f"{folder.path}: meta.json has lost its ranges; {MEND}")
-    if sum(map(len, vectors)) < 2:
+    if sum(len(rows_of(part)) for part in vectors) < 2:
         raise error_of(
             ValueError, Option("precision", precision), " takes its ranges from the first shard, which has one vector; "
             "pass more rows, or take another precision",
         )  # fmt: skip
-    return ranges_of(np.concatenate([extreme(part, axis=0)[None] for part in vectors for extreme in (np.min, np.max)]))
+    parts = [rows for part in vectors if len(rows := rows_of(part))]
+    return ranges_of(np.concatenate([extreme(rows, axis=0)[None] for rows in parts for extreme in (np.min, np.max)]))

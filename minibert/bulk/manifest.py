@@ -21,7 +21,7 @@ from minibert.threads.cores import cores
 from minibert.threads.pool import parallel_for
 
 META, DONE, BAD, LOCK = "meta.json", "shards.jsonl", "bad_rows.jsonl", ".lock"
-SHARD = re.compile(r"vectors-\d+\.(parquet|npy)|ids-\d+\.json")
+SHARD = re.compile(r"vectors-\d+\.(parquet|npy)|ids-\d+\.json|offsets-\d+\.npy")
 LEFT = re.compile(rf"\.({SHARD.pattern}|meta\.json)\.[0-9a-f]{{16}}")  # by a killed run
 MEND = "put it back, or begin again in another folder"
 

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from minibert.equations.input_layer import Array
 from minibert.errors import error_of
 from minibert.files.lines import reading
+from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,23 +81,38 @@ def read_columns(name: str, choose: Callable[[Sequence[str]], Sequence[str]]) ->
     return found
 
 
-def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array], file: BinaryIO) -> None:
-    """id (int64 or string) and vector (a list of fixed size): what DuckDB, Polars and Arrow read."""
+def write_vectors(ids: Sequence[int | str], vectors: Sequence[Array | TokenVectors], file: BinaryIO) -> None:
+    """id (int64 or string) and vector (a list of fixed size): what DuckDB, Polars and Arrow read.
+
+    Of token vectors it is a list of such lists.
+    """
     pa = arrow()
     from pyarrow import parquet
 
-    rows = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), part.shape[1]) for part in vectors]
+    rows = []
+    for part in vectors:
+        numbers = rows_of(part)
+        made = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+        rows.append(pa.LargeListArray.from_arrays(part.offsets, made) if isinstance(part, TokenVectors) else made)
     table = pa.table({"id": pa.array(ids), "vector": pa.chunked_array(rows)})
     # dictionaries and compression save next to nothing on a vector's numbers, and cost time
     parquet.write_table(table, file, use_dictionary=False, compression="none")
 
 
-def read_vectors(name: str, rows: int) -> Iterator[Array]:
-    """Read the column `vector` in blocks of at most `rows` rows: (rows, dim). Raises ValueError."""
-    fixed = arrow().types.is_fixed_size_list
+def read_vectors(name: str, rows: int, late: bool = False) -> Iterator[Array | TokenVectors]:
+    """Read the column `vector` in blocks of at most `rows` rows: (rows, dim), or token vectors. Raises ValueError."""
+    types = arrow().types
+    fixed = types.is_fixed_size_list
     with opened(name) as file:
         for batch in file.iter_batches(rows, columns=["vector"], use_threads=False):
             column = batch.column("vector")
+            if late:
+                if not types.is_large_list(column.type) or column.null_count or not fixed(column.type.value_type):
+                    raise ValueError(f"{name}: expected vectors of tokens, found {column.type}; is it another file?")
+                tokens, width = column.flatten(), column.type.value_type.list_size
+                offsets = column.offsets.to_numpy().astype(np.int64)
+                yield TokenVectors(tokens.flatten().to_numpy().reshape(len(tokens), width), offsets - offsets[0])
+                continue
             if not fixed(column.type) or column.null_count:
                 raise ValueError(f"{name}: expected vectors of one length, found {column.type}; is it another file?")
             yield column.flatten().to_numpy().reshape(len(column), column.type.list_size)

@@ -4,6 +4,7 @@
     shards.jsonl          a line for each whole shard
     bad_rows.jsonl        a line for each row that was left out
     vectors-00000.parquet     columns id and vector; or vectors-00000.npy with ids-00000.json beside it
+    offsets-00000.npy         of token vectors: text i has the rows offsets[i] to offsets[i + 1] - 1 of the .npy file
 
 A shard is valid once its line is in shards.jsonl. The next run removes or rewrites anything else that a killed run has
 left. Each file is compared with its line when the folder is continued, when it is finished, and by
@@ -29,6 +30,7 @@ from minibert.files.arrays import npy_header
 from minibert.files.lines import STDIN
 from minibert.files.reading import read_object
 from minibert.files.writing import atomic_file, atomic_write, naming, sync_folder
+from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 
 from .manifest import (
     BAD,
@@ -159,7 +161,7 @@ class ShardFolder:
     def add(
         self,
         ids: Sequence[int | str],
-        vectors: Sequence[Array],
+        vectors: Sequence[Array | TokenVectors],
         read: int,
         truncated: int,
         input_sha256: str,
@@ -212,7 +214,7 @@ class ShardFolder:
                     file.truncate(end)
                 raise
 
-    def _write(self, number: str, ids: Sequence[int | str], vectors: Sequence[Array]) -> dict[str, File]:
+    def _write(self, number: str, ids: Sequence[int | str], vectors: Sequence[Array | TokenVectors]) -> dict[str, File]:
         files: dict[str, Callable[[BinaryIO], object]]
         if self.form == "parquet":
             files = {f"vectors-{number}.parquet": partial(write_vectors, ids, vectors)}
@@ -220,8 +222,11 @@ class ShardFolder:
             named = json.dumps(list(ids), ensure_ascii=False).encode()
             files = {
                 f"ids-{number}.json": lambda file: file.write(named),
-                f"vectors-{number}.npy": partial(_npy, vectors),
+                f"vectors-{number}.npy": partial(_npy, [rows_of(part) for part in vectors]),
             }
+            if offsets := [part.offsets for part in vectors if isinstance(part, TokenVectors)]:
+                lengths = np.concatenate([[0], *(np.diff(each) for each in offsets)])
+                files[f"offsets-{number}.npy"] = partial(_npy, [np.cumsum(lengths, dtype=np.int64)])
         written: dict[str, File] = {}
         for name, write in files.items():
             with atomic_file(self.path / name, lasting=True) as file:
@@ -247,7 +252,7 @@ class _Hashing:
 
 def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
     kind = vectors[0].dtype.newbyteorder("<")
-    file.write(npy_header(kind, (sum(map(len, vectors)), vectors[0].shape[1])))
+    file.write(npy_header(kind, (sum(map(len, vectors)), *vectors[0].shape[1:])))
     for part in vectors:
         file.write(np.ascontiguousarray(part, kind).data)
 

@@ -15,17 +15,20 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
-from minibert.equations.sentences import SIMILARITIES, dot
+from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot
 from minibert.errors import Option, error_of
 from minibert.files.reading import read_object
 from minibert.models.open.vectors import KINDS
+from minibert.models.sentences.comparing import Given, Vectors, token_vectors_of
 from minibert.models.sentences.search import BLOCK, search
+from minibert.models.sentences.token_vectors import TokenVectors, by_tokens, changed
 
 from .job import CHUNK, lines_of
 from .manifest import BAD, MEND, META, Shard, check_complete, check_sizes, read_shards
 from .parquet import read_columns, read_vectors
 from .records import Records
 
+TEXTS = 512  # whose token vectors are compared at once
 MAPS = 256  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
 
 
@@ -35,6 +38,7 @@ class StoredVectors:
     path, meta      the folder, and what its meta.json says
     rows, dim       how many vectors, and the numbers of one before quantization
     precision       how a number is stored: see `equations.quantization`
+    late            whether a row has a vector for each token: then queries are lists of (tokens, dim)
     measure         the score's name: see `search`
 
     Vectors are mapped (.npy) or read in blocks (Parquet), never loaded whole: a search of a million .npy vectors of 384
@@ -47,10 +51,18 @@ class StoredVectors:
     """
 
     def __init__(self, path: str | os.PathLike[str], similarity: str | None = None) -> None:
-        """`similarity`: a name in `SIMILARITIES`, in place of what the model's folder says."""
+        """`similarity`: a name in `SIMILARITIES`, in place of what the model's folder says; or in `MAXSIMS`."""
         self.path = Path(path)
         self.meta = _meta(self.path)
+        self.late = self.meta.get("similarity") in MAXSIMS
         if similarity is not None:
+            if (similarity in MAXSIMS) is not self.late:
+                known = ", ".join(MAXSIMS if self.late else SIMILARITIES)
+                raise error_of(
+                    ValueError,
+                    Option("similarity_fn_name"),
+                    f" of {self.path} must be one of {known}, found {similarity!r}",
+                )
             self.meta["similarity"] = similarity
         self.shards = _shards(self.path, self.meta)
         self.precision: str = self.meta["precision"]
@@ -61,7 +73,7 @@ class StoredVectors:
             raise error_of(ValueError, Option("similarity_fn_name"), f" is without effect on {self.precision} vectors")
         self.measure = "minus the number of bits that differ" if self.precision in BITS else self.meta["similarity"]
 
-    def search(self, queries: Array, k: int = 10) -> tuple[Array, Array]:
+    def search(self, queries: Given, k: int = 10) -> tuple[Array, Array]:
         """Give for each query the numbers and scores of the k best rows: (n, dim) float32 -> (n, k) twice.
 
         Of equal scores the first row comes first; fewer than k where there are no more rows. A score is the model's
@@ -70,45 +82,61 @@ class StoredVectors:
 
         Raises ValueError for a k below 1, and for queries of another width.
         """
-        queries = np.atleast_2d(queries)
-        if queries.shape[1] != self.dim:
-            raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {queries.shape[1]}")
-        if self.precision in BITS:
-            queries = quantized(queries, self.precision)
-        return search(queries, self.blocks(), k, self.compare)
+        wanted = token_vectors_of(queries, "queries") if self.late else np.atleast_2d(np.asarray(queries))
+        width = wanted.shape[1] if isinstance(wanted, np.ndarray) else wanted.width if len(wanted) else self.dim
+        if width != self.dim:
+            raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {width}")
+        if self.precision in BITS and isinstance(wanted, np.ndarray):
+            wanted = quantized(wanted, self.precision)
+        return search(wanted, self.blocks(), k, self.compare)
 
-    def compare(self, queries: Array, block: Array) -> Array:
+    def compare(self, queries: Any, block: Any) -> Array:
         """Give the scores of a block of stored vectors: (n, dim), (m, dim) -> (n, m)."""
         if self.precision in BITS:
             return hamming(queries, block)
         if self.precision != "float32":
-            block = dequantized(block, self.precision, self.meta.get("ranges"))
+            block = changed(block, lambda rows: dequantized(rows, self.precision, self.meta.get("ranges")))
         name = self.meta["similarity"]
+        if self.late:
+            return by_tokens(name, queries, block)
         if name == "dot" or (name == "cosine" and self.meta["normalized"]):
             return np.ascontiguousarray(dot(block, queries).T)  # of many by few, BLAS is faster in this order
         return SIMILARITIES[name](queries, block)
 
-    def blocks(self) -> Iterator[Array]:
+    def blocks(self) -> Iterator[Vectors]:
         """Give all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         width = -(-self.dim // 8) if self.precision in BITS else self.dim
         kind = np.dtype(PRECISIONS[self.precision])
         for shard in (shard for shard in self.shards if shard.rows):
             done, name = 0, _named(shard, "vectors-")
-            for block in self._read(name):
-                if block.dtype != kind or block.ndim != 2 or block.shape[1] != width:
+            for block in self._read(name, shard):
+                rows = block.rows if isinstance(block, TokenVectors) else block
+                if rows.dtype != kind or rows.ndim != 2 or rows.shape[1] != width:
                     raise ValueError(
-                        f"{self.path / name}: expected vectors of {width} {kind}, found {block.dtype} of shape "
-                        f"{block.shape}; {MEND}"
+                        f"{self.path / name}: expected vectors of {width} {kind}, found {rows.dtype} of shape "
+                        f"{rows.shape}; {MEND}"
                     )
                 done += len(block)
                 yield block
             if done != shard.rows:
                 raise ValueError(f"{self.path / name}: expected {shard.rows:,} vectors, found {done:,}; {MEND}")
 
-    def _read(self, name: str) -> Iterator[Array]:
+    def _read(self, name: str, shard: Shard) -> Iterator[Array | TokenVectors]:
         if name.endswith(".parquet"):
-            yield from read_vectors(str(self.path / name), BLOCK)
+            yield from read_vectors(str(self.path / name), TEXTS if self.late else BLOCK, self.late)
             return
+        found = self._mapped(name)
+        if self.late:
+            offsets = self._mapped(name := _named(shard, "offsets-"))
+            right = offsets.shape == (shard.rows + 1,) and offsets.dtype == np.int64
+            if not right or offsets[0] != 0 or offsets[-1] != len(found) or (np.diff(offsets) < 0).any():
+                raise ValueError(f"{self.path / name}: expected offsets of {shard.rows:,} texts; {MEND}")
+            every = TokenVectors(found, offsets)
+            yield from (every[start : start + TEXTS] for start in range(0, shard.rows, TEXTS))
+            return
+        yield from (found[start : start + BLOCK] for start in range(0, len(found), BLOCK))
+
+    def _mapped(self, name: str) -> Array:
         found = self._maps.get(name)
         if found is None:
             try:
@@ -119,7 +147,7 @@ class StoredVectors:
                 raise ValueError(f"{self.path / name}: not readable as .npy ({error}); {MEND}") from None
             if len(self._maps) < MAPS:
                 self._maps[name] = found
-        yield from (found[start : start + BLOCK] for start in range(0, len(found), BLOCK))
+        return found
 
     def ids(self, numbers: Iterable[int]) -> dict[int, int | str]:
         """Give the ids of rows by their numbers, counted from 0 through all shards."""
@@ -227,7 +255,7 @@ def _shards(path: Path, meta: dict[str, Any]) -> list[Shard]:
             f"{path}: expected one vector for each text ({' or '.join(KINDS)}), found vectors "
             f"{meta.get('vectors')!r}; write others with bulk"
         )
-    expected = {"similarity": tuple(SIMILARITIES), "normalized": (True, False), "precision": tuple(PRECISIONS)}
+    expected = {"similarity": (*SIMILARITIES, *MAXSIMS), "normalized": (True, False), "precision": tuple(PRECISIONS)}
     wrong = [name for name, values in expected.items() if meta.get(name) not in values]
     kinds = {"source": dict, "sha256": dict, "input": list, "dim": int}
     wrong += [name for name, kind in kinds.items() if not isinstance(meta.get(name), kind)]

@@ -123,6 +123,7 @@ def run(arguments: Any) -> None:
         "commit": model.opened.commit,
         "sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
+    late = model.pipeline.dim is None
     with model.model, closing(_Progress()) as progress:
         meta = bulk(
             records,
@@ -135,8 +136,9 @@ def run(arguments: Any) -> None:
             precision=arguments.precision,
             progress=progress,
         )
+    made = f"token vectors of {counted(meta['rows'], 'text')}," if late else f"{counted(meta['rows'], 'vector')} of"
     tell(
-        f"wrote {arguments.output}: {counted(meta['rows'], 'vector')} of {meta['dim']} in "
+        f"wrote {arguments.output}: {made} {meta['dim']}{' numbers each,' if late else ''} in "
         f"{counted(meta['shards'], 'shard')}, {counted(meta['skipped'], 'row')} left out, "
         f"{counted(meta['cut'], 'text')} truncated"
     )

@@ -13,7 +13,8 @@ from .similar import lines_of, ranked
 ABOUT = """order lines by how well they answer a query (a reranker)
 Prints the lines of a file, best first, each after its score. A reranker reads
 the query and a line together. It ranks better than `similar` and takes longer,
-so use it for a few hundred lines. `similar --rerank` does both."""
+so use it for a few hundred lines. `similar --rerank` does both. A model of late
+interaction (ColBERT, MultiVectorEncoder) ranks too."""
 EXAMPLE = 'minibert rank "boiled eggs" --file recipes.txt -m ./ms-marco-MiniLM-L6-v2'
 
 

@@ -10,7 +10,8 @@ from .common import SENTENCES, Parser, add_model, add_same_bits, load_model, tel
 ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
 For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
-/rerank (Cohere's answers, or text-embeddings-inference's), /health, /info.
+/rerank (Cohere's answers, or text-embeddings-inference's), /health, /info. A
+model of late interaction (ColBERT) answers /rerank itself, and no embeddings.
 Requests that come together are computed together, on the CPU.
 For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. This server needs the

@@ -14,6 +14,7 @@ from .embed import BAR_AFTER, wants_bar
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.run.truncated_texts import TruncatedTexts
+    from minibert.models.sentences.comparing import Vectors
 
 ABOUT = """compare texts by meaning, or search a file
 Prints the table of all similarities. With --file it prints the lines of a file
@@ -66,11 +67,17 @@ def run(arguments: Any) -> None:
 
 
 def table(encoder: Encoder, texts: list[str], truncated: TruncatedTexts) -> Iterator[str]:
-    """Give a line for each text: its number, its similarity to each text, and the text."""
-    vectors = truncated.of(encoder.pipeline()).all(texts)
+    """Give a line for each text: its number, its similarity to each text, and the text.
+
+    Of late interaction each is a query in its line, and a document in its column.
+    """
+    if encoder.sentence_config.late:
+        vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
+    else:
+        vectors = others = truncated.of(encoder.pipeline()).all(texts)
     columns = range(1, len(texts) + 1)
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
-    for i, row, text in zip(columns, encoder.similarity(vectors, vectors), texts, strict=True):
+    for i, row, text in zip(columns, encoder.similarity(vectors, others), texts, strict=True):
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
@@ -98,6 +105,9 @@ def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: b
     own, truncated = encoder.sentence_config, TruncatedTexts()
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
+    if own.late:
+        tell_truncated(sum(cut > 0 for cut in encoder.tokens_cut(lines, "document", task="document").tolist()))
+        return
     truncated.add(encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest))
     tell_truncated(truncated.count, "pair")
 
@@ -108,9 +118,11 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: Truncated
     Lines are read in chunks: memory holds the best ones and one chunk of others.
     """
     from minibert.models.run.pipeline import chunked, shown
+    from minibert.models.sentences.comparing import token_vectors_of
     from minibert.models.sentences.search import searching
 
-    query = encoder.encode_query(text)[None]
+    late = encoder.sentence_config.late
+    query: Vectors = encoder.encode_query([text])
     truncated.count += encoder.tokens_cut(text, "query", task="query") > 0
     pipeline = truncated.of(encoder.pipeline("document", task="document"))
     lines: dict[int, str] = {}  # the best so far, and those not yet compared
@@ -123,7 +135,10 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: Truncated
             yield chunk
 
     scores: list[float] = []
-    for ids, found in searching(query, pipeline.stream(read()), k, encoder.similarity):
+    vectors: Iterator[Vectors] = pipeline.stream(read())
+    if late:
+        query, vectors = token_vectors_of(query, "text"), (token_vectors_of(each, "lines") for each in vectors)
+    for ids, found in searching(query, vectors, k, encoder.similarity):
         lines, scores = {i: lines[i] for i in ids[0].tolist()}, found[0].tolist()
     return list(zip(scores, lines.values(), strict=True))
 

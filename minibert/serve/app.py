@@ -46,7 +46,7 @@ class Server:
         version: str = "",
     ) -> None:
         self.model = Model(*model)
-        self.reranker = reranker
+        self.reranker = reranker = reranker or (model if self.model.late else None)
         self.scores = {raw: scores(reranker[0], raw) for raw in (False, True)} if reranker else {}
         self.token = None if token is None else token.encode()
         self.limits, self.version = limits or Limits(), version

@@ -20,16 +20,20 @@ TASKS = ("query", "document")  # a folder may set their longest length apart
 class Model:
     """An encoder of the server: the names that requests may use, and its kinds of work.
 
-    Raises ValueError for a folder that is not for sentence vectors.
+    One that gives a vector for each token orders documents alone. Raises ValueError for a folder of another use.
     """
 
     def __init__(self, encoder: Encoder, name: str) -> None:
         self.encoder, self.names = encoder, names_of(name)
         self.dim = encoder.get_embedding_dimension()
-        self.kinds: Mapping[str | None, Kind] = {task: vectors(encoder, task) for task in (None, *encoder.prompts)}
+        self.late = encoder.sentence_config.late is not None
+        tasks = () if self.late else (None, *encoder.prompts)
+        self.kinds: Mapping[str | None, Kind] = {task: vectors(encoder, task) for task in tasks}
         self.normalizes = encoder.sentence_config.ends_normalized
 
     def kind(self, task: str | None) -> Kind:
+        if self.late:
+            raise Refusal(404, "this model gives a vector for each token, not a text; POST /rerank orders documents")
         if task not in self.kinds:
             known = ", ".join(repr(name) for name in self.kinds if name is not None)
             raise Refusal(400, f"task must be one of this model's {known}, found {task!r:.40}", "task")
@@ -67,7 +71,7 @@ def vectors(encoder: Encoder, task: str | None) -> Kind:
 
 
 def scores(reranker: Encoder, raw: bool) -> Kind:
-    """Scores of pairs as `predict` gives them; `raw`: the logits.
+    """Scores of pairs as `predict` gives them; `raw`: the logits. Late interaction has its similarity for both.
 
     Raises ValueError for a model that is no reranker.
     """
@@ -77,4 +81,13 @@ def scores(reranker: Encoder, raw: bool) -> Kind:
     def compute(pairs: list[Any]) -> Array:
         return np.asarray(reranker.predict(pairs, activation_fn=activation))
 
+    def by_tokens(pairs: list[Any]) -> Array:
+        queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*pairs, strict=True))
+        wanted = dict(zip(queries, reranker.encode_query(queries), strict=True))
+        found = dict(zip(documents, reranker.encode_document(documents), strict=True))
+        firsts, seconds = [wanted[query] for query, _ in pairs], [found[document] for _, document in pairs]
+        return np.asarray(reranker.similarity_pairwise(firsts, seconds))
+
+    if reranker.sentence_config.late:
+        compute = by_tokens
     return Kind(lambda pairs, start: Prepared(pairs), compute, lambda pair: len(pair[0]) + len(pair[1]))

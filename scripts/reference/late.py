@@ -154,7 +154,13 @@ def stanford(parts: Path, folder: Path) -> list[Call]:
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     rewrite(folder / "config.json", lambda config: config | {"architectures": ["HF_ColBERT"]})
     rewrite(folder / "tokenizer.json", partial(with_tokens, "[unused0]", "[unused1]", added=False))
-    metadata = {"query_maxlen": 11, "doc_maxlen": 16, "query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    metadata = {
+        "dim": 6,
+        "query_maxlen": 11,
+        "doc_maxlen": 16,
+        "query_token_id": "[unused0]",
+        "doc_token_id": "[unused1]",
+    }
     (folder / "artifact.metadata").write_text(json.dumps(metadata), encoding="utf-8")
     return calls()
 

@@ -152,7 +152,7 @@ def test_other_uses_are_refused() -> None:
         encoder.predict(("we", "you"))
     with pytest.raises(ValueError, match="saved as a MultiVectorEncoder"):
         encoder.encode_sparse("we")
-    with pytest.raises(ValueError, match="truncate_dim is not for vectors of tokens"):
+    with pytest.raises(ValueError, match="truncate_dim is for sentence vectors, and this model gives a vector for"):
         encoder.encode("we", truncate_dim=2)
     with pytest.raises(ValueError, match="precision 'int8' is for sentence vectors"):
         encoder.encode("we", precision="int8")
@@ -293,3 +293,32 @@ def test_similarity_of_token_vectors() -> None:
         encoder.similarity_pairwise(queries, documents[:2])
     with pytest.raises(ValueError, match=r"embeddings2\[1\] has NaN or an infinite number"):
         encoder.similarity(queries, [documents[0], documents[1] * np.nan])
+
+
+# -- searched ----------------------------------------------------------------------------------------------------
+
+
+def test_search_over_token_vectors() -> None:
+    """Lists of arrays, one flat array with offsets, and blocks of either; by MaxSim where nothing else is said."""
+    encoder = opened("late-fixed")
+    texts = [
+        f"{text} {letter}" for text in ("we", "We lived above the clouds!", "the", "a b c") for letter in "abcdefg"
+    ]
+    queries, documents = encoder.encode_query(QUERIES), encoder.encode_document(texts)
+    scores = encoder.similarity(queries, documents)
+    want = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    stored = TokenVectors.of(documents, "documents")
+    blocks = [documents[:9], documents[9:10], TokenVectors.of(documents[10:], "documents")]
+    for vectors in (documents, stored, iter(blocks), tuple(documents)):
+        ids, found = minibert.search(queries, vectors, 5)
+        assert np.array_equal(ids, want)
+        assert np.allclose(found, np.take_along_axis(scores, want, 1), atol=FORMULA * 12)
+    assert np.array_equal(minibert.search(TokenVectors.of(queries, "queries"), stored, 5, encoder.similarity)[0], want)
+    dense, among = np.ones((2, 6), "f4"), [np.eye(6, dtype="f4"), np.eye(6, dtype="f4")]  # blocks of single vectors
+    assert minibert.search(dense, among, 9)[0].shape == (2, 9)
+    with pytest.raises(ValueError, match="normalized=True compares by the dot product"):
+        minibert.search(queries, documents, normalized=True)
+    with pytest.raises(ValueError, match=r"found queries \(36, 6\) and vectors \(2, 5\)"):
+        minibert.search(queries, [np.ones((2, 5), "f4")])
+    with pytest.raises(ValueError, match=r"vectors\[1\] has NaN"):
+        minibert.search(queries, [documents[0], documents[1] * np.nan])

@@ -22,6 +22,7 @@ from minibert.serve.requests import LONGEST_QUERY, LONGEST_TEXT, Limits
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 NORMED, PROMPTS, LENGTHS, RERANKER = "sentences-last-token", "sentences-prompts", "sentences-residual", "uses-reranker"
+LATE = "late-fixed"
 TEXTS = ["we lived above the clouds", "dog", "", "the clouds we lived above, we above the clouds"]
 # a text's numbers move by its neighbours, which here are other requests'; measured 1.2e-7
 NEIGHBOURS = 1e-6
@@ -150,6 +151,30 @@ def test_rerank_gives_the_order_of_rank(address: Address) -> None:
     found = address.ask("/v2/rerank", body).json
     assert near(np.array([each["score"] for each in found]), np.array([each["score"] for each in raw]))
     assert [each["text"] for each in found] == [TEXTS[each["corpus_id"]] for each in raw]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_late_interaction_answers_rerank(beside: bool) -> None:
+    """As the model itself, or as the reranker of another; two requests at once, each with its own query."""
+    late = minibert.load_encoder(REFERENCE / LATE)
+    model = minibert.load_encoder(REFERENCE / NORMED)
+    running = Server((model, NORMED), (late, LATE)) if beside else Server((late, f"org/{LATE}"))
+    with served(running) as address, ThreadPoolExecutor(2) as pool:
+        queries = ["the clouds", "we lived", "dog"]
+        bodies = [{"query": query, "documents": TEXTS, "raw_scores": i == 1} for i, query in enumerate(queries)]
+        answers = list(pool.map(lambda body: address.ask("/rerank", body).json["results"], bodies))
+        for query, answer in zip(queries, answers, strict=True):
+            want = late.rank(query, TEXTS)
+            assert [each["index"] for each in answer] == [each["corpus_id"] for each in want]
+            found = np.array([each["relevance_score"] for each in answer])
+            assert near(found / 12, np.array([each["score"] for each in want]) / 12)  # a sum over 12 tokens
+        if beside:
+            assert address.embed("dog").status == 200
+        else:
+            refused = address.embed("dog")
+            assert refused.status == 404 and "a vector for each token, not a text; POST /rerank" in refused.error
+            info = address.ask("/info").json
+            assert (info["reranker"], info["similarity"], info["dimension"]) == (LATE, "maxsim", 6)
 
 
 def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.Encoder) -> None:

@@ -49,8 +49,16 @@ class TextModel(NamedTuple):
         return self.make()
 
     @property
+    def width(self) -> int:
+        """How many numbers a vector has, a text's or a token's."""
+        return self.pipeline.dim or cast("Encoder", self.model).get_embedding_dimension()
+
+    @property
     def compared(self) -> dict[str, Any]:
-        """How such vectors are compared, a name in `SIMILARITIES`, and whether each has length 1."""
+        """How such vectors are compared, a name in `SIMILARITIES`, and whether each has length 1.
+
+        Those of tokens have a name in `MAXSIMS`.
+        """
         own = None if self.kind == "input" else cast("Encoder", self.model).sentence_config
         return {"similarity": own.measure if own else "cosine", "normalized": own is not None and own.normalizes()}
 
@@ -108,10 +116,13 @@ def open_vectors(
         if end != INPUT_LAYER:
             raise
         raise error_of(type(error), *parts, *ADVICE) from None
-    encoder.pipeline(prompt_name, prompt)  # raises for a prompt that is not there, before any text is read
-    return TextModel(
-        vectors, encoder, opened, partial(encoder.pipeline, prompt_name, prompt, threads=threads, held=True)
-    )
+    task = None
+    if encoder.sentence_config.late:  # which has another prompt and length for each task
+        task = "document"
+        prompt_name = task if prompt_name is None and prompt is None else prompt_name
+    pipeline = partial(encoder.pipeline, prompt_name, prompt, task=task, threads=threads, held=True)
+    pipeline()  # raises for a prompt that is not there, before any text is read
+    return TextModel(vectors, encoder, opened, pipeline)
 
 
 def check_kind(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,18 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import cosine
 from minibert.models.run.pipeline import check_positive
 
-from .comparing import Compare, Given, SparseVector, Vectors, check_widths, compared, cosine_of_normalized, vectors_of
+from .comparing import (
+    Compare,
+    Given,
+    SparseVector,
+    Vectors,
+    check_widths,
+    compared,
+    cosine_of_normalized,
+    token_vectors_of,
+    vectors_of,
+)  # fmt: skip
+from .token_vectors import TokenVectors, by_tokens, is_token_vectors
 
 BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
@@ -19,7 +31,7 @@ NAMES = ("queries", "vectors")
 
 def search(
     queries: Given,
-    vectors: Array | Sequence[SparseVector] | Iterable[Array],
+    vectors: Array | Sequence[SparseVector] | TokenVectors | Iterable[Any],
     k: int = 10,
     compare: Compare = cosine,
     *,
@@ -34,7 +46,8 @@ def search(
     take `compare=minibert.equations.quantization.hamming`.
 
     Both may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; a function of yours is given them
-    as they are.
+    as they are. Or both are lists of token vectors (tokens, dim), `TokenVectors`, or an iterator of such blocks: then
+    `equations.sentences.maxsim` compares them unless `compare` is another.
 
     Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or infinity,
     for a k below 1, for `normalized` with another `compare`, and as `cosine_of_normalized`.
@@ -43,11 +56,14 @@ def search(
     (array([[1, 2]]), array([[1., 1.]]))
     """
     check_positive("k", k)
+    late = is_token_vectors(queries) or isinstance(vectors, TokenVectors)
     if normalized:
-        if compare is not cosine:
+        if compare is not cosine or late:
             raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
         compare = cosine_of_normalized
-    wanted = vectors_of(queries, NAMES[0])
+    if late and compare is cosine:
+        compare = partial(by_tokens, "maxsim")
+    wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
     found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
     for each in searching(wanted, _blocks(vectors, wanted), k, compare):
         found = each  # the last one counts
@@ -55,14 +71,16 @@ def search(
 
 
 def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
+    late = isinstance(queries, TokenVectors)
+    read: Callable[[Any, str], Vectors] = token_vectors_of if late else vectors_of
     whole = isinstance(vectors, np.ndarray) or (
         isinstance(vectors, list | tuple) and any(isinstance(each, SparseVector) for each in vectors)
     )
-    if whole or not isinstance(vectors, Iterable):
-        rows = vectors_of(vectors, NAMES[1])
+    if whole or not isinstance(vectors, Iterable) or (late and is_token_vectors(vectors)):
+        rows = read(vectors, NAMES[1])
         vectors = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
     for value in vectors:
-        block = vectors_of(value, NAMES[1])
+        block = read(value, NAMES[1])
         check_widths(queries, block, NAMES)
         yield block
 

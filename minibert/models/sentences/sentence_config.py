@@ -115,12 +115,9 @@ class SentenceConfig(NamedTuple):
     def width(self, truncate_dim: int | None = None) -> int:
         """How many numbers of a vector are given; `truncate_dim`: what a call asks for at most.
 
-        Raises ValueError where the folder is not for vectors, and for a width of a token's vectors.
+        Raises ValueError where the folder is not for sentence vectors.
         """
-        if self.late is None:
-            self.check_use("SentenceTransformer")
-        elif truncate_dim is not None:
-            raise error_of(ValueError, Option("truncate_dim"), " is not for vectors of tokens; leave it out")
+        self.check_use("SentenceTransformer")
         most = self.truncate_dim if truncate_dim is None else truncate_dim
         return self.dim if most is None else min(most, self.dim)
 

@@ -64,8 +64,9 @@ class Sentences(Model):
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
-        """How many numbers a sentence's vector has: `encode(text).shape[0]`. A token's vector has `dim`."""
-        return self.sentence_config.width()
+        """How many numbers a vector has that `encode` gives. A token's vector before pooling has `dim`."""
+        own = self.sentence_config
+        return own.dim if own.late else own.width()
 
     def get_sentence_embedding_dimension(self) -> int:
         """The same as `get_embedding_dimension`, by its older name."""
@@ -235,7 +236,9 @@ class Sentences(Model):
         check_task(task)
         check_positive("truncate_dim", truncate_dim, or_none=True)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
-        dim, before = own.width(truncate_dim), own.prompt(prompt_name, prompt)
+        if own.late and truncate_dim is not None:
+            raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
+        dim, before = 0 if own.late else own.width(truncate_dim), own.prompt(prompt_name, prompt)
         longest = own.lengths.get(task or "", own.longest)
         fill = own.late.filling(tokenizer, task) if own.late else None
         skip = 0  # tokens of the prompt that are not pooled

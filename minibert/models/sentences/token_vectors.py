@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final, overload
 
 import numpy as np
@@ -17,7 +17,7 @@ PIECE = 8192  # tokens of documents that are compared at once, or of one documen
 class TokenVectors(Sequence[Array]):
     """Token vectors of texts, one text behind the other: text i has the rows offsets[i] to offsets[i + 1] - 1.
 
-    A sequence of arrays (tokens, dim); a slice of it is one too, and copies nothing. rows (all tokens, dim); offsets
+    A sequence of arrays (tokens, dim); a slice of it is one too, and copies no vector. rows (all tokens, dim); offsets
     (texts + 1,) int64.
 
     >>> vectors = TokenVectors(np.arange(6.0).reshape(3, 2), np.array([0, 1, 3]))
@@ -70,7 +70,8 @@ class TokenVectors(Sequence[Array]):
             start, stop, step = i.indices(len(self))
             if step != 1:
                 raise ValueError(f"a slice of token vectors has the step 1, found {step}")
-            return TokenVectors(self.rows, self.offsets[start : max(start, stop) + 1])
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return TokenVectors(self.rows[offsets[0] : offsets[-1]], offsets - offsets[0])
         i = range(len(self))[i]  # from the end where it is negative; raises IndexError
         found: Array = self.rows[self.offsets[i] : self.offsets[i + 1]]
         return found
@@ -86,6 +87,17 @@ class TokenVectors(Sequence[Array]):
         return found
 
 
+def rows_of(vectors: Array | TokenVectors) -> Array:
+    """Give all vectors (n, dim), those of texts or of their tokens."""
+    return vectors.rows if isinstance(vectors, TokenVectors) else vectors
+
+
+def changed(vectors: Array | TokenVectors, change: Callable[[Array], Array]) -> Array | TokenVectors:
+    """Give the same texts' vectors after a change of all, (n, dim) -> (n, ...)."""
+    made = change(rows_of(vectors))
+    return TokenVectors(made, vectors.offsets) if isinstance(vectors, TokenVectors) else made
+
+
 def is_token_vectors(value: Any) -> bool:
     """Whether this can only be token vectors of several texts."""
     if isinstance(value, list | tuple):
@@ -99,9 +111,9 @@ def by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> A
     y = np.empty((len(queries), len(documents)), np.float32)
     start = 0
     for piece in documents.pieces():
-        rows, counts = piece.rows[piece.offsets[0] : piece.offsets[-1]], np.diff(piece.offsets)
+        counts = np.diff(piece.offsets)
         for i, query in enumerate(queries):
-            y[i, start : start + len(piece)] = formula(query, rows, counts)
+            y[i, start : start + len(piece)] = formula(query, piece.rows, counts)
         start += len(piece)
     return y
 

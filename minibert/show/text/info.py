@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import FoldedTable
 from minibert.files.tokenizer_files import Find
 from minibert.models.input_layer import EmbeddingLayer
+
+if TYPE_CHECKING:
+    from minibert.models.sentences.sentence_config import SentenceConfig
 
 from .text import counted, size
 
@@ -160,18 +163,38 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
             own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
     except MinibertError as error:
         return {"sentence vectors": f"not available: {error}"}
+    if own.late:
+        return {"made for": f"{USES[own.kind]}, as a {own.kind}", **_late(own), **_prompts(own)}
     if own.kind not in ("", "SentenceTransformer"):
         return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
     longest = "no limit" if own.longest is None else f"{own.longest} tokens ({own.longest_from})"
     numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
+    return {"sentence vectors": f"{numbers}; by {own.measure}", "longest sentence": longest, **_prompts(own)}
+
+
+def _late(own: SentenceConfig) -> dict[str, str]:
+    """Describe late interaction: which tokens have a vector."""
+    assert own.late is not None
+    lengths = {task: own.lengths.get(task, own.longest) for task in ("query", "document")}
+    said = {task: "no limit" if most is None else f"at most {most} tokens" for task, most in lengths.items()}
+    if filled := own.late.expansion:
+        seen = "seen" if filled.attend else "not seen"
+        said["query"] += f", filled up to {filled.length} with {filled.token or 'mask tokens'}, {seen} by the others"
+    if own.late.skipped:
+        for task in own.late.skips:
+            said[task] = f"{said.get(task, '')}, without {' '.join(own.late.skipped)}"
+    return {
+        "token vectors": f"{own.dim} numbers for each token; by {own.measure}",
+        "queries": said["query"],
+        "documents": said["document"],
+    }
+
+
+def _prompts(own: SentenceConfig) -> dict[str, str]:
     usual = {own.default_prompt: " (if none is named)"}
     prompts = [f"{name} {prompt!r}{usual.get(name, '')}" for name, prompt in own.prompts.items() if prompt]
     missing = [task for task in ("query", "document") if not own.prompts.get(task)]
-    return {
-        "sentence vectors": f"{numbers}; by {own.measure}",
-        "longest sentence": longest,
-        "prompts": ", ".join([*prompts, *([f"none for {' and '.join(missing)}"] if missing else [])]),
-    }
+    return {"prompts": ", ".join([*prompts, *([f"none for {' and '.join(missing)}"] if missing else [])])}
 
 
 def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
