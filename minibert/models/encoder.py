@@ -10,9 +10,10 @@ from minibert.models.heads.labels import Labels
 from minibert.models.heads.prediction import Words
 from minibert.models.heads.reranker import Pairs
 from minibert.models.heads.sparse import Sparse
+from minibert.models.heads.tokens import TokenMapped
 
 
-class Encoder(Words, Pairs, Labels, Answers, Sparse):
+class Encoder(Words, Pairs, Labels, Answers, Sparse, TokenMapped):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on
@@ -24,7 +25,7 @@ class Encoder(Words, Pairs, Labels, Answers, Sparse):
     attribute is an AttributeError.
 
     `Model` computes hidden states, traces and logits; `Sentences` makes vectors; `Words`, `Pairs`, `Labels`,
-    `Answers` and `Sparse` use the heads. `again` opens the same model once more.
+    `Answers` and `Sparse` use the heads, `TokenMapped` maps of tokens. `again` opens the same model once more.
     """
 
     def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from minibert.models.run.pipeline import check_positive, chunked, shown, stream
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
 from minibert.models.sentences.sentences import CHUNK, Sentences, check_task
+from minibert.models.sentences.token_maps import token_weights
 
 from .heads import logit_pieces
 
@@ -39,7 +41,8 @@ class Sparse(Sentences):
 
         One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
         vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
-        the text's tokens, of the head `masked_word`, or as the folder says.
+        the text's tokens, of the head `masked_word`, or as the folder says. Of bge-m3 it is the largest over the tokens
+        of one id of relu of a linear map, `sparse_linear.pt` of the folder.
 
         max_active_dims  how many of the largest weights are kept; None: as the folder says
         task             "query" or "document" takes that route where the folder has a Router; None its default route.
@@ -50,7 +53,9 @@ class Sparse(Sentences):
         """
         check_positive("batch_size", batch_size)
         own = self.sentence_config
-        own.check_use("SparseEncoder")
+        weights = own.token_maps.weights()
+        if weights is None:
+            own.check_use("SparseEncoder")
         before = own.prompt(prompt_name, prompt)
         check_positive("max_active_dims", max_active_dims, or_none=True)
         check_task(task)
@@ -66,10 +71,14 @@ class Sparse(Sentences):
         items, _ = listed(texts)
         shown_as = "encode_sparse" if show_progress_bar else ""
         if table is None:
-            head = self.head("masked_word")
+            made: Callable[[Packed, Array], list[SparseVector]]
+            if weights is None:
+                made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
+            else:
+                made = token_weights(weights, tokenizer)
 
             def vectors(tile: Packed, x: Array) -> list[SparseVector]:
-                return [largest(each, most) for each in _pooled(head, tile, x, *own.splade)]
+                return [largest(each, most) for each in made(tile, x)]
 
             found = self.each_text(tokenize, vectors).all(items, shown_as)
         else:

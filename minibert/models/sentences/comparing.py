@@ -64,11 +64,10 @@ def _alone(given: Any, vectors: Vectors) -> bool:
 
 def _prepared(measure: str | None, first: Given, second: Given) -> tuple[Vectors, Vectors, str]:
     some = is_token_vectors(first) or is_token_vectors(second)
-    if measure in MAXSIMS or (some and measure is None):
-        read: Callable[[Any, str], Vectors] = token_vectors_of
-        usual = "maxsim"
-    else:
-        read, usual = vectors_of, "cosine"
+    read: Callable[[Any, str], Vectors] = vectors_of
+    usual = "cosine"
+    if measure in MAXSIMS or some:  # a measure of single vectors is not meant
+        read, measure = token_vectors_of, measure if measure in MAXSIMS else "maxsim"
     a, b = read(first, NAMES[0]), read(second, NAMES[1])
     check_widths(a, b)
     return a, b, measure or ("dot" if _sparse(a, b) else usual)

@@ -25,6 +25,7 @@ from .late_config import fixed_length, read_late, read_older
 from .logit_score import LogitScore, bare_logit_score, read_logit_score
 from .routes import Router, read_router
 from .sentence_modules import read_modules, read_steps, transformer_folder
+from .token_maps import TokenMaps, token_maps_of
 
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
@@ -82,6 +83,7 @@ class SentenceConfig(NamedTuple):
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
     router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
+    token_maps: TokenMaps = TokenMaps()  # beside sentence vectors: a weight and a vector of each token
     late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
 
     def check_use(self, wanted: str) -> None:
@@ -153,7 +155,9 @@ def read_sentence_config(
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
         score = bare_logit_score(find, where) if continues else None
-        return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, **_lengths({}, "", top, config, longest))
+        maps = TokenMaps() if dtype is None else token_maps_of(find, dim, dtype)
+        lengths = _lengths({}, "", top, config, longest)
+        return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, token_maps=maps, **lengths)
     modules, told = modules or [], top.object(SETTINGS) if modules else {}
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top) if modules else MULTI
     named, settings = next(
@@ -173,6 +177,7 @@ def read_sentence_config(
         settings |= fixed_length(settings)
     elif kind == "SentenceTransformer":
         said |= _pooling(FolderFiles(find, modules[1].path, where), dim)
+        said |= {} if dtype is None else {"token_maps": token_maps_of(find, dim, dtype)}
         said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
     elif kind == SPARSE:
         said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
@@ -303,11 +308,11 @@ def _prompts(kind: str, files: FolderFiles, settings: Mapping[str, Any]) -> dict
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    named = settings.get("similarity_fn_name") or ("dot" if kind == SPARSE else "cosine")
+    named = settings.get("similarity_fn_name") or ("dot" if kind == SPARSE else None)
     similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
     if kind == MULTI:  # a measure of single vectors, which PyLate's folders name, is not meant
         similarity = named if named in MAXSIMS else "maxsim"
-    elif not isinstance(similarity, str) or similarity not in SIMILARITIES:
+    elif not isinstance(similarity, str | None) or similarity not in (None, *SIMILARITIES):
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
         )
