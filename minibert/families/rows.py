@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One model type: its input layer, and the blocks and heads behind it; None and empty where there are none."""
+    """One model type: its input layer, and the blocks and heads behind it; None and empty where there are none.
+
+    decoder  the blocks and the head of what writes a text after the encoder's
+    """
 
     layer: Family
     blocks: Blocks | None = None
     heads: tuple[Head, ...] = ()
+    decoder: tuple[Blocks, Head] | None = None
 
 
 KINS = {
@@ -73,3 +77,4 @@ class Rows(Mapping[str, Any]):
 FAMILIES: Mapping[str, Family] = Rows("layer")
 BLOCKS: Mapping[str, Blocks] = Rows("blocks")
 HEADS: Mapping[str, tuple[Head, ...]] = Rows("heads")
+DECODERS: Mapping[str, tuple[Blocks, Head]] = Rows("decoder")

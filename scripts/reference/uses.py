@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import transformers
 from check import ROOT, compare_json, make_or_check, parser_of, seeded
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
@@ -88,6 +89,38 @@ def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
     """A tokenizer of a class, and how many tokens it has."""
     write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
     return folder, len(vocabulary(BASES[name]))
+
+
+def writer(folder: Path, name: str, **config: Any) -> list[Call]:
+    """An encoder-decoder, as transformers saves it."""
+    _, size = with_tokenizer(folder, "T5Tokenizer")
+    sizes = {"vocab_size": size, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 6}
+    made = {**sizes, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7, **config}
+    config = transformers.AutoConfig.for_model(name, **made, decoder_start_token_id=0)
+    save(folder, transformers.AutoModelForSeq2SeqLM.from_config(config))
+    return [("complete", [text], {"tokens": tokens}) for text, tokens in zip(TEXTS[1:], (12, 20, 9, 1, 5), strict=True)]
+
+
+def writes(parts: Path, folder: Path) -> list[Call]:
+    """T5: the word table once more, divided by sqrt(d_model)."""
+    return writer(folder, "t5")
+
+
+def writes_untied(parts: Path, folder: Path) -> list[Call]:
+    """T5 1.1, as published: a gate, and a table of the head's own, which is stored."""
+    calls = writer(folder, "t5", feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    tensors = load_file(folder / "model.safetensors")
+    made = SHARP / 20 * seeded.values(tensors["shared.weight"].shape, salt=3)
+    save_file(tensors | {"lm_head.weight": made}, folder / "model.safetensors", {"format": "pt"})
+    older = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act")  # keys that such a file does not have
+    kept = {key: x for key, x in json.loads((folder / "config.json").read_text("utf-8")).items() if key not in older}
+    rewrite(folder / "config.json", lambda _: kept | {"tie_word_embeddings": False})
+    return calls
+
+
+def writes_own(parts: Path, folder: Path) -> list[Call]:
+    """umT5: a bias in each block."""
+    return writer(folder, "umt5")
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -279,7 +312,7 @@ def answers_bare(parts: Path, folder: Path) -> list[Call]:
 
 FOLDERS = (
     reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
-    sparse_sum, sparse_router, answers, answers_plain, answers_bare,
+    sparse_sum, sparse_router, answers, answers_plain, answers_bare, writes, writes_untied, writes_own,
 )  # fmt: skip
 
 
@@ -299,6 +332,8 @@ def gave(folder: Path, call: Call) -> Any:
         made = encode(*arguments, convert_to_sparse_tensor=False, **options).numpy()
         rows = [{"ids": row.nonzero()[0].tolist(), "weights": row[row != 0].tolist()} for row in np.atleast_2d(made)]
         return rows[0] if isinstance(arguments[0], str) else rows
+    if method == "complete":
+        return written(folder, arguments[0], **options)
     if method == "classify":
         pipe, options = (
             transformers.pipeline("text-classification", model=str(folder)),
@@ -308,6 +343,18 @@ def gave(folder: Path, call: Call) -> Any:
         pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
     return [[{key: plain(value) for key, value in each.items()} for each in pipe(text, **options)]
             for text in arguments[0]]  # fmt: skip
+
+
+def written(folder: Path, text: str, tokens: int) -> dict[str, Any]:
+    """What an encoder-decoder writes, and its logits after the first three of the decoder's tokens."""
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = {key: x for key, x in tokenizer(text, return_tensors="pt").items() if key != "token_type_ids"}
+    with torch.no_grad():
+        ids = model.generate(**batch, do_sample=False, max_new_tokens=tokens)[:, : tokens + 1]
+        logits = model(**batch, decoder_input_ids=ids[:, :3]).logits[0]
+    text = tokenizer.decode(ids[0], skip_special_tokens=True)
+    return {"text": text, "ids": ids[0].tolist(), "logits": logits.numpy().astype(float).round(7).tolist()}
 
 
 def plain(value: Any) -> Any:

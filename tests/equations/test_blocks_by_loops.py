@@ -13,6 +13,7 @@ from minibert.equations.blocks import (
     Block,
     additive_mask,
     bert_encoder,
+    cross_attention,
     gelu,
     gelu_tanh,
     gpt2_blocks,
@@ -66,8 +67,8 @@ def summed(a: list[Row], b: list[Row]) -> list[Row]:
     return [[m + n for m, n in zip(x, y, strict=True)] for x, y in zip(a, b, strict=True)]
 
 
-def attended(rows: list[Row], part: Block, keep: Array, bias: Array) -> list[Row]:
-    q, k, v = (mapped(rows, each) for each in (part.query, part.key, part.value))
+def attended(rows: list[Row], part: Block, keep: Array, bias: Array, memory: list[Row] | None = None) -> list[Row]:
+    q, k, v = (mapped(each, own) for each, own in zip((rows, memory or rows, memory or rows), part[:3], strict=True))
     size = DIM // HEADS
     context = [[0.0] * DIM for _ in rows]
     for head in range(HEADS):
@@ -113,6 +114,14 @@ def test_post_norm_block(x: Array) -> None:
     keep, bias = np.array([[1, 1, 0, 1]] * SEQ), numbers(HEADS, SEQ, SEQ, seed=7)
     found = post_norm_block(x, block(1), HEADS, EPS, silu, additive_mask(keep != 0, "float64"), bias)
     want = np.array([post(text.tolist(), block(1), FORMULAS[silu], keep, bias) for text in x])
+    np.testing.assert_allclose(found, want, rtol=0, atol=SAME)
+
+
+def test_cross_attention(x: Array) -> None:
+    """Two tokens look at those of another text, of which one is padding."""
+    memory, keep, bias = x[:, ::-1] * 0.5, np.array([[1, 0, 1, 1]] * 2), numbers(HEADS, 2, SEQ, seed=3)
+    found = cross_attention(x[:, :2], memory, block(1), HEADS, additive_mask(keep != 0, "float64"), bias)
+    want = [attended(a.tolist(), block(1), keep, bias, b.tolist()) for a, b in zip(x[:, :2], memory, strict=True)]
     np.testing.assert_allclose(found, want, rtol=0, atol=SAME)
 
 

@@ -127,6 +127,32 @@ def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
             assert encoder.complete(text, tokens=12) == with_text(begun, new[:until])
 
 
+DECODED = [*word_models.TEXTS, "clouds", "the", "translate: we lived", "a b c d e f g", "dog " * 30, "above!", "e, e"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"feed_forward_proj": "gated-silu"}, {"tie_word_embeddings": False}], ids=str)
+@pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
+def test_a_decoder_writes_what_generate_does(tmp_path: Path, model_type: str, changes: dict[str, Any]) -> None:
+    """Ten texts; which file names the first token and the last; a penalty for words that came before."""
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    model = made(tmp_path, model_type, "T5Tokenizer", "AutoModelForSeq2SeqLM", **sizes, eos_token_id=1, **changes)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for settings in (None, {"decoder_start_token_id": 5}, {"decoder_start_token_id": 0, "repetition_penalty": 1.7}):
+        (tmp_path / "generation_config.json").unlink(missing_ok=True)
+        if settings is not None:
+            (tmp_path / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        model, different = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval(), set()
+        with minibert.load_encoder(tmp_path) as encoder:
+            for text in DECODED:
+                batch = {key: x for key, x in tokenizer(text, return_tensors="pt").items() if key != "token_type_ids"}
+                with torch.no_grad():
+                    ids = model.generate(**batch, do_sample=False, max_new_tokens=12)[0]
+                different.add(wanted := tokenizer.decode(ids, skip_special_tokens=True))
+                assert encoder.complete(text, tokens=12) == wanted, (settings, text)
+        assert len(different) > 3
+
+
 @pytest.mark.parametrize(("model_type", "text"), [("qwen2", word_models.TEXTS[2]), ("llama", word_models.TEXTS[0])])
 def test_what_generation_config_json_says(tmp_path: Path, model_type: str, text: str) -> None:
     """Which file says where a text ends; every setting of `generate` is followed, without effect, or refused."""

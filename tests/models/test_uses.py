@@ -11,6 +11,10 @@ from needed import absent, missing
 from reference_files import REFERENCE, opened
 
 import minibert
+from minibert.models.heads.heads import logit_pieces
+from minibert.models.heads.prediction import go_on
+from minibert.models.run.blocks import remembered
+from minibert.models.run.key_value_cache import KeyValueCache
 
 CHATS = ("uses-answers", "uses-answers-bare")  # whose pairs go through a chat template
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
@@ -39,6 +43,19 @@ def test_scores_are_those_of_the_cross_encoder(name: str, call: dict[str, Any]) 
     want = np.array(call["gave"], np.float32)
     assert np.shape(found) == want.shape and found.dtype == np.float32
     assert (np.abs(found - want) <= SCORES * np.maximum(1, np.abs(want))).all()
+
+
+@pytest.mark.parametrize(("name", "call"), calls("complete"))
+def test_a_decoder_writes_what_generate_does(name: str, call: dict[str, Any]) -> None:
+    """And its logits are the reference's, token by token: another factor would choose the same words."""
+    encoder, gave = opened(name), call["gave"]
+    assert encoder.complete(*call["arguments"], **call["options"]) == gave["text"]
+    states = encoder(encoder.tokenize(call["arguments"])["input_ids"][0])
+    decoder = encoder._decoder()
+    cache = KeyValueCache(remembered(decoder.stack, states))
+    for token, want in zip(gave["ids"], gave["logits"], strict=False):
+        (found,) = np.hstack([piece for _, piece in logit_pieces(decoder.head, go_on(decoder, [token], cache))])
+        assert (np.abs(found - want) <= SCORES * np.maximum(1, np.abs(want))).all()
 
 
 @pytest.mark.parametrize(("name", "call"), calls("rank"))

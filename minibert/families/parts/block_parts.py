@@ -59,6 +59,7 @@ class Attention(Frozen):
     """Attention: queries, keys and values from x, probabilities in each head, and a map of what is gathered.
 
     maps             query, key and value, or the one that holds the three side by side; `output` is the map after it
+    crosses          keys and values are of the encoder's last hidden states: attention of a decoder to its encoder
     biased           whether `maps` have biases, or a config key that decides it; `output_biased` the same of `output`
     key_heads        config key of the number of key heads, where several query heads may share one
     head_dim         config key of a head's width, where queries may be wider than the model
@@ -73,6 +74,7 @@ class Attention(Frozen):
 
     maps: tuple[str, ...]
     output: str
+    crosses: bool = False
     biased: bool | str = True
     output_biased: bool | str = True
     key_heads: str = ""
@@ -97,7 +99,7 @@ class Attention(Frozen):
             maps=maps,
             norms=tuple(site.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
             scores=f"{inside}.scores",
-            probabilities=f"attentions.{site.i}",
+            probabilities=f"{'cross_' * self.crosses}attentions.{site.i}",
             context=f"{inside}.context",
             output=site.dense(self.output, dim, heads * head_dim, self.output_biased),
             heads=heads,
@@ -109,6 +111,7 @@ class Attention(Frozen):
             layer_type=self.rotation and self.rotation(config, site.i),
             heads_first=self.heads_first,
             terms=tuple(term for make in self.terms if (term := make(site)) is not None),
+            crosses=self.crosses,
         )
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
@@ -233,6 +236,7 @@ class Blocks(Frozen):
                 position scheme
     others      takes other modules of no single block, for printing
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
+    aliases     words for a config key that are not the input layer's: a decoder's
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree        the reference's class for each module that holds others, for printing: path -> class name, or what gives
                 it from the config
@@ -251,6 +255,7 @@ class Blocks(Frozen):
     relative: str = ""
     others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
+    aliases: Mapping[str, str] = {}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     checked_prefixes: tuple[str, ...] = ("encoder.",)
     unused_endings: tuple[str, ...] = ()
@@ -281,8 +286,9 @@ class Blocks(Frozen):
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
         both = replace(
-            family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only}, section=""
-        )
+            family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only},
+            aliases={**family.aliases, **self.aliases}, section="",
+        )  # fmt: skip
         return both.configure(dict(data), where)
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:

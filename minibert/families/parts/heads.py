@@ -41,7 +41,8 @@ class HeadMap(Frozen):
     out     the width it gives: a config key, `LABELS`, or the number itself
     biased  whether it has a bias, or a config key that decides it; `bias` is another name of it, where a file does
             not have its own
-    tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
+    tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false;
+            `always`: whatever it says
     """
 
     path: str
@@ -49,6 +50,7 @@ class HeadMap(Frozen):
     biased: bool | str = True
     bias: str = ""
     tied: bool = False
+    always: bool = False
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
@@ -56,7 +58,7 @@ class HeadMap(Frozen):
 
         out = count_labels(config) if self.out == LABELS else self.out
         out = config.integer(out) if isinstance(out, str) else out
-        if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
+        if self.tied and not binder.stores(f"{self.path}.weight") and (self.always or tied(config)):
             weight = words()
         else:
             weight = binder.weight((f"{self.path}.weight",), (out, width))
@@ -85,6 +87,18 @@ class Act(Frozen):
         return fast.faster(found)
 
 
+class Times(Frozen):
+    """A factor of the hidden states. `path` is its name in a trace."""
+
+    path: str
+    factor: Callable[[Config], float]
+
+    def function(self, config: Config) -> Activation:
+        """Give what multiplies."""
+        factor = self.factor(config)
+        return lambda x: x if factor == 1 else x * x.dtype.type(factor)
+
+
 class Head(Frozen):
     """One head of a model_type.
 
@@ -98,7 +112,7 @@ class Head(Frozen):
 
     name: str
     architectures: tuple[str, ...]
-    steps: tuple[HeadMap | Act | Norm, ...]
+    steps: tuple[HeadMap | Act | Times | Norm, ...]
     takes: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
@@ -134,7 +148,7 @@ class Head(Frozen):
             if isinstance(step, HeadMap):
                 works.append((step.path, dense := step.bind(config, binder, width, words)))
                 width = dense.shape[0]
-            elif isinstance(step, Act):
+            elif isinstance(step, Act | Times):
                 works.append((step.path, step.function(config)))
             else:
                 works += step.bound(config, binder, "", width).items()

@@ -13,6 +13,7 @@ from minibert.files.reading import read_object
 from minibert.files.tokenizer_files import Find
 
 FILE = "generation_config.json"
+STARTS = ("decoder_start_token_id", "bos_token_id")
 # what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
 REFUSED: Mapping[str, Any] = {
     "num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "suppress_tokens": [],
@@ -26,10 +27,11 @@ REFUSED: Mapping[str, Any] = {
 
 
 class Generation(NamedTuple):
-    """`ends`: ids after which a text has ended; `repetition_penalty`: see `penalized`."""
+    """`ends`: ids that end a text; `start`: a decoder's first id; `repetition_penalty`: see `penalized`."""
 
     ends: frozenset[int] = frozenset()
     repetition_penalty: float = 1.0
+    start: int | None = None
 
 
 def read_generation(find: Find, config: Mapping[str, Any], where: str) -> Generation:
@@ -56,7 +58,10 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str) -> Genera
     penalty = 1.0 if penalty is None else penalty
     if type(penalty) not in (int, float) or not 0 < penalty < np.inf:
         raise refused(f"'repetition_penalty' must be a number > 0, found {penalty!r:.40}")
-    return Generation(frozenset(listed), float(penalty))
+    start = next((settings[key] for key in STARTS if settings.get(key) is not None), None)
+    if start is not None and type(start) is not int:
+        raise refused(f"'decoder_start_token_id' must be an integer or null, found {start!r:.80}")
+    return Generation(frozenset(listed), float(penalty), start)
 
 
 def penalized(logits: Array, ids: list[int], penalty: float) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,12 @@ from minibert.equations.blocks import softmax
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.errors import Text, TokenizerError, error_of
+from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.model import Model
-from minibert.models.run.blocks import run_blocks
+from minibert.models.run.blocks import Stack, remembered, run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive
@@ -33,9 +35,17 @@ class Words(Model):
     `generation` gives what generation_config.json says of the last.
     """
 
-    def __init__(self, *model: Any, generation: Callable[[], Generation] = Generation, **options: Any) -> None:
+    def __init__(
+        self, *model: Any, generation: Callable[[], Generation] = Generation,
+        decoder: Callable[[], Decoder] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*model, **options)
-        self._generation = generation
+        self._generation, self._decoder = generation, decoder
+
+    def close(self) -> None:
+        """Drop all weights: see `Model.close`."""
+        self._decoder = None
+        super().close()
 
     def fill(self, text: Texts, k: int = 5) -> Any:
         """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
@@ -81,30 +91,38 @@ class Words(Model):
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
         """Continue a text by up to `tokens` tokens, and give it with what comes after it.
 
+        A model with a decoder of its own (T5) reads the text and writes another: "translate English to German: ...".
+        That text alone is given. The keys and values that its decoder looks at are computed once.
+
         Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
         chooses at random, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
         text ends, and `repetition_penalty` are those of generation_config.json; without that file, of config.json. Its
         own temperature, top_k and top_p are without effect. The keys and values of earlier tokens are kept, so each new
         token costs one token's work.
 
-        Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not
-        computed here, such as num_beams; ValueError where text and tokens go beyond the position table.
+        Raises as `next_words`; CheckpointError where a file holds an encoder without its decoder, or that file has a
+        setting that changes the words and is not computed here, such as num_beams; ValueError where text and tokens go
+        beyond the position table.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
         check_positive("tokens", tokens)
         _check_chance(temperature, seed)
-        head, tokenizer = self.head("next_word"), self.embeddings.tokenizer
+        tokenizer = self.embeddings.tokenizer
+        decoder = None if self._decoder is None else self._decoder()
+        head = self.head("next_word") if decoder is None else decoder.head
         settings = self._generation()
         (encoded,) = _encoded(self, text)
         _refuse_empty(encoded, 0)
-        _refuse_too_many(self.max_length, len(encoded.input_ids), tokens)
-        random, cache = np.random.default_rng(seed), KeyValueCache()
-        ids = new = encoded.input_ids
+        ids = new = encoded.input_ids if decoder is None else [decoder.first(settings.start)]
+        model: Model | Decoder = decoder or self
+        _refuse_too_many(model.embeddings.max_length, len(ids), tokens)
+        memory = {} if decoder is None else remembered(decoder.stack, self(encoded.input_ids))
+        random, cache = np.random.default_rng(seed), KeyValueCache(memory)
         logits = np.empty(head.labels, self.dtype)
 
         def read(new: Sequence[int]) -> None:
-            last = go_on(self, new, cache)[-1:]
+            last = go_on(model, new, cache)[-1:]
             for words, piece in logit_pieces(head, last, linear):  # one row: soonest as it is
                 logits[words] = piece[0]
 
@@ -115,12 +133,32 @@ class Words(Model):
                 break
             new = [token]
             ids = ids + new
+        if decoder is not None:
+            return tokenizer.decode(ids, skip_special_tokens=True)
         # decoded together: a letter may be split between two tokens, and some tokenizers drop a text's first space
         begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
         return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
 
 
-def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
+class Decoder(NamedTuple):
+    """What writes a text after the encoder's: input layer, blocks that look at the encoder, the map to words."""
+
+    embeddings: EmbeddingLayer
+    stack: Stack
+    head: BoundHead
+    config: Config
+
+    def first(self, start: int | None) -> int:
+        """The id that it begins with, from the files or the family. Raises CheckpointError where none says it."""
+        start = self.config.get("decoder_start_token_id") if start is None else start
+        if type(start) is not int or not 0 <= start < self.head.labels:
+            raise self.config.refused(
+                f"'decoder_start_token_id' must be the id with which the decoder begins, found {start!r}"
+            )
+        return start
+
+
+def go_on(model: Model | Decoder, ids: Sequence[int], cache: KeyValueCache) -> Array:
     """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
 
     The tokens before them are in the cache; afterwards these are too.
