@@ -201,13 +201,13 @@ def test_stdin_is_continued(tmp_path: Path, monkeypatch: Patch, capsys: Printed)
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["extracted", "t5"])
+@pytest.mark.parametrize("kind", ["extracted", "convbert"])
 def test_a_model_without_blocks(kind: str, source: Path, tmp_path: Path, capsys: Printed) -> None:
     model = tmp_path / "model"
     if kind == "extracted":
         extract(encoders.write(tmp_path / "bert", "bert"), model)
     else:
-        checkpoints.write(model, checkpoints.T5)
+        checkpoints.write(model, checkpoints.CONVBERT)
         checkpoints.write_wordpiece(model)
     error = failure(capsys, source, "-o", tmp_path / "out", "-m", model)
     assert "; --vectors input takes the input layer alone: for each text the mean over its tokens' rows before" in error

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import T5, same_bits, write, write_wordpiece
+from checkpoints import CONVBERT, same_bits, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
 from many_texts import WORDS
 from numpy.typing import NDArray
@@ -270,7 +270,7 @@ def another(source: Path, **columns: Any) -> None:
 
 def without_blocks(folder: Path) -> None:
     shutil.rmtree(folder / "model")
-    write_wordpiece(write(folder / "model", T5))
+    write_wordpiece(write(folder / "model", CONVBERT))
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())

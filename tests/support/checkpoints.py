@@ -47,6 +47,7 @@ T5 = {
     "task_specific_params": {"translation_en_to_de": {"max_length": 300, "prefix": "translate: "}},
 }
 ELECTRA = {**BERT, "model_type": "electra", "embedding_size": 6}
+CONVBERT = {**BERT, "model_type": "convbert", "embedding_size": 8}  # which has no blocks here
 DEBERTA = {**BERT, "model_type": "deberta-v2", "type_vocab_size": 0}
 
 
