@@ -262,7 +262,9 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "GPT2Tokenizer": TokenizerClass(_byte_level, None, GPT2_TOKENS, "BPE", "vocab.json", "GPT-2"),
     "GPTNeoXTokenizer": TokenizerClass(_gpt_neox, Template("$A", "$A $B:1"), {**GPT2_TOKENS, "pad": "<|padding|>"}),
     "CohereTokenizer": TokenizerClass(_cohere, None, _COHERE_TOKENS),
-    "Qwen2Tokenizer": TokenizerClass(_qwen2, None, dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>"), plain=True),
+    "Qwen2Tokenizer": TokenizerClass(
+        _qwen2, None, dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>"), "BPE", "vocab.json", "Qwen", plain=True
+    ),
     "LlamaTokenizer": TokenizerClass(_llama, None, {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
     "GemmaTokenizer": TokenizerClass(
         _gemma, None, {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>", "mask": "<mask>"}
@@ -272,7 +274,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
         FAIRSEQ_TEMPLATE,
         {"unk": "<|endoftext|>", "bos": "<|startoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"},
     ),
-    "OpenAIGPTTokenizer": TokenizerClass(_openai, None, {"unk": "<unk>"}),
+    "OpenAIGPTTokenizer": TokenizerClass(_openai, None, {"unk": "<unk>"}, "BPE", "vocab.json", "GPT"),
     "AlbertTokenizer": TokenizerClass(_albert, BERT_TEMPLATE, _ALBERT_TOKENS, kind="Unigram", unknown=1, keeps=True),
     "DebertaV2Tokenizer": TokenizerClass(
         _deberta_v2, BERT_TEMPLATE, _DEBERTA_TOKENS, kind="Unigram", unknown="unk", types=True

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import BERT, ROBERTA, change_json, write, write_wordpiece
-from tokenizer_folders import BASES, PAIR, TEXTS, finder, tokenizer_json, variants, vocabulary, write_tokenizer
+from tokenizer_folders import (
+    BASES,
+    OLDER,
+    PAIR,
+    TEXTS,
+    finder,
+    tokenizer_json,
+    variants,
+    vocabulary,
+    write_older_files,
+    write_tokenizer,
+)
 
 import minibert
 from minibert import TokenizerError
@@ -260,3 +271,27 @@ def test_a_class_of_other_rules_is_refused(tmp_path: Path, name: str) -> None:
     folder = write_tokenizer(tmp_path, "BertTokenizer", {}, "bert")
     with pytest.raises(TokenizerError, match=f"class {name} has rules of its own"):
         opened(folder, declared=name)
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_vocab_json_with_merges_txt_splits_as_tokenizer_json(tmp_path: Path, name: str) -> None:
+    """The rules are the class's; else a row that reads no older file, or another one's rules, would pass."""
+    for i, files in enumerate(variants(name).values()):
+        folder = write_tokenizer(tmp_path / str(i), name, files)
+        texts = [text for text in TEXTS if "[MASK]" not in text]  # tokenizer.json lists more special tokens
+        want = [opened(folder).pieces(text) for text in texts]
+        older = opened(write_older_files(folder, name))
+        assert [older.pieces(text) for text in texts] == want
+
+
+def test_the_usual_class_of_qwen_and_openai_gpt_reads_older_files(tmp_path: Path) -> None:
+    for model_type, name in (
+        ("qwen2", "Qwen2Tokenizer"),
+        ("qwen3", "Qwen2Tokenizer"),
+        ("openai-gpt", "OpenAIGPTTokenizer"),
+    ):
+        folder = write_older_files(write_tokenizer(tmp_path / model_type, name, {}, model_type), name)
+        assert minibert.FAMILIES[model_type].tokenizer == name
+        assert opened(folder, name).pieces("we lived") == opened(write_tokenizer(tmp_path / "json", name, {})).pieces(
+            "we lived"
+        )

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_folders import BASES, PAIR, TEXTS, finder, tokenizer_json, variants, write_tokenizer
+from tokenizer_folders import (
+    BASES,
+    OLDER,
+    PAIR,
+    TEXTS,
+    finder,
+    tokenizer_json,
+    variants,
+    vocabulary,
+    write_older_files,
+    write_tokenizer,
+)
 
 import minibert
 from minibert.files.tokenizer import Tokenizer
@@ -74,6 +85,22 @@ def test_equally_likely_splits_are_the_reference_s(tmp_path: Path, name: str) ->
     ours, theirs = ours_of(folder, "BertTokenizer"), theirs_of(folder)
     for text in [letter * length for letter in letters for length in range(1, 30)]:
         assert ours.encode(text)[0].input_ids == theirs(text)["input_ids"]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_files_give_the_reference_s_ids(tmp_path: Path, name: str) -> None:
+    """vocab.json with merges.txt; also as Qwen's, whose special tokens stand in tokenizer_config.json alone."""
+    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+    rows = len(vocabulary(BASES[name]))
+    later = {str(rows + i): {"content": text, **flags} for i, text in enumerate(("<|im_start|>", "<|im_end|>"))}
+    every = [*variants(name).values(), {"tokenizer_config.json": {"added_tokens_decoder": later}}]
+    for i, files in enumerate(every):
+        folder = write_older_files(write_tokenizer(tmp_path / str(i), name, files), name)
+        ours, theirs = ours_of(folder, "BertTokenizer"), theirs_of(folder)
+        for texts in (*((text,) for text in (*TEXTS, "<|im_start|>we<|im_end|>")), PAIR):
+            ids = theirs(*texts)["input_ids"]
+            assert ours.encode(*texts)[0].input_ids == ids
+            assert ours.decode(ids) == theirs.decode(ids)
 
 
 NO_WORDS = {"CLIPTokenizer", "PegasusTokenizer"}  # no model of theirs predicts words here, so no id becomes a text

@@ -195,3 +195,16 @@ def write_tokenizer(folder: Path, name: str, variant: dict[str, Any], model_type
     for file, content in files.items():
         (folder / file).write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+OLDER = ("GPT2Tokenizer", "RobertaTokenizer", "Qwen2Tokenizer", "OpenAIGPTTokenizer")  # of vocab.json with merges.txt
+
+
+def write_older_files(folder: Path, name: str) -> Path:
+    """Put vocab.json and merges.txt in the place of a folder's tokenizer.json."""
+    (folder / "tokenizer.json").unlink()
+    rows = {token: i for i, token in enumerate(vocabulary(BASES[name]))}
+    (folder / "vocab.json").write_text(json.dumps(rows), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges(BASES[name]))]
+    (folder / "merges.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return folder
