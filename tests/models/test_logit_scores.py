@@ -213,6 +213,8 @@ def test_a_word_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
         ),
         ({"processing_kwargs": {"text": {"max_length": 9}}}, "'processing_kwargs' are .*max_length"),
         ({"processing_kwargs": {"chat_template": {"max_length": 9}}}, "'processing_kwargs' are .*max_length"),
+        ({"processing_kwargs": {"chat_template": {"continue_final_message": True}}}, "continue_final_message': True"),
+        ({"processing_kwargs": {"chat_template": {"chat_template": "x"}}}, "'processing_kwargs' are .*'x'"),
         ({"processing_kwargs": {"chat_template": {"restore_suffix": 1}}}, "'restore_suffix' must be true or false"),
         ({"modality_config": {"message": {"method": "x"}}}, "'modality_config' has the message"),
         ({"modality_config": {"image": {}}}, "'modality_config' is"),

@@ -13,7 +13,11 @@ from .folder import FolderFiles
 
 KEYS = ("true_token_id", "false_token_id", "module_input_name")
 FORMATS = ("structured", "flat")  # a message's content: a list of parts with types, or the text alone
-SIZES = ("padding", "truncation", "max_length", "return_tensors")
+# what apply_chat_template takes for itself, so that no template sees it
+KEPT_BACK = (
+    "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenize",
+    "tokenizer_kwargs", "chat_template", "continue_final_message", "sanitize_control_tokens",
+)  # fmt: skip
 
 
 class LogitScore(NamedTuple):
@@ -79,9 +83,9 @@ def _message(modalities: Any, files: FolderFiles) -> tuple[str | None, Any]:
 def _variables(arguments: Any, files: FolderFiles) -> Mapping[str, Any]:
     """Give what is passed to the template; anything else that a tokenizer could be told is refused."""
     found = (arguments or {}).get("chat_template") or {} if isinstance(arguments, Mapping | None) else None
-    if not isinstance(found, Mapping) or set(arguments or {}) - {"chat_template"} or set(SIZES) & set(found):
+    if not isinstance(found, Mapping) or set(arguments or {}) - {"chat_template"} or set(KEPT_BACK) & set(found):
         raise files.refuse(
             f"the transformer's 'processing_kwargs' are {arguments!r:.200}; computed here are those of 'chat_template' "
-            f"without {', '.join(SIZES)}"
+            f"without {', '.join(KEPT_BACK)}"
         )
     return found
