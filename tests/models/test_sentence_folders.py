@@ -24,10 +24,23 @@ def with_module(place: int, **entry: Any) -> Any:
     return lambda modules: [module | (entry if i == place else {}) for i, module in enumerate(modules)]
 
 
+def with_another(kind: str) -> Any:
+    """A module between the transformer and the pooling."""
+    return lambda modules: [modules[0], {"idx": 1, "name": "1", "path": "1_Other", "type": kind}, *modules[1:]]
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
         ("modules.json", with_module(3, type="sentence_transformers.models.WordWeights"), "names 'sentence_tr.*WordWe"),
+        *(
+            ("modules.json", with_another(f"sentence_transformers.{path}"), f"names '.*{path}', but only Transformer, ")
+            for path in (
+                "models.CNN", "models.LSTM", "models.WeightedLayerPooling",  # of older files; then of today's
+                "sentence_transformer.modules.cnn.CNN", "sentence_transformer.modules.lstm.LSTM",
+                "sentence_transformer.modules.weighted_layer_pooling.WeightedLayerPooling",
+            )
+        ),
         ("modules.json", with_module(3, type="my_package.Normalize"), "names 'my_package.Normalize', but only Transf"),
         ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "names 'sentence_.*Router', but"),
         ("modules.json", lambda modules: modules[:1], "lists Transformer; expected a Transformer, a Pooling"),
