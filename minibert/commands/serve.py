@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from .common import SENTENCES, Parser, add_model, add_same_bits, load_model, tell
+from .common import SENTENCES, Parser, add_model, add_same_bits, tell
 
-ABOUT = """a small server: /v1/embeddings as OpenAI's, and /rerank
+ABOUT = """a small server: /v1/embeddings as OpenAI's, /rerank as Cohere's, and TEI's routes
 For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
-/rerank (Cohere's answers, or text-embeddings-inference's), /health, /info. A
-model of late interaction (ColBERT) answers /rerank itself, and no embeddings.
-Requests that come together are computed together, on the CPU.
+/rerank (Cohere's form, or that of text-embeddings-inference), /embed,
+/embed_sparse, /similarity and /predict (text-embeddings-inference's form),
+/v1/models, /health, /info. Several models can be named: a request chooses one
+by "model". Requests that come together are computed together, on the CPU.
 For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. This server needs the
 packages starlette and uvicorn. SIGTERM or Ctrl-C ends it after the accepted
@@ -22,10 +24,18 @@ EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.serve.requests import Limits
+    from minibert.serve.fields import Limits
 
     usual = Limits()
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="as --model; several, which requests choose by `model`: the first "
+        "is the one for requests without it",
+    )  # fmt: skip
     parser.add_argument("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
+    parser.add_argument(
+        "--name", action="append", default=[], metavar="NAME", help="what requests may call the first model, beside "
+        "its folder's name, its name on the Hub and its path; NAME=MODEL of another one. It can be given again",
+    )  # fmt: skip
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address; any but this machine's own needs a token (default: 127.0.0.1)"
     )
@@ -43,15 +53,14 @@ def declare(parser: Parser) -> None:
         parser.add_argument(
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
-    add_model(parser, side=False, argument=True, usual=SENTENCES, threads=True)
+    add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_same_bits(parser)
 
 
 def run(arguments: Any) -> int:
     """Load the models, listen, and answer until the end."""
-    from minibert.models.open.load_encoder import load_encoder
     from minibert.serve.app import Server
-    from minibert.serve.requests import Limits
+    from minibert.serve.fields import Limits
     from minibert.serve.run import check_packages, listen, read_token
     from minibert.serve.run import run as answer
 
@@ -59,15 +68,51 @@ def run(arguments: Any) -> int:
     for name, number in limits._asdict().items():
         if number < 1:
             raise ValueError(f"--max-{name} must be an integer >= 1, found {number}")
+    names = _names(arguments)
     check_packages()
     token = read_token(arguments.host, arguments.token_file, arguments.token_env)
-    with listen(arguments.host, arguments.port) as listening, load_model(arguments) as encoder:
-        options = dict(local_files_only=arguments.local_files_only, threads=arguments.threads)
-        options["same_bits"], reranker = arguments.same_bits, None
-        if (name := arguments.reranker) is not None:
-            reranker = load_encoder(name, **options), name
-        server = Server((encoder, arguments.model), reranker, token, limits, arguments.version)
+    with listen(arguments.host, arguments.port) as listening, ExitStack() as opened:
+        server = Server(_models(arguments, names, opened), token, limits, arguments.version)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        ready = f"{server.model.names[1]} at {url}/v1/embeddings; Ctrl-C ends it"
+        named = ", ".join(model.names[0] for model in server.models)
+        ready = f"{named} at {url}{server.models[0].path}; Ctrl-C ends it"
         return int(answer(server, listening, lambda _: tell(ready)) > 0)
+
+
+def _names(arguments: Any) -> dict[str, list[str]]:
+    """Give the models in their order, as they were typed, each with its names of --name; raise for names of none."""
+    if arguments.models and arguments.named is not None:
+        raise ValueError(f"--model names {arguments.named!r} and {arguments.models[0]!r} is named too; leave one out")
+    models = arguments.models or [arguments.model]
+    if len(models) > 1 and arguments.revision is not None:
+        raise ValueError(f"--revision is of one model, found {len(models)}; leave it out, or serve one")
+    found: dict[str, list[str]] = {model: [] for model in [*models, *filter(None, [arguments.reranker])]}
+    for given in arguments.name:
+        name, _, model = given.partition("=")
+        if not name or (model and model not in found):
+            raise ValueError(f"--name must be NAME or NAME=MODEL, of {', '.join(found)}; found {given!r}")
+        found[model or models[0]].append(name)
+    return found
+
+
+def _models(arguments: Any, names: dict[str, list[str]], opened: ExitStack) -> list[Any]:
+    """Open the models. Raises ValueError where two have the same name."""
+    from minibert.models.open.load_encoder import load_encoder
+    from minibert.serve.kinds import model_of, names_of, reranker_of
+
+    options = dict(
+        local_files_only=arguments.local_files_only, threads=arguments.threads, same_bits=arguments.same_bits
+    )
+    models: list[Any] = []
+    for typed, given in names.items():
+        revision = arguments.revision if not models else None
+        encoder = opened.enter_context(load_encoder(typed, revision=revision, **options))
+        make = reranker_of if typed == arguments.reranker else model_of
+        models.append(make(encoder, names_of(typed, given)))
+    for i, model in enumerate(models):
+        for other in models[:i]:
+            if model.names[0] in other.names:
+                both = f"two models are called {model.names[0]!r}"
+                raise ValueError(f"{both}; give one another name: --name NAME={list(names)[i]}")
+    return models

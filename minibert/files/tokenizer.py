@@ -132,13 +132,15 @@ class Tokenizer:
         truncation: bool = False,
         max_length: int | None = None,
         start: int = 0,
+        second_at_most: int | None = None,
     ) -> list[Encoded]:
         """Give each text's ids, with the special tokens of its model.
 
         An empty second text in a list is a second text: its [SEP] and its type 1 stay, so that a text's ids do not
         depend on its neighbours. Of two plain strings an empty second one is ignored. Both as transformers does.
 
-        `start` is the number of the first text, for messages about one of many.
+        `start` is the number of the first text, for messages about one of many. `second_at_most`: of a second text only
+        so many tokens are kept, before the two are truncated together.
 
         Raises TypeError for anything but str; ValueError for a lone surrogate, for another number of second texts than
         of texts, and for a text longer than `max_length` without `truncation`; TokenizerError where the vocabulary has
@@ -154,7 +156,7 @@ class Tokenizer:
         # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
         typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
         return [
-            self._fit(encoding, start + i, typed, truncation, max_length, i in shortened)
+            self._fit(encoding, start + i, typed, truncation, max_length, i in shortened, second_at_most)
             for i, encoding in enumerate(encodings)
         ]
 
@@ -211,25 +213,30 @@ class Tokenizer:
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
 
-    def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None, more: bool) -> Encoded:
+    def _fit(
+        self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None, more: bool,
+        second_at_most: int | None = None,
+    ) -> Encoded:  # fmt: skip
         """Read one encoding; truncate it to `max_length`, or refuse it."""
         ids, types = encoding.ids, encoding.type_ids if typed else None
-        if max_length is None or len(ids) <= max_length:
+        long = max_length is not None and len(ids) > max_length
+        if not long and (second_at_most is None or encoding.sequence_ids.count(1) <= second_at_most):
             return Encoded(ids, types)
-        if not truncation:
+        if long and not truncation:
             found = f"{'more than ' if more else ''}{len(ids)}"
             too_long = f" has {found} tokens, but the longest sequence is {max_length} "
             too_long += "(max_length, else the position table); shorten it, or pass "
             raise error_of(ValueError, Text(i), too_long, Option("truncation", True))
-        keep = self._kept(encoding, max_length)
+        keep = self._kept(encoding, len(ids) if max_length is None else max_length, second_at_most)
         kept_types = None if types is None else np.array(types)[keep].tolist()
         return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
 
-    def _kept(self, encoding: Any, max_length: int) -> Array:
+    def _kept(self, encoding: Any, max_length: int, second_at_most: int | None = None) -> Array:
         """Say which tokens of an encoding stay where it is truncated to `max_length`: (tokens,) of bool."""
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
         special = len(segment) - first - second
+        second = second if second_at_most is None else min(second, second_at_most)
         if special > max_length:
             raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
         room = longest_first(first, second, max_length - special)

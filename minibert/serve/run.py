@@ -12,7 +12,8 @@ from typing import Any
 
 from minibert.errors import Option, error_of
 
-from .app import PATIENCE, Server
+from .app import Server
+from .gate import PATIENCE
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 SPARE = 400  # connections beyond those of accepted requests, if the system allows that many files
@@ -103,10 +104,10 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
     try:
         Announced(config).run(sockets=[listening])
     finally:
-        server.worker.close()
+        server.gate.worker.close()
         if before is not None:
             signal.signal(signal.SIGTERM, before)
-    return server.undone
+    return server.gate.undone
 
 
 def _patient(most: int) -> Any:

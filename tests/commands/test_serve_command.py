@@ -29,16 +29,20 @@ MANY = 2048  # texts that keep the server at work for a while
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Address]]:
+def serving(
+    *arguments: str,
+    models: tuple[str, ...] = (MODEL,),
+    said: str = "sentences-last-token",
+    path: str = "/v1/embeddings",
+) -> Iterator[tuple[subprocess.Popen[str], Address]]:
     """Start the command and wait until it says where it is."""
-    command = [sys.executable, "-m", "minibert", "serve", MODEL, "--port", "0", *arguments]
+    command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stderr.readline()
-            found = re.fullmatch(
-                r"minibert: sentences-last-token at http://127\.0\.0\.1:(\d+)/v1/embeddings; Ctrl-C ends it\n", line
-            )
-            assert found, line + process.stderr.read()
+            ready = rf"minibert: {said} at http://127\.0\.0\.1:(\d+){path}; Ctrl-C ends it\n"
+            found = re.fullmatch(ready, line)
+            assert found, line
             yield process, Address(int(found[1]))
         finally:
             process.kill()
@@ -48,7 +52,7 @@ def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
     """SIGTERM comes in the middle of a request: that is answered first."""
     (tmp_path / "token").write_text("geheim\n")
     options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1"
-    with serving(*options) as (process, address):
+    with serving(*options, said="sentences-last-token, uses-reranker") as (process, address):
         token = {"Authorization": "Bearer geheim"}
         assert address.embed("dog").status == 401
         found = address.ask("/v1/embeddings", {"input": "dog"}, **token).json["data"][0]["embedding"]
@@ -135,7 +139,13 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     monkeypatch.setenv("TOKEN", "geheim")
     said = failure(capsys, "serve", MODEL, "--token-env", "TOKEN", "--host", "h" * 300)
     assert said.endswith("hhh, port 8000: each part of a host's name has 1 to 63 letters")
-    assert "saved as a CrossEncoder" in failure(capsys, "serve", RERANKER, "--port", "0")
+    for wrong in ("=x", f"a={RERANKER}", ""):
+        said = failure(capsys, "serve", MODEL, "--port", "0", "--name", wrong)
+        assert f"--name must be NAME or NAME=MODEL, of {MODEL}; found {wrong!r}" in said
+    said = failure(capsys, "serve", MODEL, MODEL + "/../sentences-last-token", "--port", "0")
+    assert "two models are called 'sentences-last-token'; give one another name: --name NAME=" in said
+    assert "--revision is of one model, found 2" in failure(capsys, "serve", MODEL, RERANKER, "--revision", "a")
+    assert "is named too; leave one out" in failure(capsys, "serve", MODEL, "--model", RERANKER)
     assert "saved as a SentenceTransformer" in failure(capsys, "serve", MODEL, "--port", "0", "--reranker", MODEL)
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
@@ -148,6 +158,33 @@ def test_the_bounds_of_the_command_line_hold() -> None:
         assert address.embed(["a"] * 3).status == 413
         assert address.embed("a" * 200).status == 413
         assert address.embed(["a"] * 2).status == 200
+
+
+def test_several_models_are_chosen_by_their_names() -> None:
+    """The first gets what names none; a name of one is no name of another."""
+    sparse, other = str(REFERENCE / "uses-sparse"), str(REFERENCE / "sentences-prompts")
+    options = "--reranker", RERANKER, "--name", "small", "--name", f"words={sparse}", "--name", "tiny"
+    with serving(*options, models=(MODEL, other, sparse), said="small, sentences-prompts, words, uses-reranker") as (
+        _, address,
+    ):  # fmt: skip
+        names = [each["id"] for each in address.ask("/v1/models").json["data"]]
+        assert names == ["small", "sentences-prompts", "words", "uses-reranker"]
+        first, second = (minibert.load_encoder(folder).encode("dog") for folder in (MODEL, other))
+        for name, want in (
+            (None, first), ("tiny", first), ("sentences-last-token", first), (MODEL, first), (other, second),
+            ("sentences-prompts", second),
+        ):  # fmt: skip
+            found = address.embed("dog", model=name).json["data"][0]["embedding"]
+            assert np.allclose(found, want, atol=1e-6), name
+        assert address.embed("dog", model="words").status == 404
+        assert len(address.ask("/embed_sparse", {"inputs": ["dog", "cat"]}).json) == 2
+        assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
+
+
+def test_a_reranker_alone() -> None:
+    with serving(models=(RERANKER,), said="uses-reranker", path="/rerank") as (_, address):
+        assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"], "model": RERANKER}).json) == 2
+        assert "no model of this server gives vectors; it was started with" in address.embed("dog").error
 
 
 def test_the_help_names_the_better_choice(capsys: Printed) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from needed import absent, missing
-from served import served
+from served import opened, served
 
 import minibert
 from minibert.serve.app import Server
+from minibert.serve.kinds import model_of, names_of
 
 pytestmark = pytest.mark.adapters
 
@@ -81,7 +82,7 @@ def test_openais_client_works_unchanged(
     import openai
 
     encoder = minibert.load_encoder(minilm)
-    with served(Server((encoder, NAME))) as address:
+    with served(Server([model_of(encoder, names_of(NAME))])) as address:
         code = source("openai_client")
         assert "http://127.0.0.1:8000/v1" in code
         exec(code.replace("http://127.0.0.1:8000", address.url), {"texts": TEXTS})
@@ -100,7 +101,7 @@ def test_openais_client_works_unchanged(
                 client.embeddings.create(model="gpt", input="a")
             with pytest.raises(openai.BadRequestError, match="token ids"):
                 client.embeddings.create(model=NAME, input=[1, 2])
-    with served(Server((encoder, NAME), token="geheim")) as address:
+    with served(Server([model_of(encoder, names_of(NAME))], token="geheim")) as address:
         with openai.OpenAI(base_url=f"{address.url}/v1", api_key="geheim") as client:
             assert len(client.embeddings.create(model=NAME, input="a").data) == 1
         with (
@@ -116,13 +117,13 @@ def test_openais_client_comes_again_after_503(minilm: Path) -> None:
         missing("openai or the server not installed; both are in the extra `adapters`")
     import openai
 
-    server = Server((minibert.load_encoder(minilm), NAME))
+    server = Server([opened(minilm, NAME)])
     with (
         served(server) as address,
         openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=3) as client,
     ):
-        server.inside = server.limits.waiting
-        threading.Timer(0.5, lambda: setattr(server, "inside", 0)).start()
+        server.gate.inside = server.gate.limits.waiting
+        threading.Timer(0.5, lambda: setattr(server.gate, "inside", 0)).start()
         assert len(client.embeddings.create(model=NAME, input="a").data) == 1
 
 

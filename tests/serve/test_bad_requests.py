@@ -9,15 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference_files import REFERENCE
-from served import Answer, needs_server, straight
+from served import Answer, needs_server, opened, straight
 
-import minibert
 from minibert.serve.app import Server
-from minibert.serve.requests import Limits
+from minibert.serve.fields import Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
-ROUTES = st.sampled_from(["/v1/embeddings", "/rerank"])
+ROUTES = st.sampled_from(["/v1/embeddings", "/rerank", "/embed", "/embed_sparse", "/similarity", "/predict"])
 # half of a pair of surrogates among them: JSON can write it, and no tokenizer read it
 LETTERS = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(["\ud800", "a\x00b", "[SEP]", "the clouds"])
 VALUES = st.recursive(
@@ -27,19 +26,39 @@ VALUES = st.recursive(
 )
 FIELDS = (
     "input", "model", "encoding_format", "dimensions", "user", "task", "truncate", "query", "documents", "texts",
-    "top_n", "return_documents", "return_text", "raw_scores",
+    "top_n", "return_documents", "return_text", "raw_scores", "inputs", "prompt_name", "normalize", "parameters",
+    "truncation_direction", "max_tokens_per_doc", "priority",
 )  # fmt: skip
 LIKELY = {
     "/v1/embeddings": {"input": LETTERS | st.lists(LETTERS, max_size=5), "dimensions": st.integers(-1, 9)},
-    "/rerank": {"query": LETTERS, "documents": st.lists(LETTERS, max_size=5), "top_n": st.integers(-1, 9)},
+    "/rerank": {
+        "query": LETTERS,
+        "documents": st.lists(LETTERS, max_size=5),
+        "top_n": st.integers(-1, 9),
+        "max_tokens_per_doc": st.integers(0, 10**30),
+    },
+    "/embed": {
+        "inputs": LETTERS | st.lists(LETTERS, max_size=5),
+        "normalize": st.booleans(),
+        "truncate": st.booleans(),
+    },
+    "/embed_sparse": {"inputs": LETTERS | st.lists(LETTERS, max_size=5), "truncate": st.booleans()},
+    "/similarity": {
+        "inputs": st.fixed_dictionaries({"source_sentence": LETTERS, "sentences": st.lists(LETTERS, max_size=5)}),
+        "parameters": st.none() | st.fixed_dictionaries({"truncate": st.booleans()}),
+    },
+    "/predict": {
+        "inputs": LETTERS | st.lists(LETTERS, max_size=2) | st.lists(st.lists(LETTERS, max_size=3), max_size=3),
+        "model": st.sampled_from(["uses-reranker", "uses-inference", None]),
+        "raw_scores": st.booleans(),
+    },
 }
 
 
 @pytest.fixture(scope="module")
 def server() -> Server:
-    reranker = minibert.load_encoder(REFERENCE / "uses-reranker"), "reranker"
-    limits = Limits(body=100_000, texts=4)
-    return Server((minibert.load_encoder(REFERENCE / "sentences-prompts"), "model"), reranker, limits=limits)
+    folders = ("sentences-prompts", "uses-reranker", "uses-sparse", "uses-inference")
+    return Server([opened(REFERENCE / name) for name in folders], limits=Limits(body=100_000, texts=4))
 
 
 def check(answer: Answer) -> None:

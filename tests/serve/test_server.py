@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_files import REFERENCE
-from served import SECONDS, Address, Answer, needs_server, served
+from served import SECONDS, Address, Answer, needs_server, opened, served
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.serve.app import INLINE, Server
-from minibert.serve.requests import LONGEST_QUERY, LONGEST_TEXT, Limits
+from minibert.serve.fields import LONGEST_TEXT, Limits
+from minibert.serve.requests import LONGEST_QUERY
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -29,8 +30,7 @@ NEIGHBOURS = 1e-6
 
 
 def server(name: str = NORMED, **options: Any) -> Server:
-    reranker = minibert.load_encoder(REFERENCE / RERANKER), RERANKER
-    return Server((minibert.load_encoder(REFERENCE / name), f"org/{name}"), reranker, **options)
+    return Server([opened(REFERENCE / name, f"org/{name}"), opened(REFERENCE / RERANKER)], **options)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,8 @@ def vectors(answer: Answer) -> Array:
     return np.array([each["embedding"] for each in data], np.float32)
 
 
-def near(found: Array, want: Array) -> bool:
+def near(found: Any, want: Any) -> bool:
+    found, want = np.asarray(found), np.asarray(want)
     return found.shape == want.shape and float(np.abs(found - want).max()) <= NEIGHBOURS
 
 
@@ -121,10 +122,11 @@ def test_truncated_texts_are_counted_or_refused(address: Address, encoder: minib
 
 
 def test_null_counts_as_left_out(address: Address) -> None:
-    nulls = dict.fromkeys(["model", "encoding_format", "dimensions", "user", "task", "truncate"])
+    nulls = dict.fromkeys(["model", "encoding_format", "dimensions", "user", "task", "truncate", "any_other"])
     assert address.embed("dog", **nulls).json == address.embed("dog").json
     asked = {"query": "clouds", "documents": TEXTS}
-    nulls = dict.fromkeys(["model", "texts", "top_n", "return_documents", "raw_scores", "truncate"])
+    names = ["model", "texts", "top_n", "return_documents", "raw_scores", "truncate", "max_tokens_per_doc", "priority"]
+    nulls = dict.fromkeys([*names, "rank_fields", "max_chunks_per_doc"])
     assert address.ask("/rerank", asked | nulls).json == address.ask("/rerank", asked).json
 
 
@@ -157,9 +159,8 @@ def test_rerank_gives_the_order_of_rank(address: Address) -> None:
 def test_late_interaction_answers_rerank(beside: bool) -> None:
     """As the model itself, or as the reranker of another; two requests at once, each with its own query."""
     late = minibert.load_encoder(REFERENCE / LATE)
-    model = minibert.load_encoder(REFERENCE / NORMED)
-    running = Server((model, NORMED), (late, LATE)) if beside else Server((late, f"org/{LATE}"))
-    with served(running) as address, ThreadPoolExecutor(2) as pool:
+    folders = [NORMED, LATE] if beside else [LATE]
+    with served(Server([opened(REFERENCE / name) for name in folders])) as address, ThreadPoolExecutor(2) as pool:
         queries = ["the clouds", "we lived", "dog"]
         bodies = [{"query": query, "documents": TEXTS, "raw_scores": i == 1} for i, query in enumerate(queries)]
         answers = list(pool.map(lambda body: address.ask("/rerank", body).json["results"], bodies))
@@ -172,9 +173,15 @@ def test_late_interaction_answers_rerank(beside: bool) -> None:
             assert address.embed("dog").status == 200
         else:
             refused = address.embed("dog")
-            assert refused.status == 404 and "a vector for each token, not a text; POST /rerank" in refused.error
+            assert refused.status == 404 and f"gives vectors; it was started with {LATE!r}" in refused.error
             info = address.ask("/info").json
-            assert (info["reranker"], info["similarity"], info["dimension"]) == (LATE, "maxsim", 6)
+            assert (info["gives"], info["similarity"], info["dimension"]) == (["scores of documents"], "maxsim", 6)
+            cut = {"query": "the clouds", "documents": TEXTS, "max_tokens_per_doc": 1}
+            (first,) = [each for each in address.ask("/rerank", cut).json["results"] if each["index"] == 0]
+            assert near(first["relevance_score"] / 12, late.rank("the clouds", ["we"])[0]["score"] / 12)
+            long = {"query": "a", "texts": ["the clouds", "the clouds " * 99]}
+            assert address.ask("/rerank", long).status == 200
+            assert "texts[1] has more tokens" in address.ask("/rerank", long | {"truncate": False}).error
 
 
 def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.Encoder) -> None:
@@ -213,7 +220,7 @@ def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.
         ({"input": "a", "dimension": 3}, 400, "there is no field 'dimension'; did you mean 'dimensions'?"),
         ({"input": "a", "dimensions": True}, 400, "dimensions must be an integer >= 1, found True"),
         ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format must be 'float' or 'base64', found 'int8'"),
-        ({"input": "a", "model": "other"}, 404, f"this server has {NORMED!r}, and not the model 'other'"),
+        ({"input": "a", "model": "other"}, 404, f"has {NORMED!r} and {RERANKER!r}, and not the model 'other'"),
         ({"input": "a", "model": 7}, 400, "model must be a string, found 7"),
         ({"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
     ],
@@ -238,8 +245,11 @@ ASKED = {"query": "a", "documents": ["b"]}
         (ASKED | {"documents": [{"text": "b"}]}, 400, "documents[0] must be a string, found an object"),
         (ASKED | {"query": "a" * (LONGEST_QUERY + 1)}, 400, f"at most {LONGEST_QUERY} are read"),
         (ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
-        (ASKED | {"truncate": False}, 400, "always truncated here"),
-        (ASKED | {"model": NORMED}, 404, f"this server has {RERANKER!r}"),
+        (ASKED | {"truncation_direction": "Left"}, 400, "truncation_direction 'Left' is not computed here"),
+        (ASKED | {"truncation_direction": 7}, 400, "truncation_direction must be 'Right', found 7"),
+        (ASKED | {"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc must be an integer >= 1, found 0"),
+        (ASKED | {"max_chunks_per_doc": 2}, 400, "there is no field 'max_chunks_per_doc'"),
+        (ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not give scores of documents; ask {RERANKER!r}"),
     ],
 )
 def test_a_bad_request_for_scores_is_refused_in_words(address: Address, body: Any, status: int, message: str) -> None:
@@ -255,16 +265,17 @@ def test_other_routes_and_methods(address: Address) -> None:
     wrong = address.ask("/v1/embeddings")
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     found = address.ask("/info").json
-    assert (found["model"], found["dimension"], found["max_seq_length"], found["reranker"]) == (NORMED, 8, 30, RERANKER)
+    assert (found["model"], found["dimension"], found["max_seq_length"], found["gives"]) == (NORMED, 8, 30, ["vectors"])
+    assert [each["model"] for each in found["models"]] == [NORMED, RERANKER]
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
     assert found["limits"] == {"waiting": 64, "body": 2097152, "texts": 2048, "grace": 60}
 
 
 def test_without_a_reranker_nothing_is_ordered() -> None:
-    with served(Server((minibert.load_encoder(REFERENCE / NORMED), NORMED))) as address:
+    with served(Server([opened(REFERENCE / NORMED)])) as address:
         answer = address.ask("/rerank", {"query": "a", "documents": ["b"]})
-        assert (answer.status, address.ask("/info").json["reranker"]) == (404, None)
-        assert "started without a reranker" in answer.error
+        assert answer.status == 404
+        assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -316,8 +327,9 @@ def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:
     broken = server()
-    steps = broken.model.kinds[None]
-    broken.model.kinds = {None: steps._replace(compute=lambda items: np.full((len(items), 8), np.nan, np.float32))}
+    model: Any = broken.models[0]
+    steps = model.kinds[None]
+    model.kinds = {None: steps._replace(compute=lambda items: np.full((len(items), 8), np.nan, np.float32))}
     with served(broken) as address:
         answer = address.embed("dog")
         assert answer.status == 500

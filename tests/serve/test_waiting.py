@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from command_line import Patch, Printed
 from reference_files import REFERENCE
-from served import SECONDS, needs_server, served, straight
+from served import SECONDS, needs_server, opened, served, straight
 
-import minibert
-from minibert.serve import app, run, worker
+from minibert.serve import gate, run, worker
 from minibert.serve.app import Server
-from minibert.serve.requests import Limits
+from minibert.serve.fields import Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -28,7 +27,7 @@ WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def server(**options: Any) -> Server:
-    return Server((minibert.load_encoder(REFERENCE / "sentences-last-token"), "model"), **options)
+    return Server([opened(REFERENCE / "sentences-last-token")], **options)
 
 
 class Held:
@@ -50,8 +49,8 @@ class Held:
 def inside(server: Server, count: int) -> None:
     """Wait until `count` requests are inside."""
     end = time.monotonic() + SECONDS
-    while server.inside != count:
-        assert time.monotonic() < end, f"{server.inside} requests are inside, expected {count}"
+    while server.gate.inside != count:
+        assert time.monotonic() < end, f"{server.gate.inside} requests are inside, expected {count}"
         time.sleep(0.01)
 
 
@@ -95,7 +94,7 @@ def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
 
 
 def test_half_a_request_is_answered_after_a_while(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(app, "PATIENCE", 0.2)
+    monkeypatch.setattr(gate, "PATIENCE", 0.2)
     with served(server()) as address, socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
@@ -172,7 +171,7 @@ def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Pat
     full = server(limits=Limits(waiting=1))
 
     async def large(request: Any) -> Any:
-        return app._json("x" * 30_000_000)
+        return gate.as_json("x" * 30_000_000)
 
     monkeypatch.setattr(full, "info", large)
     with served(full) as address:
@@ -220,7 +219,7 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
             waiting.add_done_callback(lambda _: held.go.set())
             inside(held.server, 1)
         answer = waiting.result()
-    assert (answer.status, answer.headers["retry-after"], held.server.undone) == (503, "1", 1)
+    assert (answer.status, answer.headers["retry-after"], held.server.gate.undone) == (503, "1", 1)
     assert answer.error == "the server ends before this was done; try again"
     assert capsys.readouterr().err == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
     cut = straight(server(), "/v1/embeddings", b'{"input": "dog"}', events_read=1)

@@ -9,11 +9,14 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from needed import absent, missing
 
+import minibert
 from minibert.serve.app import Server
+from minibert.serve.kinds import Model, model_of, names_of
 from minibert.serve.run import listen, run
 
 SECONDS = 30.0  # what a busy machine may take for any one step
@@ -23,6 +26,11 @@ def needs_server() -> None:
     """Skip where its packages are not installed; in CI fail."""
     if absent("starlette", "uvicorn"):
         missing("starlette or uvicorn not installed; they are in the extra `serve`")
+
+
+def opened(folder: Path | str, name: str | None = None, **options: Any) -> Model:
+    """Open a model of a server; `name`: as it was typed."""
+    return model_of(minibert.load_encoder(folder, **options), names_of(name or str(folder)))
 
 
 class Answer(NamedTuple):

@@ -107,6 +107,16 @@ def encoded(
     return found
 
 
+def shortened(pairs: list[Pair], tokenizer: Tokenizer, most: int) -> list[Pair]:
+    """Cut each second text behind its first `most` tokens: they are letters again before the template is written."""
+    found = []
+    spans = tokenizer.encode_with_spans([second for _, second in pairs])
+    for (first, second), (_, places) in zip(pairs, spans, strict=True):
+        inside = [place for place in places if place is not None]
+        found.append((first, second[: inside[most - 1][1]] if len(inside) > most else second))
+    return found
+
+
 def _ending(write: Write, tokenizer: Tokenizer) -> list[int]:
     """Give the tokens behind the pair, by what two other pairs have in common there."""
     one, other = tokenizer.pieces_of([write(filler, filler) for filler in FILLERS])

@@ -15,12 +15,13 @@ from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import Pipeline, check_positive
 from minibert.models.sentences.folder import SETTINGS
 from minibert.models.sentences.sentences import Sentences, check_other_arguments
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
-from .logit_scores import Pair, answering, encoded, writer
+from .logit_scores import Pair, answering, encoded, shortened, writer
 
 Activation = Callable[[Array], Array]
 KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # what a folder may ask for
@@ -119,6 +120,22 @@ class Pairs(Sentences):
         scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar, template=template)
         return _ranked(scores, items, top_k, return_documents)
 
+    def logits_pipeline(
+        self,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        threads: int | None = None,
+        *,
+        second_at_most: int | None = None,
+    ) -> Pipeline:
+        """Give the steps of `predict` up to the logits (labels,), for callers with their own loop.
+
+        They take pairs (first, second) and, for a model of labels, texts (text,). `second_at_most`: of a second text
+        only so many tokens are kept, before the two are truncated together. What is raised is as in `predict`.
+        """
+        scoring = _scoring(self)
+        return scoring.pipeline(self, scoring.reader(prompt_name, prompt, None, second_at_most), threads)
+
     def _by_tokens(self, query: str, items: list[str], prompt_name: str | None, prompt: str | None, bar: str) -> Array:
         """Compare a query with documents by the vectors of their tokens."""
         wanted = self.encode_query(query, prompt_name, prompt)
@@ -148,25 +165,17 @@ def _scores(
 ) -> Any:
     items, single = pairs_of(pairs)
     scoring = _scoring(model)
-    head, own = scoring.head, model.sentence_config
-    usual = activation_fn is None
+    own, usual = model.sentence_config, activation_fn is None
     activate = (
         usual_activation(own.activation, model.config, scoring.labels) if usual else given_activation(activation_fn)
     )
-    split = scoring.reader(prompt_name, prompt, template)
-
-    def tokenize(chunk: list[Pair], start: int) -> list[Encoded]:
-        encoded = split(chunk, start)
-        refuse_empty(head, encoded, lambda i: Text(items.index(chunk[i]), "pairs"))
-        return encoded
-
     for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
         refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # once each; without the same bits, equal pairs get equal scores
-    pipeline = model.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
+    split = scoring.reader(prompt_name, prompt, template, None)
+    pipeline = scoring.pipeline(model, split, threads, lambda i: items.index(different[i]))
     rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
-    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), head.labels)
-    logits = scoring.joined(logits)
+    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), scoring.labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
@@ -181,13 +190,32 @@ class Scoring(NamedTuple):
     """How a model scores pairs.
 
     joined: logits (n, labels of the head) -> (n, labels). reader: the prompt's name, the prompt and the template that a
-    call passes -> a function of some pairs and the number of the first.
+    call passes, and the most tokens of a second text -> a function of some pairs and the number of the first.
     """
 
     head: BoundHead
     labels: int
     joined: Callable[[Array], Array]
-    reader: Callable[[str | None, str | None, Any], Callable[[list[Pair], int], list[Encoded]]]
+    reader: Callable[[str | None, str | None, Any, int | None], Callable[[list[Any], int], list[Encoded]]]
+
+    def pipeline(
+        self,
+        model: Sentences,
+        split: Callable[[list[Any], int], list[Encoded]],
+        threads: int | None,
+        numbered: Callable[[int], int] = int,
+    ) -> Pipeline:
+        """Give the steps from pairs to logits (labels,); `numbered`: which of a caller's pairs is the i-th here."""
+
+        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
+            encoded = split(chunk, start)
+            refuse_empty(self.head, encoded, lambda i: Text(numbered(start + i), "pairs"))
+            return encoded
+
+        def logits(tile: Packed, x: Array) -> Array:
+            return self.joined(logits_of(self.head, tile, x))
+
+        return model.each_text(tokenize, logits, threads, take=partial(tokens_of, self.head))
 
 
 def _scoring(model: Sentences) -> Scoring:
@@ -201,32 +229,44 @@ def _scoring(model: Sentences) -> Scoring:
 
 
 def _two_texts(
-    model: Sentences, prompt_name: str | None, prompt: str | None, template: Any = None
-) -> Callable[[list[Pair], int], list[Encoded]]:
+    model: Sentences,
+    prompt_name: str | None,
+    prompt: str | None,
+    template: Any = None,
+    second_at_most: int | None = None,
+) -> Callable[[list[Any], int], list[Encoded]]:
     if template is not None:
         raise ValueError("template is for a causal model, which reads a pair as one text; leave it out")
     own, tokenizer = model.sentence_config, model.sentence_tokenizer
     before = own.prompt(prompt_name, prompt)
 
-    def split(chunk: list[Pair], start: int) -> list[Encoded]:
-        firsts, seconds = zip(*chunk, strict=True)
-        return tokenizer.encode([before + text for text in firsts], seconds, True, own.longest, start)
+    def split(chunk: list[Any], start: int) -> list[Encoded]:
+        if len(set(map(len, chunk))) > 1:  # texts and pairs
+            return [each for i, one in enumerate(chunk, start) for each in split([one], i)]
+        firsts, *seconds = zip(*chunk, strict=True)
+        texts, pairs = [before + text for text in firsts], seconds[0] if seconds else None
+        return tokenizer.encode(texts, pairs, True, own.longest, start, second_at_most)
 
     return split
 
 
 def _one_text(
-    model: Sentences, prompt_name: str | None, prompt: str | None, template: Any
-) -> Callable[[list[Pair], int], list[Encoded]]:
+    model: Sentences, prompt_name: str | None, prompt: str | None, template: Any, second_at_most: int | None = None
+) -> Callable[[list[Any], int], list[Encoded]]:
     own, tokenizer = model.sentence_config, model.sentence_tokenizer
     assert own.logit_score is not None
     if template is not None and (prompt_name is not None or prompt is not None):
         raise ValueError("template says what stands before the query; leave prompt and prompt_name out")
     write = writer(own.logit_score, tokenizer.named, own.prompt(prompt_name, prompt), template)
     if write is None:
-        return _two_texts(model, prompt_name, prompt)
+        return _two_texts(model, prompt_name, prompt, None, second_at_most)
     longest, restores = own.longest, own.logit_score.restores
-    return lambda chunk, start: encoded(chunk, write, tokenizer, longest, restores)
+
+    def split(chunk: list[Pair], start: int) -> list[Encoded]:
+        pairs = chunk if second_at_most is None else shortened(chunk, tokenizer, second_at_most)
+        return encoded(pairs, write, tokenizer, longest, restores)
+
+    return split
 
 
 def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:

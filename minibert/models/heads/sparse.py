@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from minibert.models.sentences.sentences import CHUNK, Sentences, check_task
 from minibert.models.sentences.token_maps import token_weights
 
 from .heads import logit_pieces
+
+
+class Steps(NamedTuple):
+    """How texts become sparse vectors: a chunk and the number of its first text -> ids; ids -> vectors."""
+
+    tokenize: Callable[[list[Any], int], list[Encoded]]
+    vectors: Callable[[Sequence[Encoded]], list[SparseVector]]
+    prefetching: bool = False  # as in `Pipeline`
 
 
 class Sparse(Sentences):
@@ -52,6 +60,21 @@ class Sparse(Sentences):
         Raises as `encode`, and CheckpointError for a file without that head.
         """
         check_positive("batch_size", batch_size)
+        steps, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
+        chunks = chunked(items, CHUNK)
+        chunks = shown(chunks, len(items), "encode_sparse") if show_progress_bar else chunks
+        prefetching = steps.prefetching and len(items) > CHUNK
+        found = [*chain.from_iterable(stream(chunks, steps.tokenize, steps.vectors, prefetching))]
+        return found[0] if isinstance(texts, str) else found
+
+    def sparse_steps(
+        self,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        task: str | None = None,
+        max_active_dims: int | None = None,
+    ) -> Steps:
+        """Give the steps of `encode_sparse`, for callers with their own loop. What is passed and raised is as there."""
         own = self.sentence_config
         weights = own.token_maps.weights()
         if weights is None:
@@ -68,25 +91,15 @@ class Sparse(Sentences):
             chunk = [before + text if isinstance(text, str) else text for text in chunk]
             return tokenizer.encode(chunk, None, True, longest, start)
 
-        items, _ = listed(texts)
-        shown_as = "encode_sparse" if show_progress_bar else ""
-        if table is None:
-            made: Callable[[Packed, Array], list[SparseVector]]
-            if weights is None:
-                made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
-            else:
-                made = token_weights(weights, tokenizer)
-
-            def vectors(tile: Packed, x: Array) -> list[SparseVector]:
-                return [largest(each, most) for each in made(tile, x)]
-
-            found = self.each_text(tokenize, vectors).all(items, shown_as)
+        if table is not None:
+            return Steps(tokenize, lambda encoded: [largest(each, most) for each in table.vectors(encoded)])
+        made: Callable[[Packed, Array], list[SparseVector]]
+        if weights is None:
+            made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
         else:
-            chunks = chunked(items, CHUNK)
-            chunks = shown(chunks, len(items), shown_as) if shown_as else chunks
-            every = chain.from_iterable(stream(chunks, tokenize, table.vectors))
-            found = [largest(each, most) for each in every]
-        return found[0] if isinstance(texts, str) else found
+            made = token_weights(weights, tokenizer)
+        pipeline = self.each_text(tokenize, lambda tile, x: [largest(each, most) for each in made(tile, x)])
+        return Steps(tokenize, pipeline.vectors, pipeline.prefetching)
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
         method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode

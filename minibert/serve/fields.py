@@ -1,0 +1,153 @@
+"""The fields of a request: the bytes of a body -> checked values of JSON, or a `Refusal` in words.
+
+An unknown field is refused: a mistyped "dimension" would otherwise be answered with another vector. A field that is
+null counts as left out: some clients send it for every field that they know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from minibert.errors import nearest_name
+
+LONGEST_TEXT = 200_000  # characters
+
+
+class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
+    """A request that is refused: a status of HTTP and a message for the client. `param` names the field."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+
+class Limits(NamedTuple):
+    """Limits of requests.
+
+    waiting  requests that are accepted and not yet answered
+    body     bytes of a request
+    texts    texts or documents of a request
+    grace    seconds for the accepted requests when the server ends
+    """
+
+    waiting: int = 64
+    body: int = 1 << 21
+    texts: int = 2048
+    grace: int = 60
+
+
+class Fields:
+    """The fields of a JSON object, each of a known name and none of them null. Every method raises Refusal."""
+
+    def __init__(self, values: dict[str, Any], known: Sequence[str]) -> None:
+        self.values = {name: value for name, value in values.items() if value is not None}
+        for name in self.values:
+            if name not in known:
+                near = nearest_name(name[:40], known)
+                advice = f"; did you mean {near!r}?" if near else f"; known are {', '.join(known)}"
+                raise Refusal(400, f"there is no field {name[:40]!r}{advice}", name[:40])
+
+    @classmethod
+    def read(cls, body: bytes, known: Sequence[str]) -> Fields:
+        """Read the body of a request."""
+        try:
+            found = json.loads(body.decode("utf-8"))
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
+            raise Refusal(400, f"expected a body of JSON in UTF-8: {error}"[:200]) from None
+        if not isinstance(found, dict):
+            raise Refusal(400, f"expected a JSON object, found {_named(found)}")
+        return cls(found, known)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Give a value as it was sent."""
+        return self.values.get(name, default)
+
+    def object(self, name: str, known: Sequence[str]) -> Fields:
+        """Give an object; without it one without fields."""
+        found = self.get(name, {})
+        if not isinstance(found, dict):
+            raise wrong(name, f"an object with {' and '.join(known)}", found)
+        return Fields(found, known)
+
+    def string(self, name: str) -> Any:
+        """Give a string or None."""
+        return self._checked(name, isinstance(self.get(name), str), "a string")
+
+    def positive(self, name: str) -> Any:
+        """Give an integer >= 1 or None."""
+        value = self.get(name)
+        return self._checked(name, type(value) is int and value >= 1, "an integer >= 1")
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Give true or false."""
+        value = self._checked(name, type(self.get(name)) is bool, "true or false")
+        return default if value is None else bool(value)
+
+    def text(self, name: str, longest: int = LONGEST_TEXT) -> str:
+        """Give a text that must be there."""
+        return checked_text(self.get(name), name, longest)
+
+    def texts(self, name: str, limits: Limits, or_one: bool = False) -> list[str]:
+        """Give a list of at least one text; `or_one`: one text alone may be sent too."""
+        given = self.get(name)
+        if or_one and isinstance(given, str):
+            given = [given]
+        if not isinstance(given, list):
+            raise wrong(name, f"{'a string or ' * or_one}a list of strings", given)
+        if not given:
+            raise Refusal(400, f"{name!r} is empty; send at least one text", name)
+        if isinstance(given[0], int | list):
+            raise Refusal(
+                400,
+                f"{name!r} must be text, found token ids: those of another tokenizer would give wrong vectors; send "
+                "the texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)",
+                name,
+            )
+        check_count(given, name, limits)
+        return [checked_text(text, f"{name}[{i}]") for i, text in enumerate(given)]
+
+    def _checked(self, name: str, right: bool, expected: str) -> Any:
+        value = self.get(name)
+        if value is not None and not right:
+            raise wrong(name, expected, value)
+        return value
+
+
+def check_count(given: list[Any], name: str, limits: Limits) -> None:
+    """Refuse more texts than one request may have."""
+    if len(given) > limits.texts:
+        raise Refusal(413, f"{name!r} has {len(given)} texts, at most {limits.texts} go into one request", name)
+
+
+def checked_text(text: Any, where: str, longest: int = LONGEST_TEXT) -> str:
+    """Refuse what is no text, or too long a one."""
+    if not isinstance(text, str):
+        raise wrong(where, "a string", text)
+    if len(text) > longest:
+        raise Refusal(400, f"{where} has {len(text)} characters, at most {longest} are read; send it in parts", where)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}"
+        raise Refusal(400, f"{where} has {found}, which is no character", where) from None
+    return text
+
+
+def wrong(name: str, expected: str, found: Any) -> Refusal:
+    """Say that a field is of another kind than it must be."""
+    return Refusal(400, f"{name} must be {expected}, found {_named(found)}", name)
+
+
+def _named(value: Any) -> str:
+    """Say what a value of JSON is, for an error.
+
+    >>> [_named(value) for value in (None, [1], {}, "x" * 99, 7)]
+    ['nothing', 'a list', 'an object', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", '7']
+    """
+    kinds: dict[type, str] = {type(None): "nothing", list: "a list", dict: "an object"}
+    return kinds.get(type(value)) or f"{value!r:.40}"
