@@ -7,14 +7,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import encoders
 import numpy as np
 import pytest
-from checkpoints import change_json
+from checkpoints import change_json, write_wordpiece
 from many_texts import many_texts
 from needed import need_sentence_transformers
 from reference_files import REFERENCE
 
 import minibert
+from minibert.families.rows import BLOCKS
 
 pytestmark = pytest.mark.reference
 
@@ -120,3 +122,53 @@ def test_odd_settings(tmp_path: Path) -> None:
             compare(*both(folder), TEXTS[36:])
         except Exception as error:
             raise AssertionError(f"{name}: {file}: {change}") from error
+
+
+@pytest.mark.parametrize("attend", [False, True])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_row_of_blocks(tmp_path: Path, name: str, attend: bool) -> None:
+    """Any of them can be the transformer; with causal attention too, where what fills up stands behind the text."""
+    need_sentence_transformers()
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    folder = encoders.write(tmp_path / "transformer", name)
+    write_wordpiece(folder)
+    special = {f"{each}_token": f"[{each.upper()}]" for each in ("pad", "unk", "cls", "sep", "mask")}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 20, **special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    expansion = {"strategy": "fixed", "attend": attend, "length": 14}
+    chain = [Transformer(str(folder), query_expansion=expansion), MultiVectorMask(["!"])]
+    made = MultiVectorEncoder(modules=[*chain, Normalize(module_input_name="token_embeddings")], device="cpu")
+    made.save(str(tmp_path / "model"), create_model_card=False)
+    theirs, ours = both(tmp_path / "model")
+    if name == "deberta-v2" and not attend:
+        with pytest.raises(ValueError, match="tokens that no other sees are not computed in this family"):
+            ours.encode_query("we")
+        return
+    compare(theirs, ours, TEXTS[36:])
+
+
+def test_a_real_model(minilm: Path, tmp_path: Path) -> None:
+    """MiniLM with a seeded map, as MultiVectorEncoder makes it of a transformer; long texts, and a search."""
+    need_sentence_transformers()
+    import torch
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    torch.manual_seed(0)
+    expansion = {"strategy": "fixed", "attend": False, "length": 32}
+    transformer = Transformer(str(minilm), query_expansion=expansion, document_length=180)
+    tokens = {"module_input_name": "token_embeddings"}
+    dense = Dense(384, 128, bias=False, activation_function=torch.nn.Identity(), **tokens)
+    chain = [transformer, dense, MultiVectorMask(list(".,!?")), Normalize(**tokens)]
+    MultiVectorEncoder(modules=chain, device="cpu").save(str(tmp_path), create_model_card=False)
+    theirs, ours = both(tmp_path)
+    compare(theirs, ours, many_texts(60))
+    queries, documents = many_texts(60)[50:], many_texts(160)[60:]
+    want = theirs.similarity(*(theirs.encode_query(queries), theirs.encode_document(documents))).numpy()
+    ids, scores = minibert.search(ours.encode_query(queries), ours.encode_document(documents), 5)
+    assert np.abs(np.take_along_axis(want, ids, 1) - scores).max() <= SCORES * 32
+    assert np.abs(np.sort(want, axis=1)[:, :-6:-1] - scores).max() <= SCORES * 32

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import encoders
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +20,10 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
+from minibert.families.rows import BLOCKS
+from minibert.files.tokenizer import Encoded
+from minibert.models.run import blocks
+from minibert.models.run.pipeline import rows_of_each
 from minibert.models.sentences import token_vectors
 from minibert.models.sentences.late import Expansion
 from minibert.models.sentences.token_vectors import TokenVectors, by_tokens
@@ -158,6 +163,47 @@ def test_other_uses_are_refused() -> None:
         encoder.encode("we", precision="int8")
     with pytest.raises(ValueError, match="folder was saved as a SparseEncoder"):
         opened("uses-sparse").encode("we")
+
+
+# -- tokens that no other sees -----------------------------------------------------------------------------------
+
+OWN = [2, 9, 7, 11, 13, 3]
+READ_THE_MASK = ("deberta-v2",)
+
+
+def rows_of_tokens(encoder: minibert.Encoder, *texts: tuple[list[int], int]) -> list[Array]:
+    """The hidden states of ids, the last of which no other sees."""
+    pipeline = encoder.each_text(lambda some, start: [Encoded(ids, None, unseen=n) for ids, n in some], rows_of_each())
+    found: list[Array] = pipeline.all(list(texts))
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in READ_THE_MASK])
+def test_tokens_that_no_other_sees(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are what they are alone, and each unseen one is what it is beside them alone."""
+    encoder = minibert.load_encoder(encoders.write(tmp_path, name))
+    (alone,) = rows_of_tokens(encoder, (OWN, 0))
+    (whole,) = rows_of_tokens(encoder, (OWN + [5] * 8, 8))
+    assert np.allclose(whole[:6], alone, atol=NEIGHBOURS)
+    (first,) = rows_of_tokens(encoder, ([*OWN, 5], 1))
+    assert np.allclose(whole[6], first[6], atol=NEIGHBOURS)
+    (seen,) = rows_of_tokens(encoder, (OWN + [5] * 8, 0))
+    assert not np.allclose(whole[6:], seen[6:], atol=1e-3)
+    many = [(OWN[: 3 + i % 4] + [5] * (i % 5), i % 5) for i in range(20)]
+    together = rows_of_tokens(encoder, *many)
+    for text, found in zip(many, together, strict=True):
+        assert np.allclose(found, rows_of_tokens(encoder, text)[0], atol=NEIGHBOURS)
+    monkeypatch.setattr(blocks, "LONG", 2)  # attention in pieces of queries
+    monkeypatch.setattr(blocks, "QUERIES", 3)
+    (pieces,) = rows_of_tokens(encoder, (OWN + [5] * 8, 8))
+    assert np.allclose(pieces, whole, atol=NEIGHBOURS)
+
+
+@pytest.mark.parametrize("name", READ_THE_MASK)
+def test_a_family_whose_input_layer_reads_the_mask(tmp_path: Path, name: str) -> None:
+    encoder = minibert.load_encoder(encoders.write(tmp_path, name))
+    with pytest.raises(ValueError, match="tokens that no other sees are not computed in this fam"):
+        rows_of_tokens(encoder, (OWN, 2))
 
 
 # -- what a folder says ------------------------------------------------------------------------------------------
@@ -308,8 +354,8 @@ def test_search_over_token_vectors() -> None:
     scores = encoder.similarity(queries, documents)
     want = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     stored = TokenVectors.of(documents, "documents")
-    blocks = [documents[:9], documents[9:10], TokenVectors.of(documents[10:], "documents")]
-    for vectors in (documents, stored, iter(blocks), tuple(documents)):
+    some = [documents[:9], documents[9:10], TokenVectors.of(documents[10:], "documents")]
+    for vectors in (documents, stored, iter(some), tuple(documents)):
         ids, found = minibert.search(queries, vectors, 5)
         assert np.array_equal(ids, want)
         assert np.allclose(found, np.take_along_axis(scores, want, 1), atol=FORMULA * 12)

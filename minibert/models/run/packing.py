@@ -164,6 +164,7 @@ class Lookups:
         # beside the words: a step, the rows of its table, the smallest id
         self._steps = [each for each in tables if each[0].ids != "input_ids"]
         self._masks = [each for each, _ in steps if isinstance(each, Mask)]
+        self._reads_mask = bool(self._masks) or any(getattr(step, "rule", "") == "mask" for step, _, _ in self._steps)
         types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
         self.adds_types = any(step.missing is not None for step in types)
 
@@ -186,6 +187,10 @@ class Lookups:
         unseen = None
         if any(each.unseen for each in ordered):
             unseen = np.array([each.unseen for each in ordered])
+            if self._reads_mask:
+                raise ValueError(
+                    "tokens that no other sees are not computed in this family, whose input layer reads the mask itself"
+                )
         packed = Packed(inputs, texts, lengths, unseen=unseen)
         _check(packed, ids, self._vocab, "input_ids")
         alike = [inputs]  # the same, sequences of one length as a batch
@@ -195,11 +200,6 @@ class Lookups:
         if self._masks:
             for each in alike:
                 each.attention_mask = self._masks[0].default(each, self._config)
-        if unseen is not None:
-            for each, group in zip(alike, packed.groups(), strict=True):
-                seen = np.arange(each.seq) < each.seq - group.unseen
-                each.attention_mask = np.broadcast_to(seen, (each.batch, each.seq))
-        if self._masks:
             inputs.attention_mask = _joined([each.attention_mask for each in alike], packed)
         types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
         for step, rows, lowest in self._steps:
