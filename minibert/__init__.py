@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minibert.models.open.distill import distill
     from minibert.models.open.load import load
     from minibert.models.open.load_encoder import load_encoder
+    from minibert.models.sentences.mining import community_detection, paraphrase_mining, semantic_search
     from minibert.models.sentences.search import search
 
     from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
@@ -39,6 +40,7 @@ _FILES = {
     "minibert.models.open.distill": ("distill",),
     "minibert.models.open.load": ("load",),
     "minibert.models.open.load_encoder": ("load_encoder",),
+    "minibert.models.sentences.mining": ("community_detection", "paraphrase_mining", "semantic_search"),
     "minibert.models.sentences.search": ("search",),
 }
 
@@ -53,11 +55,14 @@ __all__ = [
     "MinibertError",
     "TokenizerError",
     "UnknownFamilyError",
+    "community_detection",
     "distill",
     "knock_out",
     "load",
     "load_encoder",
+    "paraphrase_mining",
     "search",
+    "semantic_search",
     "sinusoidal_positions",
 ]
 

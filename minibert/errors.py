@@ -16,6 +16,8 @@ a text, the error carries them as data too (`error_of`): a command line has othe
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -106,6 +108,14 @@ def error_of(kind: type[E], *parts: object, place: str = "") -> E:
     error.text = next((part.number for part in reversed(parts) if isinstance(part, Text)), None)
     made: E = error
     return made
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside this package that led here."""
+    frame, depth = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("minibert."):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(message, stacklevel=depth)
 
 
 def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -27,6 +27,7 @@ from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.files.tokenizer import Encoded
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, stream
+from minibert.models.run.truncated_texts import length_of
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind
 
@@ -193,9 +194,8 @@ def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:
 def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
     if not ids.truncated:
         return record
-    count = f"{'more than ' if ids.more else ''}{len(ids.input_ids) + ids.truncated}"
     return record._replace(
-        problem=f"the text has {count} tokens, but the longest sequence is {model.model.max_length} "
+        problem=f"the text has {length_of(ids)} tokens, but the longest sequence is {model.model.max_length} "
         "(the position table); truncation shortens such texts"
     )
 

@@ -86,6 +86,7 @@ def run(arguments: Any) -> None:
     from minibert.bulk.records import Records
     from minibert.bulk.shards import ShardFolder
     from minibert.models.open.vectors import open_vectors
+    from minibert.models.sentences.arguments import few
     from minibert.models.sentences.sentence_options import SentenceOptions
     from minibert.show.text.text import counted
 
@@ -137,6 +138,8 @@ def run(arguments: Any) -> None:
             progress=progress,
         )
     made = f"token vectors of {counted(meta['rows'], 'text')}," if late else f"{counted(meta['rows'], 'vector')} of"
+    if said := few(arguments.precision, next((shard.rows for shard in folder.shards if shard.rows), 0)):
+        tell(said)
     tell(
         f"wrote {arguments.output}: {made} {meta['dim']}{' numbers each,' if late else ''} in "
         f"{counted(meta['shards'], 'shard')}, {counted(meta['skipped'], 'row')} left out, "

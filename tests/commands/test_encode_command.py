@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert.cli import main
+from minibert.equations.quantization import PRECISIONS, quantized
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
 DENSE, PROMPTS = str(REFERENCE / "sentences-dense"), str(REFERENCE / "sentences-prompts")
@@ -61,6 +62,24 @@ def test_encode_with_a_prompt(option: str, name: str, capsys: Printed) -> None:
     want = encoder.encode(TEXTS, **{name: "query"})
     assert np.array_equal(numbers(ran(capsys, "encode", "-m", PROMPTS, option, "query", *TEXTS)[0]), want)
     assert not np.allclose(want, encoder.encode(TEXTS), 0, 0.01)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_encode_normalizes_shortens_and_quantizes(precision: str, tmp_path: Path, capsys: Printed) -> None:
+    """Printed and in a file; the ranges of int8 are those of all texts, of several chunks too."""
+    texts, path = [f"{text} we {'a ' * (i % 5)}" for i, text in enumerate(TEXTS * 200)], tmp_path / "vectors.npy"
+    options = ["-m", PROMPTS, "--normalize", "--truncate-dim", "13", "--precision", precision]
+    vectors = minibert.load_encoder(PROMPTS, truncate_dim=13).encode(texts, normalize_embeddings=True)
+    want = quantized(vectors, precision)
+    ran(capsys, "encode", *options, "-o", path, *texts)
+    found = np.load(path)
+    printed = numbers(ran(capsys, "encode", *options, *texts)[0])
+    assert (found.dtype, found.shape) == (want.dtype, want.shape) and printed.shape == want.shape
+    near = SAME if precision == "float32" else 1e-3 if precision == "float16" else 1
+    assert np.allclose(found.astype(float), want, 0, near) and np.array_equal(found, printed.astype(found.dtype))
+    _, err = ran(capsys, "encode", *options, *["we", "lived", "above", "the", "clouds", "in", "a"])
+    few = f"minibert: {precision} takes its ranges from 7 vectors; 100 or more make better ones\n"
+    assert err == (few if precision in ("int8", "uint8") else "")
 
 
 @pytest.mark.parametrize("ending", [".npy", ".safetensors"])

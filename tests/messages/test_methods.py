@@ -126,7 +126,7 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     *((message, call(RERANKER, "predict", pairs)) for message, pairs in (
         ("pairs must be one pair of texts or a list of pairs, found one text, 'we'", "we"),
         ("pairs must be one pair of texts or a list of pairs, found bytes", b"we"),
-        ("found dict", {"we": "the"}), ("found NoneType", None), ("ndarray|iter", np.array(3)),
+        ("found dict", {"we": "the"}), ("found none", None), ("ndarray|iter", np.array(3)),
         (r"pairs\[0\] must be a pair of texts, \(query, document\), found one text, 'we'", ["we"]),
         (r"pairs\[0\] must be a pair of texts", ["we", "the", "a"]),
         (r"pairs\[1\] must be a pair .* found a tuple of str", [PAIR, ("we",)]),

@@ -9,7 +9,7 @@ import pytest
 from reference_files import REFERENCE
 
 import minibert
-from minibert.equations.quantization import PRECISIONS, quantized
+from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
 
 TEXTS = ["we lived", "above the clouds", "man", "dog bites man", ""]
 
@@ -19,6 +19,10 @@ def encoder() -> minibert.Encoder:
     return minibert.load_encoder(REFERENCE / "sentences-prompts")
 
 
+FEW = "ignore:u?int8 takes its ranges from 5 vectors:UserWarning"
+
+
+@pytest.mark.filterwarnings(FEW)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"normalize_embeddings": True, "truncate_dim": 5}, {"prompt": "clouds "}])
 def test_smaller_vectors_are_the_formula_of_the_others(
@@ -37,6 +41,32 @@ def test_smaller_vectors_are_the_formula_of_the_others(
 def test_float32_leaves_what_the_encoder_computes_in() -> None:
     encoder = minibert.load_encoder(REFERENCE / "sentences-prompts", dtype="float64")
     assert encoder.encode("man", precision="float32").dtype == encoder.encode("man", precision=None).dtype == np.float64
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> None:
+    """With them a text's small vector is the same in every call; without them it changes with the others."""
+    ranges = ranges_of(encoder.encode([f"we lived above {word}" for word in TEXTS]))
+    want = quantized(encoder.encode(TEXTS), precision, ranges)
+    for given in (ranges, ranges.tolist()):
+        assert np.array_equal(encoder.encode(TEXTS, precision=precision, ranges=given), want)
+    alone = encoder.encode(TEXTS[1], precision=precision, ranges=ranges)
+    assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1
+    for other in (None, "float32", "float16", "binary"):
+        with pytest.raises(ValueError, match=f"ranges are for precision int8 or uint8, found {other!r}; leave them"):
+            encoder.encode(TEXTS, precision=other, ranges=ranges)
+
+
+def test_a_warning_where_ranges_come_from_few_vectors(encoder: minibert.Encoder) -> None:
+    """At the caller's line, by each way to `encode`; none for a hundred, for none at all, or for given ranges."""
+    for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
+        with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
+            method(TEXTS, precision="uint8")
+        assert [warning.filename for warning in caught] == [__file__]
+    encoder.encode(TEXTS * 20, precision="int8")
+    encoder.encode([], precision="int8")
+    encoder.encode(TEXTS, precision="int8", ranges=np.stack([np.zeros(48), np.ones(48)]))
+    encoder.encode(TEXTS, precision="binary")
 
 
 def test_what_is_refused(encoder: minibert.Encoder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,16 @@ def test_prompts_are_those_of_sentence_transformers() -> None:
         assert encoder.prompts == want and list(encoder.prompts) == list(want)
     with pytest.raises(TypeError):
         encoder.prompts["query"] = "else"  # type: ignore[index]  # else it would be without effect, and without a word
+
+
+@pytest.mark.parametrize("pairs", [("we", "clouds"), [("we", "clouds"), ("a", "the")]])
+def test_pairs_by_each_of_their_names(pairs: Any) -> None:
+    predict = opened("uses-reranker").predict
+    for name in ("pairs", "inputs", "sentences"):
+        assert same_bits(np.asarray(predict(**{name: pairs})), np.asarray(predict(pairs)))
+    for passed in ({}, {"pairs": pairs, "inputs": pairs}):
+        with pytest.raises(TypeError, match="pairs must be one pair of texts or a list of pairs, passed once, as pai"):
+            predict(**passed)
 
 
 SETTINGS = "config_sentence_transformers.json"

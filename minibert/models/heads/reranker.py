@@ -17,8 +17,9 @@ from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import Pipeline, check_positive
+from minibert.models.sentences.arguments import check_other_arguments, given_once
 from minibert.models.sentences.folder import SETTINGS
-from minibert.models.sentences.sentences import Sentences, check_other_arguments
+from minibert.models.sentences.sentences import Sentences
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
 from .logit_scores import Pair, answering, encoded, shortened, writer
@@ -32,7 +33,7 @@ class Pairs(Sentences):
 
     def predict(
         self,
-        pairs: Any,
+        pairs: Any = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -45,6 +46,8 @@ class Pairs(Sentences):
         *,
         template: tuple[str, str, str] | None = None,
         threads: int | None = None,
+        inputs: Any = None,
+        sentences: Any = None,
     ) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
 
@@ -64,12 +67,14 @@ class Pairs(Sentences):
         activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
         apply_softmax        over several labels, after the activation
         threads              as in `encode`
+        inputs               sentence-transformers' name for `pairs`; sentences: its older one
 
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
         """
         check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
         bar = "predict" if show_progress_bar else ""
+        pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
         return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads, template)
 
     def rank(

@@ -15,9 +15,10 @@ from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive, chunked, shown, stream
+from minibert.models.sentences.arguments import check_task
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
-from minibert.models.sentences.sentences import CHUNK, Sentences, check_task
+from minibert.models.sentences.sentences import CHUNK, Sentences
 from minibert.models.sentences.token_maps import token_weights
 
 from .heads import logit_pieces

@@ -6,7 +6,8 @@ from typing import Any
 
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.pipeline import check_positive
-from minibert.models.sentences.sentences import Sentences, check_task
+from minibert.models.sentences.arguments import check_task
+from minibert.models.sentences.sentences import Sentences
 from minibert.models.sentences.token_maps import VECTORS, token_vectors
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
 from minibert.equations.sentences import cosine
 from minibert.models.run.pipeline import check_positive
 
@@ -27,36 +28,51 @@ from .token_vectors import TokenVectors, by_tokens, is_token_vectors
 
 BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
+K = 10
 
 
 def search(
     queries: Given,
     vectors: Array | Sequence[SparseVector] | TokenVectors | Iterable[Any],
-    k: int = 10,
+    k: int = K,
     compare: Compare = cosine,
     *,
     normalized: bool = False,
+    precision: str | None = None,
+    top_k: int | None = None,
 ) -> tuple[Array, Array]:
     """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
+
+    `precision="binary"` or "ubinary" is for vectors of one bit a number, all of them made by `encode` with the same
+    precision: the score is minus the number of bits that differ. Without it the numbers of int8 and uint8 vectors are
+    compared as they stand, which has no meaning for bits. top_k: another name of k.
 
     queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
     equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
     model's folder says. normalized: queries and vectors have length 1 already, so their dot product is the cosine, and
-    nothing is divided again. Of int8 and uint8 vectors the numbers themselves are compared; those of one bit a number
-    take `compare=minibert.equations.quantization.hamming`.
+    nothing is divided again.
 
     Both may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; a function of yours is given them
     as they are. Or both are lists of token vectors (tokens, dim), `TokenVectors`, or an iterator of such blocks: then
     `equations.sentences.maxsim` compares them unless `compare` is another.
 
-    Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or infinity,
-    for a k below 1, for `normalized` with another `compare`, and as `cosine_of_normalized`.
+    Raises TypeError for anything but vectors, and for others than `precision` names; ValueError for vectors of two
+    widths, for a vector with NaN or infinity, for a k below 1, for two ways to compare, and as `cosine_of_normalized`.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
     """
+    if top_k is not None:
+        check_positive("top_k", top_k)
+        if k != K:
+            raise ValueError("top_k is another name of k; pass one of the two")
+        k = top_k
     check_positive("k", k)
     late = is_token_vectors(queries) or isinstance(vectors, TokenVectors)
+    if precision is not None and check_precision(precision) and precision in BITS:
+        if compare is not cosine or normalized:
+            raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare and normalized")
+        compare = partial(_bits, precision)
     if normalized:
         if compare is not cosine or late:
             raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
@@ -68,6 +84,16 @@ def search(
     for each in searching(wanted, _blocks(vectors, wanted), k, compare):
         found = each  # the last one counts
     return found
+
+
+def _bits(precision: str, queries: Any, vectors: Any) -> Array:
+    """Compare vectors of one bit a number by `hamming`. Raises TypeError for others."""
+    kind = np.dtype(PRECISIONS[precision])
+    for found, name in ((queries, NAMES[0]), (vectors, NAMES[1])):
+        of = getattr(found, "dtype", type(found).__name__)
+        if of != kind:
+            raise TypeError(f"precision={precision!r} compares vectors of {kind}, as encode makes them; {name}: {of}")
+    return hamming(queries, vectors)
 
 
 def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:

@@ -8,24 +8,34 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.quantization import check_precision, quantized
 from minibert.equations.sentences import POOLINGS, normalized
+from minibert.errors import warn
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
 from minibert.models.run.pipeline import Pipeline, check_positive, chunked, pooled, rows_of_each
+from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
+from .arguments import (
+    OUTPUTS,
+    TRUNCATIONS,
+    check_other_arguments,
+    check_smaller,
+    check_task,
+    check_truncation,
+    given_once,
+    smaller,
+)
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
-OUTPUTS = ("sentence_embedding", "token_embeddings")
-TASKS = (None, "query", "document")
 
 
 class Sentences(Model):
@@ -96,11 +106,13 @@ class Sentences(Model):
         threads: int | None = None,
         inputs: Texts | None = None,
         sentences: Texts | None = None,
+        ranges: ArrayLike | None = None,
+        truncation: str = "ignore",
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-        longest length. A longer text is truncated there without a message: see `tokens_cut`. Without modules.json a
+        longest length. A longer text is truncated there: see `truncation` and `tokens_cut`. Without modules.json a
         vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see
         `encode_query`, and `encode_document`, which this counts as.
 
@@ -120,8 +132,11 @@ class Sentences(Model):
         task          "query" or "document" takes their longest length where the folder has one
         threads       the largest number of threads; None for what `load_encoder` was told
         precision     "float16", "int8", "uint8", "binary" or "ubinary" quantizes the finished vectors: see
-                      `equations.quantized`. The ranges of int8 and uint8 are those of this call's vectors;
-                      for others too keep `equations.ranges_of`. Not for token_embeddings
+                      `equations.quantized`. Not for token_embeddings
+        ranges        (2, dim), the ranges of int8 and uint8, as `equations.ranges_of` gives them of many vectors;
+                      without them those of this call's vectors, with a warning where these are fewer than 100
+        truncation    of texts that are too long: "ignore" is silent, "warn" says how many there were, "error" raises
+                      ValueError that names one
         inputs        sentence-transformers' name for `texts`; sentences: its older one
 
         convert_to_numpy, convert_to_tensor and device are accepted where they ask for arrays on the CPU.
@@ -137,13 +152,22 @@ class Sentences(Model):
         if own is not self._sentence_config or not all(map(is_, settings, last)):
             own = self.sentence_config
             check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
-            _check_precision(precision, OUTPUTS[1] if own.late else output_value)
+            check_smaller(precision, OUTPUTS[1] if own.late else output_value)
             pipeline = self.pipeline(*settings[:7])
             self._last = own, settings, pipeline  # the next call with the very same settings need not look at them
-        texts = _given_once(texts=texts, inputs=inputs, sentences=sentences)
+        if texts is None or inputs is not None or sentences is not None:
+            texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
+        truncated = None
+        if truncation != TRUNCATIONS[0]:
+            check_truncation(truncation)
+            truncated = TruncatedTexts()
+            pipeline = truncated.of(pipeline, refused=truncation == "error")
         found = pipeline.all(items, "encode" if show_progress_bar else "")
-        found = found if precision in (None, "float32") else quantized(found, precision)
+        if precision not in (None, "float32") or ranges is not None:
+            found = smaller(found, precision, ranges)
+        if truncated and truncated.count:
+            warn(f"{truncated.count} of {len(items)} texts truncated, which tokens_cut counts: {own.longest_from}")
         return found[0] if isinstance(texts, str) else found
 
     def encode_stream(
@@ -339,40 +363,3 @@ class Sentences(Model):
         super().close()
         self._sentence_config, self._changed_tokenizer = SentenceConfig(), None  # the weights of its dense layers too
         self._last = None, (), None
-
-
-def _given_once(**given: Texts | None) -> Texts:
-    """Give the texts, which have several names. Raises TypeError unless one is used."""
-    found = [value for value in given.values() if value is not None]
-    if len(found) != 1:
-        raise TypeError(
-            f"texts must be a str or a list of str, passed once, as {', '.join(given)}; found {len(found) or 'none'}"
-        )
-    return found[0]
-
-
-def check_task(task: Any) -> None:
-    """Refuse another task than those that a folder may treat in its own way. Raises ValueError."""
-    if task not in TASKS:
-        raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
-
-
-def _check_precision(precision: str | None, output_value: str) -> None:
-    """Raises ValueError for an unknown precision, and for another than float32 of tokens."""
-    if precision is None:
-        return
-    check_precision(precision)
-    if precision != "float32" and output_value == OUTPUTS[1]:
-        raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
-
-
-def check_other_arguments(batch_size: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
-    """Refuse arguments of sentence-transformers that ask for something else than arrays of float32 on the CPU."""
-    check_positive("batch_size", batch_size)
-    advice = "this encoder gives NumPy arrays on the CPU; leave it out"
-    if convert_to_numpy is not True:
-        raise ValueError(f"convert_to_numpy must be True, found {convert_to_numpy!r}: {advice}")
-    if convert_to_tensor is not False:
-        raise ValueError(f"convert_to_tensor must be False, found {convert_to_tensor!r}: {advice}")
-    if device is not None and str(device) != "cpu":
-        raise ValueError(f"device must be None or 'cpu', found {device!r}: {advice}")
