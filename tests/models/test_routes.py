@@ -1,4 +1,4 @@
-"""A SparseEncoder's Router: which texts are looked up in a table of weights, and which go through the model."""
+"""A Router: which texts are looked up in a table, and which go through the model."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def structure(**routes: Any) -> Callable[[Any], Any]:
         (FILE, parameters(default_route="text"), "'default_route' must be document or query, found 'text'"),
         (FILE, parameters(route_mappings={"('a', 'text')": "query"}), "'route_mappings' .* are not known here"),
         (f"{QUERY}/config.json", {"scale": 2}, "config.json has 'scale', not known here; known are frozen, path"),
-        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "names '.*Router', but only"),
+        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "one model, and StaticEmbedd"),
     ],
 )  # fmt: skip
 def test_what_is_no_such_router(tmp_path: Path, file: str, change: Any, message: str) -> None:
@@ -184,3 +184,90 @@ def test_from_the_hub_and_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert alike(getattr(found, method)(TEXTS), want) and alike(getattr(again, method)(TEXTS), want)
         with pytest.raises(minibert.CheckpointError, match=f"it is in '{MODEL}': load_encoder finds it there"):
             minibert.load("org/router")
+
+
+# -- of a SentenceTransformer ------------------------------------------------------------------------------------
+
+TABLE, ONE, HEADS = "sentences-router", "sentences-router-of-one", "sentences-router-of-heads"
+
+
+def test_queries_of_a_table_are_the_mean_of_its_rows() -> None:
+    encoder = opened(TABLE)
+    rows = load_file(REFERENCE / TABLE / "query_0_StaticEmbedding" / "model.safetensors")["embedding.weight"]
+    dense = load_file(REFERENCE / TABLE / "1_Dense" / "model.safetensors")
+    for text, vector in zip(TEXTS, encoder.encode_query(TEXTS, prompt=""), strict=True):
+        ids = encoder.embeddings.tokenizer.pieces(text)
+        x = rows[ids].mean(axis=0) if ids else np.zeros(8)
+        y = np.tanh(x @ dense["linear.weight"].T + dense["linear.bias"])
+        assert np.abs(vector - y / np.linalg.norm(y)).max() <= 2e-6
+    assert encoder.encode_query([], prompt="").shape == (0, 6)
+    many = encoder.encode_query(TEXTS * 300)
+    alone = np.array([encoder.encode_query(text) for text in TEXTS])
+    for found in (many[-4:], many[:4], list(encoder.encode_stream(TEXTS, "query", task="query"))):
+        assert np.abs(found - alone).max() <= 2e-6
+    again = pickle.loads(pickle.dumps(encoder))
+    assert np.array_equal(again.encode_query(TEXTS), encoder.encode_query(TEXTS))
+    assert encoder.tokens_cut(TEXTS, task="query").tolist() == [0, 0, 0, 0]
+    assert encoder.tokens_cut(TEXTS, task="document").max() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "default"),
+    [
+        (parameters(), "document"), (parameters(default_route="query"), "query"),
+        (parameters(default_route=None, allow_empty_key=True), "query"),
+        (parameters(default_route=None, allow_empty_key=False), None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [TABLE, HEADS])
+def test_the_route_of_a_sentence_without_a_task(tmp_path: Path, name: str, change: Any, default: str | None) -> None:
+    encoder = changed(tmp_path, name, FILE, change)
+    routes = {"query": encoder.encode_query(TEXTS, prompt=""), "document": encoder.encode_document(TEXTS)}
+    assert np.abs(routes["query"] - routes["document"]).max() > 0.05
+    if default is None:
+        with pytest.raises(ValueError, match="this model has no default route; use encode_query or encode_document"):
+            encoder.encode(TEXTS)
+        return
+    assert np.abs(encoder.encode(TEXTS) - routes[default]).max() <= 2e-6
+
+
+def other_model(data: Any) -> Any:
+    """The document's route through another transformer."""
+    data["types"]["other"] = data["types"]["query_0_Transformer"]
+    data["structure"]["document"][0] = "other"
+    return data
+
+
+def without_pooling(data: Any) -> Any:
+    data["structure"]["document"].pop(1)
+    return data
+
+
+def with_cnn(data: Any) -> Any:
+    data["types"]["query_2_Dense"] = "sentence_transformers.sentence_transformer.modules.cnn.CNN"
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (other_model, "expected one model, and StaticEmbedding first or the same model"),
+        (without_pooling, "the Router lists Transformer, Dense, Normalize; expected a Transformer, a Pooling"),
+        (with_cnn, "the Router names '.*CNN', but only Transformer"),
+        (parameters(route_mappings={"x": 1}), "'route_mappings' .* are not known here"),
+        (parameters(default_route="passage"), "'default_route' must be document or query"),
+    ],
+)
+def test_what_is_no_such_router_of_sentences(tmp_path: Path, change: Any, said: str) -> None:
+    with pytest.raises(minibert.CheckpointError, match=said):
+        changed(tmp_path, HEADS, FILE, change)
+
+
+def test_routes_of_two_widths_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(REFERENCE / TABLE, tmp_path / "model")
+    path = folder / "query_0_StaticEmbedding" / "model.safetensors"
+    save_file({"embedding.weight": load_file(path)["embedding.weight"][:, :7].copy()}, path)
+    with pytest.raises(
+        minibert.CheckpointError, match="Dense maps 8 numbers to 6, but 7 come out of the module before"
+    ):
+        minibert.load_encoder(folder).encode_query(TEXTS)

@@ -42,7 +42,7 @@ def with_another(kind: str) -> Any:
             )
         ),
         ("modules.json", with_module(3, type="my_package.Normalize"), "names 'my_package.Normalize', but only Transf"),
-        ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "names 'sentence_.*Router', but"),
+        ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "g.json must have the routes"),
         ("modules.json", lambda modules: modules[:1], "lists Transformer; expected a Transformer, a Pooling"),
         ("modules.json", lambda modules: modules[1:], "lists Pooling, Dense, Normalize; expected"),
         ("modules.json", lambda modules: [*modules, modules[1]], "expected a Transformer, a Pooling, or a Sta"),
@@ -323,7 +323,7 @@ def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
     assert same_bits(minibert.load_encoder(tmp_path / "model").encode("we lived"), want)
 
 
-@pytest.mark.parametrize("kind", ["BoW", "WordEmbeddings", "Router", "Asym"])
+@pytest.mark.parametrize("kind", ["BoW", "WordEmbeddings", "Asym"])
 def test_a_folder_without_a_transformer_is_refused_by_its_module(tmp_path: Path, kind: str) -> None:
     name = f"sentence_transformers.models.{kind}"
     modules = [{"idx": 0, "name": "0", "path": f"0_{kind}", "type": name}]

@@ -1,4 +1,4 @@
-"""The routes of a SparseEncoder's Router: a query is a table of weights, a document goes through a whole model."""
+"""The routes of a Router: queries or documents are looked up in a table, the others go through a whole model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import Find, open_tokenizer
 
 from .comparing import SparseVector
-from .folder import FAMILY, FolderFiles, Module, leaves, listed_modules
+from .folder import FAMILY, STATIC_MODULE, FolderFiles, Module, leaves, listed_modules
 
 FILES = ("router_config.json", "config.json")  # the second is its older name
 TASKS = ["document", "query"]  # the routes
-WEIGHTS = "SparseStaticEmbedding"
+ROUTER, WEIGHTS = "Router", "SparseStaticEmbedding"
 
 
 class TokenWeights:
@@ -59,15 +59,58 @@ class Router(NamedTuple):
         return self.tables.get(task or self.default or "")
 
 
+class SentenceRoutes(NamedTuple):
+    """The routes of a SentenceTransformer's Router, each with the modules that stand behind the Router."""
+
+    models: Mapping[str, list[Module]]  # task -> the modules of its route, all with the same transformer first
+    default: str | None  # as of `Router`
+    tables: Mapping[str, list[Module]]  # task -> the modules of its route, a static table first
+
+
+def read_sentence_routes(find: Find, where: str) -> SentenceRoutes | None:
+    """Read which route has which modules; None where there is no Router.
+
+    Raises CheckpointError for routes through two models.
+    """
+    modules = listed_modules(find, where)
+    if not modules or modules[0].kind != ROUTER:
+        return None
+    files, routes, default = _read(find, modules[0], where)
+    tables = {task: [*own, *modules[1:]] for task, own in routes.items() if own[0].kind == STATIC_MODULE}
+    models = {task: [*own, *modules[1:]] for task, own in routes.items() if task not in tables}
+    if len({own[0] for own in models.values()}) != 1:
+        raise files.refuse(_two_models(routes, f"{STATIC_MODULE} first"))
+    return SentenceRoutes(models, default, tables)
+
+
 def read_router(find: Find, where: str, dtype: np.dtype[Any] | None = None) -> Router | None:
     """Read which route has which modules, and with a dtype the tables of weights; None where there is no Router.
 
     Raises CheckpointError for what is not computed here.
     """
     modules = listed_modules(find, where)
-    if not modules or modules[0].kind != "Router":
+    if not modules or modules[0].kind != ROUTER:
         return None
-    files = FolderFiles(find, modules[0].path, where)
+    files, routes, default = _read(find, modules[0], where)
+    own = [task for task, modules in routes.items() if [module.kind for module in modules] == [WEIGHTS]]
+    known = all(routes[task][0].type.startswith(FAMILY) for task in own)
+    others = [modules for task, modules in routes.items() if task not in own]
+    if not known or not others or others[0] != others[-1]:
+        raise files.refuse(_two_models(routes, f"{WEIGHTS} alone"))
+    tables = {}
+    if dtype is not None:
+        tables = {task: _weights(FolderFiles(find, routes[task][0].path, where), dtype) for task in own}
+    return Router(others[0], default, tables)
+
+
+def _two_models(routes: Mapping[str, list[Module]], table: str) -> str:
+    kinds = "; ".join(f"{task}: {', '.join(each.type for each in of)}" for task, of in routes.items())
+    return f"{FILES[0]} has the routes {kinds}; expected one model, and {table} or the same model"
+
+
+def _read(find: Find, router: Module, where: str) -> tuple[FolderFiles, dict[str, list[Module]], str | None]:
+    """Give the Router's files, the modules of each route, and the route of a text without a task."""
+    files = FolderFiles(find, router.path, where)
     data = next((found for name in FILES if (found := files.object(name))), {})
     types, structure, parameters = (data.get(key) or {} for key in ("types", "structure", "parameters"))
     if not all(isinstance(each, dict) for each in (types, structure, parameters)) or sorted(structure) != TASKS:
@@ -80,18 +123,7 @@ def read_router(find: Find, where: str, dtype: np.dtype[Any] | None = None) -> R
         default = next(iter(routes))
     if default not in (None, *TASKS):
         raise files.refuse(f"{FILES[0]}: 'default_route' must be {' or '.join(TASKS)}, found {default!r}")
-    own = [task for task, modules in routes.items() if [module.kind for module in modules] == [WEIGHTS]]
-    known = all(routes[task][0].type.startswith(FAMILY) for task in own)
-    others = [modules for task, modules in routes.items() if task not in own]
-    if not known or not others or others[0] != others[-1]:
-        kinds = "; ".join(f"{task}: {', '.join(each.type for each in of)}" for task, of in routes.items())
-        raise files.refuse(
-            f"{FILES[0]} has the routes {kinds}; expected one model, and {WEIGHTS} alone or the same model"
-        )
-    tables = {}
-    if dtype is not None:
-        tables = {task: _weights(FolderFiles(find, routes[task][0].path, where), dtype) for task in own}
-    return Router(others[0], default, tables)
+    return files, routes, default
 
 
 def _modules(files: FolderFiles, names: Any, types: dict[str, Any]) -> list[Module]:

@@ -19,11 +19,11 @@ from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
 
-from .folder import LOGIT_SCORE, MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, by_stanford, kind_of
+from .folder import LOGIT_SCORE, MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, Module, by_stanford, kind_of
 from .late import LateInteraction
 from .late_config import fixed_length, read_late, read_older
 from .logit_score import LogitScore, bare_logit_score, read_logit_score
-from .routes import Router, read_router
+from .routes import Router, SentenceRoutes, read_router, read_sentence_routes
 from .sentence_modules import read_modules, read_steps, transformer_folder
 from .token_maps import TokenMaps, token_maps_of
 
@@ -82,6 +82,9 @@ class SentenceConfig(NamedTuple):
     logit_score: LogitScore | None = None  # of pairs, where a word's logit is their score
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
     router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
+    routes: SentenceRoutes | None = None  # of sentence vectors: which texts go through the model
+    ways: Mapping[str, Mapping[str, Any]] = {}  # task -> fields that differ on its route through the model
+    tables: Mapping[str, Callable[[], Any]] = {}  # task -> the static model that its texts are looked up in
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
     token_maps: TokenMaps = TokenMaps()  # beside sentence vectors: a weight and a vector of each token
     late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
@@ -127,6 +130,22 @@ class SentenceConfig(NamedTuple):
     def measure(self) -> str:
         """How vectors are compared, a name in `SIMILARITIES` or `MAXSIMS`."""
         return self.similarity or "cosine"
+
+    def table(self, task: str | None) -> Any:
+        """Give the static model of a task's texts, None for the model itself. Raises ValueError without a route."""
+        if self.routes is None:
+            return None
+        if task is None and self.routes.default is None:
+            raise ValueError("this model has no default route; use encode_query or encode_document")
+        make = self.tables.get(task or self.routes.default or "")
+        return make and make()
+
+    def way(self, task: str | None) -> SentenceConfig:
+        """Give what holds for texts of a task that go through the model."""
+        if not self.ways:
+            return self
+        usual = self.routes.default if self.routes else None
+        return self._replace(**self.ways.get(task or usual or "", {}))
 
     @property
     def ends_normalized(self) -> bool:
@@ -176,9 +195,11 @@ def read_sentence_config(
         said["prompts"] |= older.prompts
         settings |= fixed_length(settings)
     elif kind == "SentenceTransformer":
-        said |= _pooling(FolderFiles(find, modules[1].path, where), dim)
+        said |= _vectors(modules, find, dim, dtype, where)
         said |= {} if dtype is None else {"token_maps": token_maps_of(find, dim, dtype)}
-        said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
+        said["routes"] = routes = read_sentence_routes(find, where)
+        ways = routes.models if routes else {}
+        said["ways"] = {task: _vectors(own, find, dim, dtype, where) for task, own in ways.items() if own != modules}
     elif kind == SPARSE:
         said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
         said["router"] = read_router(find, where, dtype)
@@ -216,6 +237,13 @@ def _splade(files: FolderFiles) -> tuple[str, str]:
         if found not in known:
             raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {found!r}")
     return pooling, activation
+
+
+def _vectors(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str) -> dict[str, Any]:
+    """Read a transformer's pooling and what comes behind it."""
+    said = _pooling(FolderFiles(find, modules[1].path, where), dim)
+    said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
+    return said
 
 
 def _pooling(files: FolderFiles, dim: int) -> dict[str, Any]:

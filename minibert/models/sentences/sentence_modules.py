@@ -34,7 +34,7 @@ from .folder import (
     kind_of,
     listed_modules,
 )
-from .routes import read_router
+from .routes import ROUTER, read_router, read_sentence_routes
 
 # the keys of each module's config.json. Any other would be of a setting that is not computed here
 IN_AND_OUT = ("module_input_name", "module_output_name")
@@ -76,14 +76,24 @@ def transformer_folder(find: Find, where: str) -> str:
 
 
 def read_modules(find: Find, where: str) -> list[Module] | None:
-    """Give the modules in their order, of a SparseEncoder's Router those of its model; None without modules.json.
+    """Give the modules in their order, of a Router those of the route through a model; None without modules.json.
 
-    Raises as `listed_modules` and `read_router`.
+    Raises as `listed_modules`, `read_router` and `read_sentence_routes`.
     """
     modules = listed_modules(find, where)
-    if [module.kind for module in modules or ()] == ["Router"] and kind_of(FolderFiles(find, "", where)) == SPARSE:
+    if not modules or modules[0].kind != ROUTER:
+        return modules
+    kind = kind_of(FolderFiles(find, "", where))
+    if kind == SPARSE and len(modules) == 1:
         router = read_router(find, where)
         return router and router.model
+    if kind == "SentenceTransformer":
+        routes = read_sentence_routes(find, where)
+        assert routes is not None
+        every = [*routes.tables.values(), *routes.models.values()]
+        if wrong := [fault for own in every if (fault := _fault(own, kind))]:
+            raise CheckpointError(f"{where}: the Router {wrong[0]}")
+        return next(iter(routes.models.values()))
     return modules
 
 

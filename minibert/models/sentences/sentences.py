@@ -236,7 +236,7 @@ class Sentences(Model):
             for i, encoded in enumerate(pipeline.tokenize(items[start : start + pipeline.chunk], start), start):
                 found[i] = encoded.truncated
                 if encoded.more:  # the end of a very long text has not been looked at
-                    (whole,) = self.sentence_tokenizer.encode([before + items[i]])
+                    (whole,) = (own.table(task) or self).sentence_tokenizer.encode([before + items[i]])
                     found[i] = len(whole.input_ids) - len(encoded.input_ids)
         return int(found[0]) if isinstance(texts, str) else found
 
@@ -260,6 +260,10 @@ class Sentences(Model):
         check_task(task)
         check_positive("truncate_dim", truncate_dim, or_none=True)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        other: Sentences | None = own.table(task)
+        if other is not None:
+            return other.pipeline(prompt_name, prompt, output_value, normalize, truncate_dim, task, threads, held)
+        own = own.way(task)
         if own.late and truncate_dim is not None:
             raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
         dim, before = 0 if own.late else own.width(truncate_dim), own.prompt(prompt_name, prompt)
@@ -357,6 +361,13 @@ class Sentences(Model):
             found = found.lowercased() if own.lower_case else found
             self._changed_tokenizer = found.with_whole(prefixes)
         return self._changed_tokenizer
+
+    def follow(self, whole: SentenceConfig, after: tuple[Callable[[Array], Array], ...]) -> None:
+        """Take what a whole folder says, of which this static model is a route; `after`: its modules' steps."""
+        self._sentence_config = self.sentence_config._replace(
+            kind=whole.kind, after=after, dim=whole.dim, prompts=whole.prompts, default_prompt=whole.default_prompt,
+            similarity=whole.similarity, truncate_dim=whole.truncate_dim,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
