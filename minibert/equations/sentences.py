@@ -226,12 +226,12 @@ def maxsim(query: Array, tokens: Array, counts: Array) -> Array:
     >>> maxsim(query, tokens, np.array([2, 1, 0]))  # 3 + 5, -1 - 2, and nothing
     array([ 8.e+00, -3.e+00, -1.e+09])
     """
-    products = np.matmul(_wide(tokens), _wide(query).T)  # (all tokens, query tokens)
+    products = np.matmul(_wide(query), _wide(tokens).T)  # (query tokens, all tokens)
     y = np.full(len(counts), EMPTY, products.dtype)
     full = np.flatnonzero(counts)
     if len(full):
-        largest = np.maximum.reduceat(products, (np.cumsum(counts) - counts)[full], axis=0)
-        y[full] = np.add.reduce(largest, axis=1)
+        largest = np.maximum.reduceat(products, (np.cumsum(counts) - counts)[full], axis=1)
+        y[full] = np.add.reduce(largest, axis=0)
     return y
 
 

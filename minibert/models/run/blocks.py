@@ -462,7 +462,7 @@ def _scores(own: BoundAttention, piece: _Piece, shared: Mapping[Any, Any], q: Ar
     """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
     scores = attention_scores(q, k, own.scale)
     for term in own.terms:
-        gaps, past = piece.group.positions, piece.keys.length - piece.group.length
+        gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
         queries = slice(past + piece.queries.start, past + piece.queries.stop)
         positions = (some if gaps is None else gaps[some] for some in (queries, piece.seen[own.window]))
         scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
