@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -45,6 +45,11 @@ class Entity(NamedTuple):
 class Labels(Sentences):
     """A model that gives labels of texts and of their spans, as transformers' pipelines."""
 
+    @overload
+    def classify(self, texts: str, k: int | None = ...) -> list[Label]: ...
+    @overload
+    def classify(self, texts: Iterable[str], k: int | None = ...) -> list[list[Label]]: ...
+
     def classify(self, texts: Texts, k: int | None = None) -> Any:
         """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
 
@@ -77,6 +82,11 @@ class Labels(Sentences):
         pipeline = self.each_text(tokenize, lambda tile, x: activate(_logits(head, tile, x)), take=take)
         found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
         return found[0] if isinstance(texts, str) else found
+
+    @overload
+    def entities(self, texts: str) -> list[Entity]: ...
+    @overload
+    def entities(self, texts: Iterable[str]) -> list[list[Entity]]: ...
 
     def entities(self, texts: Texts) -> Any:
         """Give the spans of a text that have a label, in their order: the head `token_classes` on each token.

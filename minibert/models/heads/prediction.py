@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypedDict, overload
 
 import numpy as np
 
@@ -26,7 +26,13 @@ from minibert.threads.computing import compute
 from .generation import Generation, penalized
 from .heads import check_numbers, logit_pieces, refuse_long
 
-Prediction = dict[str, Any]  # token_str, score and token, as the reference's fill-mask pipeline names them
+
+class Prediction(TypedDict):
+    """A token as text, its probability and its id, as the reference's fill-mask pipeline names them."""
+
+    token_str: str
+    score: float
+    token: int
 
 
 class Words(Model):
@@ -46,6 +52,11 @@ class Words(Model):
         """Drop all weights: see `Model.close`."""
         self._decoder = None
         super().close()
+
+    @overload
+    def fill(self, text: str, k: int = ...) -> list[list[Prediction]]: ...
+    @overload
+    def fill(self, text: Iterable[str], k: int = ...) -> list[list[list[Prediction]]]: ...
 
     def fill(self, text: Texts, k: int = 5) -> Any:
         """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
@@ -71,6 +82,11 @@ class Words(Model):
                 )
         found = _predicted(self, head, encoded, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
         return found[0] if isinstance(text, str) else found
+
+    @overload
+    def next_words(self, text: str, k: int = ...) -> list[Prediction]: ...
+    @overload
+    def next_words(self, text: Iterable[str], k: int = ...) -> list[list[Prediction]]: ...
 
     def next_words(self, text: Texts, k: int = 5) -> Any:
         """Guess the next word: `encoder.next_words("The meaning of life is")`.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from minibert.equations.blocks import softmax
-from minibert.equations.input_layer import Array
+from minibert.equations.input_layer import Array, Vector
 from minibert.errors import CheckpointError, Text, error_of
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
@@ -17,12 +17,15 @@ from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import Pipeline, check_positive
-from minibert.models.sentences.arguments import check_other_arguments, given_once
+from minibert.models.sentences.arguments import PredictOptions, check_other_arguments, given_once
 from minibert.models.sentences.folder import SETTINGS
 from minibert.models.sentences.sentences import Sentences
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
 from .logit_scores import Pair, answering, encoded, shortened, writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Activation = Callable[[Array], Array]
 KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # what a folder may ask for
@@ -30,6 +33,19 @@ KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")} 
 
 class Pairs(Sentences):
     """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
+
+    @overload
+    def predict(
+        self, pairs: tuple[str, str], prompt_name: str | None = ..., prompt: str | None = ...,
+        **options: Unpack[PredictOptions],
+    ) -> np.float32 | Vector: ...  # fmt: skip
+    @overload
+    def predict(
+        self, pairs: list[tuple[str, str]] | list[list[str]], prompt_name: str | None = ..., prompt: str | None = ...,
+        **options: Unpack[PredictOptions],
+    ) -> Array: ...  # fmt: skip
+    @overload
+    def predict(self, *pairs: Any, **options: Any) -> Any: ...
 
     def predict(
         self,

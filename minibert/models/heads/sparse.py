@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -34,6 +34,17 @@ class Steps(NamedTuple):
 
 class Sparse(Sentences):
     """A model that gives sparse vectors of texts, as sentence-transformers' SparseEncoder."""
+
+    @overload
+    def encode_sparse(
+        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
+        show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
+    ) -> SparseVector: ...  # fmt: skip
+    @overload
+    def encode_sparse(
+        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
+        show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
+    ) -> list[SparseVector]: ...  # fmt: skip
 
     def encode_sparse(
         self,
@@ -105,6 +116,11 @@ class Sparse(Sentences):
     def _encode(self, *texts: Any, **options: Any) -> Any:
         method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode
         return method(*texts, **options)
+
+    @overload
+    def decode(self, vectors: SparseVector, k: int | None = ...) -> list[tuple[str, float]]: ...
+    @overload
+    def decode(self, vectors: Sequence[SparseVector], k: int | None = ...) -> list[list[tuple[str, float]]]: ...
 
     def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
         """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from numpy.typing import ArrayLike
 
@@ -14,6 +14,39 @@ from minibert.models.run.pipeline import check_positive
 OUTPUTS = ("sentence_embedding", "token_embeddings")
 TASKS = (None, "query", "document")
 TRUNCATIONS = ("ignore", "warn", "error")
+
+
+class EncodeOptions(TypedDict, total=False):
+    """What else `encode` takes by name, for the types of its overloads."""
+
+    batch_size: int
+    show_progress_bar: bool | None
+    precision: str | None
+    convert_to_numpy: bool
+    convert_to_tensor: bool
+    device: Any
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    task: str | None
+    threads: int | None
+    ranges: ArrayLike | None
+    truncation: str
+
+
+class PredictOptions(TypedDict, total=False):
+    """What else `predict` takes by name, for the types of its overloads."""
+
+    batch_size: int
+    show_progress_bar: bool | None
+    activation_fn: Any
+    apply_softmax: bool
+    convert_to_numpy: bool
+    convert_to_tensor: bool
+    device: Any
+    template: tuple[str, str, str] | None
+    threads: int | None
+
+
 ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
 
 

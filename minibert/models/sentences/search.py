@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
+from minibert.equations.input_layer import Array, Matrix
 from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
 from minibert.equations.sentences import cosine
 from minibert.models.run.pipeline import check_positive
@@ -40,7 +40,7 @@ def search(
     normalized: bool = False,
     precision: str | None = None,
     top_k: int | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Matrix, Matrix]:
     """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
 
     `precision="binary"` or "ubinary" is for vectors of one bit a number, all of them made by `encode` with the same

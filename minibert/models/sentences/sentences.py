@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array
+from minibert.equations.input_layer import Array, Matrix, Vector
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.errors import warn
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
@@ -25,6 +25,7 @@ from minibert.threads.pool import checked_threads
 from .arguments import (
     OUTPUTS,
     TRUNCATIONS,
+    EncodeOptions,
     check_other_arguments,
     check_smaller,
     check_task,
@@ -34,6 +35,9 @@ from .arguments import (
 )
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
 
@@ -86,6 +90,29 @@ class Sentences(Model):
     def prompts(self) -> Mapping[str, str]:
         """The folder's prompts, name -> what is put before a text; "query" and "document" are always there."""
         return MappingProxyType(dict(self.sentence_config.prompts))
+
+    @overload
+    def encode(
+        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
+        output_value: Literal["sentence_embedding"] = ..., **options: Unpack[EncodeOptions],
+    ) -> Vector: ...  # fmt: skip
+    @overload
+    def encode(
+        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
+        output_value: Literal["sentence_embedding"] = ..., **options: Unpack[EncodeOptions],
+    ) -> Matrix: ...  # fmt: skip
+    @overload
+    def encode(
+        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
+        output_value: Literal["token_embeddings"], **options: Unpack[EncodeOptions],
+    ) -> Matrix: ...  # fmt: skip
+    @overload
+    def encode(
+        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
+        output_value: Literal["token_embeddings"], **options: Unpack[EncodeOptions],
+    ) -> list[Matrix]: ...  # fmt: skip
+    @overload
+    def encode(self, *texts: Any, **options: Any) -> Any: ...
 
     def encode(
         self,
@@ -220,6 +247,15 @@ class Sentences(Model):
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
         return self.encode(*texts, **options)
+
+    @overload
+    def tokens_cut(
+        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *, task: str | None = ...
+    ) -> int: ...
+    @overload
+    def tokens_cut(
+        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *, task: str | None = ...
+    ) -> Vector: ...
 
     def tokens_cut(
         self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
