@@ -36,11 +36,9 @@ T5 = Family(
         "num_attention_heads": "num_heads",
         "num_hidden_layers": "num_layers",
         "head_dim": "d_kv",
-        "max_position_embeddings": "n_positions",
     },
-    # old files hold n_positions, which nothing reads; without it there is no number to give: T5 has no limit
+    # n_positions of old files is read by nothing: T5 has no limit
     defaults={
-        "n_positions": None,
         "tie_word_embeddings": True,
         "pad_token_id": 0,
         "relative_attention_num_buckets": 32,

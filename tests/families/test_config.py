@@ -23,8 +23,7 @@ def test_true_is_no_size() -> None:
 # keys that the reference's code asks for and its class does not list; mpnet has no types
 UNLISTED = {
     "modernbert": {"global_attn_every_n_layers"}, "gemma3_text": {"sliding_window_pattern"},
-    "mpnet": {"type_vocab_size"}, "t5": {"n_positions", "tie_word_embeddings"}, "mt5": {"n_positions"},
-    "umt5": {"n_positions", "tie_word_embeddings"},
+    "mpnet": {"type_vocab_size"}, "t5": {"tie_word_embeddings"}, "umt5": {"tie_word_embeddings"},
     "deberta-v2": {"conv_kernel_size", "conv_act"},
     "clip": {"tie_word_embeddings"}, "clip_text_model": {"tie_word_embeddings"},
 }  # fmt: skip

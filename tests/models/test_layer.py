@@ -261,9 +261,7 @@ def test_weights_are_the_mapped_file_and_read_only(load: Make) -> None:
 # -- config --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "longest"), [("bert", 8, 16), ("gpt2", 8, 32), ("t5", 8, 512), ("distilbert", 8, 16)]
-)
+@pytest.mark.parametrize(("name", "width", "longest"), [("bert", 8, 16), ("gpt2", 8, 32), ("distilbert", 8, 16)])
 def test_config_answers_to_the_common_words(load: Make, name: str, width: int, longest: int) -> None:
     config = load(name).config
     assert config.hidden_size == config["hidden_size"] == width

@@ -183,12 +183,14 @@ def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> No
         ("dense", SETTINGS, {"tokenizer_args": {"model_max_length": 6}}, 6, f"model_max_length in {SETTINGS}"),
         ("prompts", SETTINGS, {"max_seq_length": None}, 12, "model_max_length in tokenizer_config.json"),
         ("dense", "tokenizer_config.json", {"model_max_length": 1e30}, 32, "max_position_embeddings in config.json"),
+        ("t5", "config.json", {"n_positions": 7}, 40, "model_max_length in tokenizer_config.json"),
         ("bare", SETTINGS, {"max_seq_length": 3}, 10, "model_max_length in tokenizer_config.json"),
         ("bare", TOKENIZER, {"model_max_length": None, "max_len": 7}, 7, f"max_len in {TOKENIZER}"),
     ],
 )
 def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: str, tmp_path: Path) -> None:
-    """What settings say wins over the tokenizer's; there are never more tokens than positions; and what says so."""
+    """What settings say wins over the tokenizer's; there are never more tokens than positions, of which T5
+    has none, whatever n_positions says; and what says so."""
     own = changed(tmp_path, f"sentences-{name}", file, change).sentence_config
     assert own.longest == longest and own.longest_from.endswith(said)
 
