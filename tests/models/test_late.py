@@ -361,7 +361,12 @@ def test_search_over_token_vectors() -> None:
         assert np.allclose(found, np.take_along_axis(scores, want, 1), atol=FORMULA * 12)
     assert np.array_equal(minibert.search(TokenVectors.of(queries, "queries"), stored, 5, encoder.similarity)[0], want)
     dense, among = np.ones((2, 6), "f4"), [np.eye(6, dtype="f4"), np.eye(6, dtype="f4")]  # blocks of single vectors
-    assert minibert.search(dense, among, 9)[0].shape == (2, 9)
+    assert minibert.search(dense, iter(among), 9)[0].shape == (2, 9)
+    for compare in ({}, {"compare": encoder.similarity}):  # the tokens of one query would be taken for queries
+        with pytest.raises(ValueError, match=r"pass \[queries\], to compare single vectors pass iter\(vectors\)"):
+            minibert.search(queries[0], documents, **compare)
+    with pytest.raises(TypeError, match="compare them with a list of arrays"):
+        minibert.search(queries, documents[0])
     with pytest.raises(ValueError, match="normalized=True compares by the dot product"):
         minibert.search(queries, documents, normalized=True)
     with pytest.raises(ValueError, match=r"found queries \(36, 6\) and vectors \(2, 5\)"):

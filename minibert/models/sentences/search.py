@@ -57,7 +57,8 @@ def search(
     `equations.sentences.maxsim` compares them unless `compare` is another.
 
     Raises TypeError for anything but vectors, and for others than `precision` names; ValueError for vectors of two
-    widths, for a vector with NaN or infinity, for a k below 1, for two ways to compare, and as `cosine_of_normalized`.
+    widths, for a vector with NaN or infinity, for a k below 1, for two ways to compare, and as `cosine_of_normalized`;
+    for one query's tokens that stand outside a list.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
@@ -68,7 +69,7 @@ def search(
             raise ValueError("top_k is another name of k; pass one of the two")
         k = top_k
     check_positive("k", k)
-    late = is_token_vectors(queries) or isinstance(vectors, TokenVectors)
+    late = _late(queries, vectors)
     if precision is not None and check_precision(precision) and precision in BITS:
         if compare is not cosine or normalized:
             raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare and normalized")
@@ -84,6 +85,23 @@ def search(
     for each in searching(wanted, _blocks(vectors, wanted), k, compare):
         found = each  # the last one counts
     return found
+
+
+def _late(queries: Any, vectors: Any) -> bool:
+    """Whether these are token vectors. Raises where an array may be one text's tokens, or many texts' vectors."""
+    if is_token_vectors(queries) or isinstance(vectors, TokenVectors):
+        if isinstance(vectors, np.ndarray) and vectors.ndim == 2:
+            raise TypeError(
+                "queries must be vectors (n, dim) of numbers, found those of tokens; compare them with a list of arrays"
+            )
+        return True
+    rows = isinstance(queries, np.ndarray) and queries.ndim == 2
+    if rows and isinstance(vectors, list | tuple) and is_token_vectors(vectors):
+        raise ValueError(
+            "a list of arrays may be texts' tokens or blocks of vectors; to compare one query by its tokens pass "
+            "[queries], to compare single vectors pass iter(vectors)"
+        )
+    return False
 
 
 def _bits(precision: str, queries: Any, vectors: Any) -> Array:
