@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from .common import SENTENCES, Parser, add_model, add_same_bits, tell
+from .common import SENTENCES, Parser, add_model, add_same_bits, add_sentence_options, sentence_options, tell
 
-ABOUT = """a small server: /v1/embeddings as OpenAI's, /rerank as Cohere's, and TEI's routes
+ABOUT = """a small server for clients of OpenAI, Cohere, Jina and TEI
 For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
 /rerank (Cohere's form, or that of text-embeddings-inference), /embed,
@@ -53,6 +53,7 @@ def declare(parser: Parser) -> None:
         parser.add_argument(
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
+    add_sentence_options(parser)
     add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_same_bits(parser)
 
@@ -76,7 +77,10 @@ def run(arguments: Any) -> int:
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         named = ", ".join(model.names[0] for model in server.models)
-        ready = f"{named} at {url}{server.models[0].path}; Ctrl-C ends it"
+        first, without = server.models[0], ""
+        if first.path == "/v1/embeddings" and not first.encoder.prompts.get("query"):
+            without = "; the model has no prompt for queries"
+        ready = f"{named} at {url}{first.path}{without}; Ctrl-C ends it"
         return int(answer(server, listening, lambda _: tell(ready)) > 0)
 
 
@@ -85,8 +89,10 @@ def _names(arguments: Any) -> dict[str, list[str]]:
     if arguments.models and arguments.named is not None:
         raise ValueError(f"--model names {arguments.named!r} and {arguments.models[0]!r} is named too; leave one out")
     models = arguments.models or [arguments.model]
-    if len(models) > 1 and arguments.revision is not None:
-        raise ValueError(f"--revision is of one model, found {len(models)}; leave it out, or serve one")
+    one = ["revision"] * (arguments.revision is not None) + [*sentence_options(arguments)]
+    if len(models) > 1 and one:
+        option = one[0].replace("_", "-")
+        raise ValueError(f"--{option} is of one model, found {len(models)}; leave it out, or serve one")
     found: dict[str, list[str]] = {model: [] for model in [*models, *filter(None, [arguments.reranker])]}
     for given in arguments.name:
         name, _, model = given.partition("=")
@@ -106,8 +112,8 @@ def _models(arguments: Any, names: dict[str, list[str]], opened: ExitStack) -> l
     )
     models: list[Any] = []
     for typed, given in names.items():
-        revision = arguments.revision if not models else None
-        encoder = opened.enter_context(load_encoder(typed, revision=revision, **options))
+        first: dict[str, Any] = {} if models else {"revision": arguments.revision, **sentence_options(arguments)}
+        encoder = opened.enter_context(load_encoder(typed, **first, **options))
         make = reranker_of if typed == arguments.reranker else model_of
         models.append(make(encoder, names_of(typed, given)))
     for i, model in enumerate(models):

@@ -16,6 +16,7 @@ from minibert.equations.blocks import sigmoid, softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded
+from minibert.hub.names import full_name
 from minibert.models.encoder import Encoder
 from minibert.models.heads.labels import SEVERAL, best_labels
 from minibert.models.heads.logit_scores import shortened
@@ -171,6 +172,8 @@ def names_of(typed: str, given: Sequence[str] = ()) -> tuple[str, ...]:
 
     >>> names_of("sentence-transformers/all-MiniLM-L6-v2", ["small"])
     ('small', 'all-MiniLM-L6-v2', 'sentence-transformers/all-MiniLM-L6-v2')
+    >>> names_of("all-MiniLM-L6-v2")
+    ('all-MiniLM-L6-v2', 'sentence-transformers/all-MiniLM-L6-v2')
     >>> names_of("/cache/models--org--name/snapshots/c0ffee")
     ('name', 'org/name', '/cache/models--org--name/snapshots/c0ffee')
     """
@@ -180,6 +183,8 @@ def names_of(typed: str, given: Sequence[str] = ()) -> tuple[str, ...]:
         cached = path.absolute().parts[-3:]
         if len(cached) == 3 and cached[0].startswith("models--") and cached[1] == "snapshots":
             found.insert(0, cached[0].removeprefix("models--").replace("--", "/", 1))
+    else:
+        found.append(full_name(typed))
     last = found[0].rstrip("/").rpartition("/")[2] if found[0].strip("./") else path.resolve().name
     return tuple(dict.fromkeys([*given, last, *found]))
 

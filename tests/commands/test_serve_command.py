@@ -69,6 +69,26 @@ def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
 
 
+def test_options_of_sentence_vectors_and_a_model_without_a_prompt() -> None:
+    """Asked for once, at the start; the first line says where nothing is put before a query."""
+    folder, where = str(REFERENCE / "sentences-dense"), "/v1/embeddings; the model has no prompt for queries"
+    with serving("--truncate-dim", "4", models=(folder,), said="sentences-dense", path=where) as (_, address):
+        found = address.ask("/v1/embeddings", {"input": "we", "task": "query"}).json["data"][0]["embedding"]
+        assert np.allclose(found, minibert.load_encoder(folder).encode("we")[:4], atol=1e-6)
+    options = "--prompts", "query=the clouds ", "--default-prompt-name", "query", "--max-seq-length", "6"
+    with serving(*options, models=(folder,), said="sentences-dense") as (_, address):
+        long = "we lived above the clouds"
+        answer = address.ask("/v1/embeddings", {"input": long}).json
+        want = minibert.load_encoder(folder, max_seq_length=6).encode(long, prompt="the clouds ")
+        assert np.allclose(answer["data"][0]["embedding"], want, atol=1e-6) and answer["truncated"] == 1
+
+
+def test_options_are_of_one_model(capsys: Printed) -> None:
+    for option, value in (("--truncate-dim", "4"), ("--prompts", "query=a"), ("--revision", "main")):
+        said = failure(capsys, "serve", MODEL, RERANKER, option, value)
+        assert f"{option} is of one model, found 2; leave it out, or serve one" in said
+
+
 HALF = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
 
 

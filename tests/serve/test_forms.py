@@ -154,7 +154,7 @@ def test_max_tokens_per_doc_truncates_each_document(address: Address) -> None:
 
 def test_the_names_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names_of("org/name") == ("name", "org/name")
-    assert names_of("name", ["a", "b"]) == ("a", "b", "name")
+    assert names_of("name", ["a", "b"]) == ("a", "b", "name", "sentence-transformers/name")
     folder = tmp_path / "models--org--some--name" / "snapshots" / "c0ffee"
     folder.mkdir(parents=True)
     assert names_of(str(folder)) == ("some--name", "org/some--name", str(folder))
