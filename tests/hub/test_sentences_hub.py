@@ -57,6 +57,19 @@ def test_only_what_is_needed_is_fetched(hub: FakeHub) -> None:
     assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode(["we lived", "clouds"]))
 
 
+@pytest.mark.parametrize("name", ["late-fixed", "late-pylate", "late-stanford"])
+def test_folders_of_late_interaction(hub: FakeHub, name: str) -> None:
+    """Their settings lie in files that no other folder has, such as artifact.metadata."""
+    put(hub, name)
+    want = minibert.load_encoder(REFERENCE / name)
+    found = minibert.load_encoder(f"org/{name}").encode_query(["we lived", "clouds"])
+    assert all(same_bits(*each) for each in zip(found, want.encode_query(["we lived", "clouds"]), strict=True))
+    assert fetched(hub).isdisjoint(USELESS) and ("artifact.metadata" in fetched(hub)) is (name == "late-stanford")
+    hub.forget()
+    again = minibert.load_encoder(f"org/{name}", local_files_only=True).encode_query(["we lived", "clouds"])
+    assert hub.requests == [] and same_bits(again[0], found[0])
+
+
 def test_a_transformer_in_a_subfolder(hub: FakeHub) -> None:
     name = "sentences-cls"
     put(hub, name, ("model.onnx",))
