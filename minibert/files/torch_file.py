@@ -29,8 +29,8 @@ STORAGES = {
 }  # fmt: skip
 DICT, TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 CONVERT = (
-    "read it where torch is installed, and save it as torch.save does: "
-    "torch.save(torch.load(file, weights_only=True), file)"
+    "save plain tensors once more where torch is installed: torch.save({name: x.detach().contiguous() for name, x in "
+    "torch.load(file, weights_only=True).items()}, file)"
 )
 
 
@@ -216,8 +216,8 @@ def _called(function: Any, arguments: Any) -> Any:
         return {}
     if name != TENSOR:
         raise _RefusedError(f"its pickle calls {str(name)!r:.80}, which is not followed")
-    if not isinstance(arguments, tuple) or len(arguments) < 5:
-        raise _RefusedError("its pickle makes a tensor of too little")
+    if not isinstance(arguments, tuple) or len(arguments) != 6:  # a seventh may say that all signs are turned round
+        raise _RefusedError("its pickle makes a tensor of too little or too much")
     storage, start, shape, strides = arguments[:4]
     if not isinstance(storage, _Storage) or not all(isinstance(each, tuple) for each in (shape, strides)):
         raise _RefusedError("its pickle makes a tensor of no storage")

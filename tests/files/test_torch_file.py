@@ -60,6 +60,22 @@ def test_as_torch_itself_writes_and_reads(tmp_path: Path) -> None:
     assert all(np.array_equal(theirs[name].numpy(), x) for name, x in ARRAYS.items())
 
 
+@pytest.mark.reference
+def test_the_advice_makes_a_file_that_is_read(tmp_path: Path) -> None:
+    import torch
+
+    file, x = tmp_path / "x.pt", torch.arange(6.0).reshape(3, 2)
+    parameter = torch.nn.Parameter(torch.arange(8.0)[::4])
+    for old in (False, True):
+        torch.save({"weight": x.T, "bias": parameter}, file, _use_new_zipfile_serialization=not old)
+        with pytest.raises(REFUSED) as error:
+            read_torch_file(file, SHAPES, np.dtype("float32"))
+        exec(str(error.value)[str(error.value).index("torch.save(") :], {"torch": torch, "file": file})
+        found = read_torch_file(file, SHAPES, np.dtype("float32"))
+        assert np.array_equal(found[0], x.T.numpy()) and found[1].tolist() == [0, 4]
+
+
+NEGATIVE = b"}" + text("neg") + number(1) + b"s"  # torch.load then gives -x
 PROGRAMS: dict[str, tuple[bytes, str]] = {
     "a call": (dict_of({"weight": b"cos\nsystem\n" + many(text("true")) + b"R", "bias": BIAS}), "calls 'os system'"),
     "a call by REDUCE of a text": (dict_of({"weight": text("x") + b")R", "bias": BIAS}), "calls 'None'"),
@@ -79,6 +95,7 @@ PROGRAMS: dict[str, tuple[bytes, str]] = {
     "one more": (dict_of({"weight": tensor(0, "FloatStorage", 6, (2, 3)), "bias": BIAS, "more": BIAS}), "has 'more'"),
     "columns first": (dict_of({"weight": tensor(0, "FloatStorage", 6, (2, 3), (1, 2)), "bias": BIAS}), "strides"),
     "repeated": (dict_of({"weight": tensor(0, "FloatStorage", 6, (2, 3), (0, 0)), "bias": BIAS}), "strides"),
+    "signs turned round": (dict_of({"weight": tensor(0, "FloatStorage", 6, (2, 3), more=NEGATIVE)}), "too much"),
     "negative": (dict_of({"weight": tensor(0, "FloatStorage", 6, (-2, -3)), "bias": BIAS}), "no shape"),
     "beyond": (dict_of({"weight": tensor(0, "FloatStorage", 6, (2, 3), start=1), "bias": BIAS}), "does not fit"),
     "too many numbers": (dict_of({"weight": tensor(0, "FloatStorage", 7, (2, 3)), "bias": BIAS}), "does not fit"),
@@ -95,7 +112,7 @@ PROGRAMS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_another_program_is_refused(tmp_path: Path, what: str) -> None:
     program, said = PROGRAMS[what]
-    with pytest.raises(REFUSED, match=rf"x\.pt is not read: .*{said}.*torch\.load\(file, weights_only=True\)"):
+    with pytest.raises(REFUSED, match=rf"x\.pt is not read: .*{said}.*torch\.load\(file, weights_only=True\)\.items"):
         read(tmp_path, archive(program, RAW))
 
 

@@ -32,13 +32,19 @@ def many(*values: bytes) -> bytes:
     return b"(" + b"".join(values) + b"t"
 
 
-def tensor(key: int, kind: str, size: int, shape: tuple[int, ...], strides: Any = None, start: int = 0) -> bytes:
+def tensor(
+    key: int, kind: str, size: int, shape: tuple[int, ...], strides: Any = None, start: int = 0, more: bytes = b""
+) -> bytes:
     """What makes a tensor of a storage."""
     strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape))) if strides is None else strides
     storage = many(text("storage"), b"ctorch\n" + kind.encode() + b"\n", text(str(key)), text("cpu"), number(size))
     counts = [many(*map(number, each)) for each in (shape, strides)]
     hooks = b"ccollections\nOrderedDict\n)R"
-    return b"ctorch._utils\n_rebuild_tensor_v2\n" + many(storage + b"Q", number(start), *counts, b"\x89", hooks) + b"R"
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n"
+        + many(storage + b"Q", number(start), *counts, b"\x89", hooks, more)
+        + b"R"
+    )
 
 
 def dict_of(entries: Mapping[str, bytes], ending: bytes = b"") -> bytes:
