@@ -143,10 +143,11 @@ def _depth(config: Config) -> int:
     return config.integer(key)
 
 
-def t5_decoder(encoder: Blocks, scaled: Callable[[Config], bool]) -> tuple[Blocks, Head]:
+def t5_decoder(encoder: Blocks, scaled: Callable[[Config], bool], **ids: int) -> tuple[Blocks, Head]:
     """T5's decoder: a third part between the two, which looks at the encoder's tokens and knows no distance.
 
-    scaled: whether the last hidden states are divided by sqrt(d_model) before they are compared with words.
+    scaled: whether the last hidden states are divided by sqrt(d_model) before they are compared with words. ids: what
+    the reference's class says of the text that is written.
     """
     own = encoder.parts[0]
     blocks = replace(
@@ -157,6 +158,7 @@ def t5_decoder(encoder: Blocks, scaled: Callable[[Config], bool]) -> tuple[Block
         causal=lambda config: True,
         relative=encoder.relative.replace("encoder", "decoder"),
         count=_depth,
+        defaults={**encoder.defaults, "eos_token_id": 1, **ids},
         checked_prefixes=("decoder.block.", "decoder.final_layer_norm."),
         unused_endings=("EncDecAttention.relative_attention_bias.weight",),  # which older files have, and nothing reads
     )
@@ -176,6 +178,6 @@ MT5_BLOCKS, UMT5_BLOCKS = t5_blocks("MT5"), t5_blocks("UMT5", own=True)
 
 ROWS = (
     Row(T5, T5_BLOCKS, decoder=t5_decoder(T5_BLOCKS, _scaled)),
-    Row(MT5, MT5_BLOCKS, decoder=t5_decoder(MT5_BLOCKS, lambda config: False)),
-    Row(UMT5, UMT5_BLOCKS, decoder=t5_decoder(UMT5_BLOCKS, lambda config: True)),
+    Row(MT5, MT5_BLOCKS, decoder=t5_decoder(MT5_BLOCKS, lambda config: False, decoder_start_token_id=0)),
+    Row(UMT5, UMT5_BLOCKS, decoder=t5_decoder(UMT5_BLOCKS, lambda config: True, decoder_start_token_id=0)),
 )

@@ -288,7 +288,7 @@ class Model(Guarded):
         classes = {path: name if isinstance(name, str) else name(self.config) for path, name in named.items()}
         if ROTARY in classes:
             modules[ROTARY] = f"{classes[ROTARY]}()"
-        return printed(modules, classes, rows.order)
+        return printed(modules, classes, rows.order, "" if "" in classes else self._layer.side)
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

@@ -56,6 +56,11 @@ T5 = {
     "vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 8, "d_ff": INNER, "num_layers": BLOCKS, "num_heads": HEADS,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7,
 }  # fmt: skip
+BART = {
+    "vocab_size": VOCAB, "d_model": WIDTH, "encoder_layers": BLOCKS, "decoder_layers": 1, "encoder_ffn_dim": INNER,
+    "decoder_ffn_dim": 8, "encoder_attention_heads": HEADS, "decoder_attention_heads": 1,
+    "max_position_embeddings": POSITIONS, "pad_token_id": 0,
+}  # fmt: skip
 ALBERT = {**SIZES, "embedding_size": 8}
 MODERN = {**SIZES, "num_hidden_layers": 2, "local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0}
 DEBERTA = {
@@ -158,6 +163,12 @@ CASES = (
     Case("gemma3_text", "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextModel", {**GEMMA, "sliding_window": 3}, ALL[1:],
          spread=3),
     Case("t5", "t5", "T5ForConditionalGeneration", "T5EncoderModel", T5, ALL[1:], spread=3),
+    Case("bart", "bart", "BartForConditionalGeneration", "BartModel", BART, ALL[1:]),
+    Case("mbart", "mbart", "MBartForConditionalGeneration", "MBartModel",
+         {**BART, "scale_embedding": True, "activation_function": "relu"}, ALL[1:]),
+    Case("marian", "marian", "MarianMTModel", "MarianModel",
+         {**BART, "scale_embedding": True, "activation_function": "silu", "decoder_start_token_id": 0}, ALL[1:]),
+    Case("pegasus", "pegasus", "PegasusForConditionalGeneration", "PegasusModel", BART, ALL[1:]),
     Case("t5-gated", "t5", "T5EncoderModel", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}, ("plain",),
          spread=3),
     Case("mt5", "mt5", "MT5EncoderModel", "MT5EncoderModel", T5, ("right_pad", "plain"), spread=3),
@@ -210,6 +221,11 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
     return made
 
 
+def encoder_of(model: torch.nn.Module) -> Any:
+    """What is run and printed: of a model with a decoder the encoder alone."""
+    return model.get_encoder() if hasattr(model, "decoder") else model
+
+
 class Recorder:
     """Hooks on the modules of one model, by the names that the bound blocks give them."""
 
@@ -246,7 +262,7 @@ class Recorder:
         try:
             with torch.no_grad():
                 given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-                result = self.model(**given, output_hidden_states=True, output_attentions=True)
+                result = encoder_of(self.model)(**given, output_hidden_states=True, output_attentions=True)
         finally:
             torch.nn.functional.softmax = plain
         assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
@@ -275,7 +291,7 @@ def write(folder: Path, source: Path, model: torch.nn.Module, batches: dict[str,
         stored |= {f"{kind}|inputs|{name}": array for name, array in inputs.items()}
         stored |= {f"{kind}|{key}": value for key, value in trace.items()}
     save_file(stored, folder / "trace.safetensors")
-    facts = {**about, "kinds": list(batches), "order": order, "printed": repr(model)}
+    facts = {**about, "kinds": list(batches), "order": order, "printed": repr(encoder_of(model))}
     check.write_json(folder / "case.json", facts, depth=1)
 
 

@@ -91,13 +91,25 @@ def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
     return folder, len(vocabulary(BASES[name]))
 
 
-def writer(folder: Path, name: str, **config: Any) -> list[Call]:
+OF_T5 = {
+    "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 6, "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 7,
+}  # fmt: skip
+OF_BART = {"d_model": 8, "max_position_embeddings": 80, "pad_token_id": 0, "eos_token_id": 1} | {
+    f"{side}_{key}": size for side in ("encoder", "decoder")
+    for key, size in {"layers": 2, "attention_heads": 2, "ffn_dim": 16}.items()
+}  # fmt: skip
+
+
+def writer(folder: Path, name: str, sizes: dict[str, Any] = OF_T5, **config: Any) -> list[Call]:
     """An encoder-decoder, as transformers saves it."""
     _, size = with_tokenizer(folder, "T5Tokenizer")
-    sizes = {"vocab_size": size, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 6}
-    made = {**sizes, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7, **config}
-    config = transformers.AutoConfig.for_model(name, **made, decoder_start_token_id=0)
-    save(folder, transformers.AutoModelForSeq2SeqLM.from_config(config))
+    made = {"vocab_size": size, "decoder_start_token_id": 0, **sizes, **config}
+    model = transformers.AutoModelForSeq2SeqLM.from_config(transformers.AutoConfig.for_model(name, **made))
+    if sizes is OF_BART:
+        model.final_logits_bias.copy_(torch.from_numpy(SHARP / 80 * seeded.values((1, size), salt=8)))
+        model.final_logits_bias[0, 1] = -4  # so that it does not end at once
+    save(folder, model)
     return [("complete", [text], {"tokens": tokens}) for text, tokens in zip(TEXTS[1:], (12, 20, 9, 1, 5), strict=True)]
 
 
@@ -121,6 +133,31 @@ def writes_untied(parts: Path, folder: Path) -> list[Call]:
 def writes_own(parts: Path, folder: Path) -> list[Call]:
     """umT5: a bias in each block."""
     return writer(folder, "umt5")
+
+
+def writes_bart(parts: Path, folder: Path) -> list[Call]:
+    """BART: norms after the sums, the last token is the end, whatever is likelier."""
+    return writer(folder, "bart", OF_BART, forced_eos_token_id=1, decoder_start_token_id=1)
+
+
+def writes_mbart(parts: Path, folder: Path) -> list[Call]:
+    """mBART: norms before the parts; the first token is a language."""
+    calls = writer(folder, "mbart", OF_BART, scale_embedding=True)
+    said = {"forced_bos_token_id": 9, "forced_eos_token_id": None}
+    rewrite(folder / "generation_config.json", lambda given: given | said)
+    return calls
+
+
+def writes_marian(parts: Path, folder: Path) -> list[Call]:
+    """Marian: sinusoids, and padding that is never written."""
+    calls = writer(folder, "marian", OF_BART, scale_embedding=True, activation_function="swish", forced_eos_token_id=1)
+    rewrite(folder / "generation_config.json", lambda said: said | {"bad_words_ids": [[0], [20], [34]]})
+    return calls
+
+
+def writes_pegasus(parts: Path, folder: Path) -> list[Call]:
+    """Pegasus: sinusoids, norms before the parts."""
+    return writer(folder, "pegasus", OF_BART, forced_eos_token_id=1)
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -313,6 +350,7 @@ def answers_bare(parts: Path, folder: Path) -> list[Call]:
 FOLDERS = (
     reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
     sparse_sum, sparse_router, answers, answers_plain, answers_bare, writes, writes_untied, writes_own,
+    writes_bart, writes_mbart, writes_marian, writes_pegasus,
 )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def test_a_config_says_that_it_is_read_only(config: Config) -> None:
 
 def test_a_config_may_be_copied_and_sent(config: Config) -> None:
     for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), copy.copy(config)):
-        assert copied == config and copied.hidden_size == 8 and copied.max_position_embeddings == 512
+        assert copied == config and copied.hidden_size == 8 and copied.n_positions == 512
         assert copied.pad_token_id == 0  # a default of the family
         with pytest.raises(TypeError):
             copied["task_specific_params"]["new"] = 1

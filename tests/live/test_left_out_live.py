@@ -26,6 +26,7 @@ LENGTH = 20  # longer than the windows
 SIZES = {
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "dim", "n_layers",
     "n_heads", "hidden_dim", "n_embd", "n_layer", "n_head", "n_positions", "d_model", "num_layers", "num_heads", "d_ff",
+    *(f"{side}_{key}" for side in ("encoder", "decoder") for key in ("layers", "attention_heads", "ffn_dim")),
 }  # fmt: skip
 # what the configs of other tests leave to the defaults
 DECODER = {"is_decoder": True}
@@ -41,6 +42,7 @@ MORE: dict[str, dict[str, Any]] = {
         "local_rope_theta": 20.0, "vocab_size": 50_300, "num_hidden_layers": 5,
     },
     "deberta-v2": {"conv_act": "gelu", "max_relative_positions": 9, "pos_att_type": "C2P | p2c"},
+    "marian": {"vocab_size": 58_200},
     "nomic_bert": {"rope_theta": 50.0, "head_dim": 6},
     "gte": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
     "jina_embeddings_v3": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},

@@ -290,7 +290,7 @@ TOGETHER = {
     ".qkv_proj": 2,
     ".up_gate_proj": 1,
 }  # of older files, and how many more they hold
-INSIDE = r"(^|\.)(encoder(?!\.embedding_hidden)|transformer\.layer|h|ln_f)\.|^(model\.)?(layers|norm|final_norm)\."
+INSIDE = r"(^|\.)(encoder(?!\.(embed|layernorm_emb))|transformer\.layer|h|ln_f)\.|^(model\.)?(layers|norm|final_norm)\."
 
 
 def blocks_modules(encoder: minibert.Encoder) -> list[Any]:

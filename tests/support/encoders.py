@@ -38,6 +38,12 @@ T5 = {
     "layer_norm_epsilon": 1e-6, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
     "feed_forward_proj": "gated-gelu", "tie_word_embeddings": True,
 }  # fmt: skip
+BART = {
+    "d_model": DIM, "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "encoder_layers": DEPTH,
+    "decoder_layers": DEPTH, "encoder_ffn_dim": WIDTH, "decoder_ffn_dim": WIDTH, "activation_function": "gelu",
+    "max_position_embeddings": LONGEST, "pad_token_id": 0, "scale_embedding": False,
+}  # fmt: skip
+BART_LIKE = ("bart", "mbart", "marian", "pegasus")
 T5_LIKE = ("t5", "mt5", "umt5")
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -59,6 +65,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "t5": T5,
     "mt5": T5,
     "umt5": T5,
+    "bart": BART,
+    "mbart": BART,
+    "marian": BART,
+    "pegasus": BART,
     "albert": {"embedding_size": 12, "hidden_act": "gelu_new"},
     "modernbert": {
         "hidden_activation": "gelu", "local_attention": 4, "global_attn_every_n_layers": 2, "norm_eps": 1e-5,
@@ -87,7 +97,7 @@ LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text")
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
     """config.json of one model_type, with changes."""
-    common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2", *T5_LIKE) else COMMON
+    common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2", *T5_LIKE, *BART_LIKE) else COMMON
     return {"model_type": name, **common, **CONFIGS[name], **changes}
 
 
@@ -146,6 +156,12 @@ def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str,
         return {"embeddings.tok_embeddings.weight": normal(vocab, DIM), "embeddings.norm.weight": 1 + normal(DIM) / 5}
     if kind in LLAMA_LIKE:
         return {"embed_tokens.weight": normal(vocab, DIM, spread=0.25 if kind == "gemma3_text" else 1.0)}
+    if kind in BART_LIKE:
+        made = {"shared.weight": normal(vocab, DIM)}
+        if kind in ("bart", "mbart"):
+            made["encoder.embed_positions.weight"] = normal(LONGEST + 2, DIM)
+            made |= norm("encoder.layernorm_embedding", DIM)
+        return made
     if kind in T5_LIKE:
         return {"shared.weight": normal(vocab, DIM)}
     if kind == "gpt2":

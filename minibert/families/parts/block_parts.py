@@ -242,6 +242,7 @@ class Blocks(Frozen):
                 it from the config
     order       last parts of paths in the order in which the reference prints them, if it is not that of computing
     count       how many blocks there are
+    elsewhere   where sentence-transformers takes vectors from, if not from these blocks: they are refused here
     shared      path of the module that block i uses, where several blocks use one
     older_path, older  path of a block in older files, and the names in it: path in the block -> older name
     """
@@ -262,6 +263,7 @@ class Blocks(Frozen):
     tree: Mapping[str, str | Callable[[Config], str]] = {}
     order: tuple[str, ...] = ()
     count: Callable[[Config], int] = lambda config: config.integer("num_hidden_layers")
+    elsewhere: str = ""
     shared: Callable[[Config, int], str] | None = None
     older_path: str = ""
     older: Mapping[str, Older] = {}

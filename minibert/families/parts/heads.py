@@ -43,6 +43,7 @@ class HeadMap(Frozen):
             not have its own
     tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false;
             `always`: whatever it says
+    row     a bias that a file may have under this name, as one row (1, out)
     """
 
     path: str
@@ -51,6 +52,7 @@ class HeadMap(Frozen):
     bias: str = ""
     tied: bool = False
     always: bool = False
+    row: str = ""
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
@@ -62,7 +64,10 @@ class HeadMap(Frozen):
             weight = words()
         else:
             weight = binder.weight((f"{self.path}.weight",), (out, width))
-        return Dense(weight, binder.vector(self.biases, (out,)) if decided(config, self.biased) else None)
+        bias = binder.vector(self.biases, (out,)) if decided(config, self.biased) else None
+        if self.row and binder.stores(self.row):
+            bias = binder.vector((self.row,), (1, out))[0]
+        return Dense(weight, bias)
 
     @property
     def biases(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from minibert.files.reading import read_object
 from minibert.files.tokenizer_files import Find
 
 FILE = "generation_config.json"
+OF_DECODERS = ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids")
 STARTS = ("decoder_start_token_id", "bos_token_id")
 # what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
 REFUSED: Mapping[str, Any] = {
@@ -27,17 +28,36 @@ REFUSED: Mapping[str, Any] = {
 
 
 class Generation(NamedTuple):
-    """`ends`: ids that end a text; `start`: a decoder's first id; `repetition_penalty`: see `penalized`."""
+    """What holds for each word that is written.
+
+    ends    ids that end a text
+    start   a decoder's first id; `first` and `last`: what it writes next and at the end, whatever is likelier
+    never   ids that are never written
+    repetition_penalty  see `penalized`
+    """
 
     ends: frozenset[int] = frozenset()
     repetition_penalty: float = 1.0
     start: int | None = None
+    first: int | None = None
+    last: int | None = None
+    never: tuple[int, ...] = ()
+
+    def allowed(self, logits: Array, first: bool, last: bool) -> Array:
+        """Give the logits of the first, of another or of the last word, minus infinity for those that may not come."""
+        forced = self.last if last and self.last is not None else self.first if first else None
+        y = logits.copy() if forced is None else np.full_like(logits, -np.inf)
+        y[list(self.never)] = -np.inf
+        if forced is not None:
+            y[forced] = 0
+        return y
 
 
-def read_generation(find: Find, config: Mapping[str, Any], where: str) -> Generation:
+def read_generation(find: Find, config: Mapping[str, Any], where: str, decoder: bool = False) -> Generation:
     """Read generation_config.json; without that file what config.json itself says, and no default of a class.
 
-    Raises CheckpointError that names the entry.
+    decoder: of a text that a decoder writes; some settings are computed for it alone. Raises CheckpointError that names
+    the entry.
     """
     path = find(FILE)
     settings = config if path is None else read_object(path)
@@ -46,7 +66,7 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str) -> Genera
         return CheckpointError(f"{where}: {'config.json' if path is None else FILE}: {what}")
 
     for key, neutral in REFUSED.items():
-        if settings.get(key) not in (None, neutral):
+        if settings.get(key) not in (None, neutral) and not (decoder and key in OF_DECODERS):
             raise refused(
                 f"{key!r} is {settings[key]!r:.40}, which changes the words that come and is not computed here; take "
                 "it out to write on without it"
@@ -61,7 +81,17 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str) -> Genera
     start = next((settings[key] for key in STARTS if settings.get(key) is not None), None)
     if start is not None and type(start) is not int:
         raise refused(f"'decoder_start_token_id' must be an integer or null, found {start!r:.80}")
-    return Generation(frozenset(listed), float(penalty), start)
+    if not decoder:
+        return Generation(frozenset(listed), float(penalty), start)
+    first, last = (settings.get(key) for key in OF_DECODERS[:2])
+    last = last[0] if isinstance(last, list) else last
+    never = settings.get("bad_words_ids") or []
+    if not all(isinstance(each, list) and len(each) == 1 and type(each[0]) is int for each in never):
+        raise refused(f"'bad_words_ids' must hold single ids, each in a list of its own, found {never!r:.80}")
+    if not all(each is None or type(each) is int for each in (first, last)):
+        raise refused(f"the ids under {' and '.join(OF_DECODERS[:2])} must be integers, found {first!r}, {last!r:.40}")
+    banned = tuple(each[0] for each in never if each[0] not in listed)
+    return Generation(frozenset(listed), float(penalty), start, first, last, banned)
 
 
 def penalized(logits: Array, ids: list[int], penalty: float) -> Array:

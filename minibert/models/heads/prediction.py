@@ -142,9 +142,12 @@ class Words(Model):
             for words, piece in logit_pieces(head, last, linear):  # one row: soonest as it is
                 logits[words] = piece[0]
 
-        for _ in range(tokens):
+        for i in range(tokens):
             compute(read, [new], self.threads)
-            token = choose(penalized(logits, ids, settings.repetition_penalty), temperature, random)
+            found = penalized(logits, ids, settings.repetition_penalty)
+            if decoder is not None:
+                found = settings.allowed(found, i == 0, i + 1 == tokens)
+            token = choose(found, temperature, random)
             if token in settings.ends:
                 break
             new = [token]

@@ -168,15 +168,17 @@ def encoder_of(
             sentences = sentences._replace(tables=tables)
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
     reopen = partial(load_encoder, opened.lasting, **options)
-    decoder = None
+    decoder, said = None, opened.config  # of the text that is written
     if family.model_type in DECODERS:
+        said = {**DECODERS[family.model_type][0].defaults, **said}
         decoder = cache(partial(_decoder_of, opened, source, family, layer.dtype, low_memory))
         if not mmap:
             with suppress(CheckpointError):
                 decoder()
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.over(sentences),
-        generation=cache(partial(read_generation, opened.find, opened.config, opened.where)), decoder=decoder,
+        generation=cache(partial(read_generation, opened.find, said, opened.where, decoder is not None)),
+        decoder=decoder,
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array, Matrix, Vector
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.errors import warn
+from minibert.errors import CheckpointError, warn
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
@@ -296,6 +296,11 @@ class Sentences(Model):
         check_task(task)
         check_positive("truncate_dim", truncate_dim, or_none=True)
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        if elsewhere := self.block_family.elsewhere:
+            raise CheckpointError(
+                f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
+                "is not computed here; the encoder's own hidden states are what a call gives"
+            )
         other: Sentences | None = own.table(task)
         if other is not None:
             return other.pipeline(prompt_name, prompt, output_value, normalize, truncate_dim, task, threads, held)
