@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, copied, kept, off
+from encoder_files import CASE, TINY, EncoderCase, at_kept_tokens, change_json, copied, kept, off
 from peaks import with_peak
 from safetensors.numpy import load_file
 
@@ -282,6 +283,16 @@ def test_nothing_missing_and_nothing_left_over(case: EncoderCase, tmp_path: Path
     extra = f"{lost.rpartition('.')[0]}.extra"
     with pytest.raises(minibert.CheckpointError, match=f"tensors of the blocks that .*{re.escape(extra)}"):
         output(copied(case, tmp_path, lambda _: tensors | {extra: np.zeros(1, np.float32)}))
+
+
+def test_of_many_tensors_left_over_a_few_are_named(tmp_path: Path) -> None:
+    """A config that says fewer blocks than the file has: an error that lists all of them has thousands of letters."""
+    folder = encoders.write(tmp_path / "model", "gte")
+    change_json(folder / "config.json", num_hidden_layers=1)
+    with pytest.raises(
+        minibert.CheckpointError, match=r"use: layers\.1\.\S+(, layers\.1\.\S+){4} and \d+ more; the bl"
+    ):
+        minibert.load_encoder(folder)
 
 
 TOGETHER = {

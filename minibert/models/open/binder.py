@@ -12,6 +12,8 @@ from minibert.families.parts.config import Config
 from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
+NAMED = 5  # of the tensors that a recipe leaves over: of a model with more blocks there are hundreds
+
 
 class TensorBinder:
     """Finds a step's tensors among a checkpoint's names, whatever prefix a head model's file puts before them."""
@@ -140,7 +142,8 @@ class TensorBinder:
         stored = set(self.stored_under(scope)) - self._tables.keys()
         left = sorted(name for name in stored if not name.endswith(unused_endings))
         if left:
+            named = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
             raise CheckpointError(
                 f"{self.where}: this file has tensors of {part} that {recipe} does not use: "
-                f"{', '.join(left)}; {self._adapters() or f'{part} without them would give wrong numbers'}"
+                f"{named}; {self._adapters() or f'{part} without them would give wrong numbers'}"
             )
