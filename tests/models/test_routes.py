@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.models.heads.sparse import SparseVector
+from minibert.models.open.vectors import open_vectors
 
 NAME, FILE = "uses-sparse-router", "router_config.json"
 QUERY, MODEL, SPLADE = "query_0_SparseStaticEmbedding", "document_0_Transformer", "document_1_SpladePooling"
@@ -229,6 +230,17 @@ def test_the_route_of_a_sentence_without_a_task(tmp_path: Path, name: str, chang
             encoder.encode(TEXTS)
         return
     assert np.abs(encoder.encode(TEXTS) - routes[default]).max() <= 2e-6
+
+
+@pytest.mark.parametrize(
+    "change", [parameters(default_route="query"), parameters(default_route=None, allow_empty_key=False)]
+)
+@pytest.mark.parametrize("name", [TABLE, HEADS])
+def test_stored_vectors_are_those_of_documents(tmp_path: Path, name: str, change: Any) -> None:
+    """Whatever the default route: a search compares them with queries."""
+    encoder = changed(tmp_path, name, FILE, change)
+    found = open_vectors(tmp_path / "model").pipeline.all(TEXTS)
+    assert np.abs(found - encoder.encode_document(TEXTS)).max() <= 2e-6
 
 
 def other_model(data: Any) -> Any:

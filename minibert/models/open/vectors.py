@@ -117,7 +117,7 @@ def open_vectors(
             raise
         raise error_of(type(error), *parts, *ADVICE) from None
     task = None
-    if encoder.sentence_config.late:  # which has another prompt and length for each task
+    if encoder.sentence_config.late or encoder.sentence_config.routes:  # which differ in what each task is for
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None else prompt_name
     pipeline = partial(encoder.pipeline, prompt_name, prompt, task=task, threads=threads, held=True)
