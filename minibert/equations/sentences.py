@@ -86,6 +86,25 @@ def _sum(rows: Array, skip: int) -> Array:
     return np.asarray(np.add.reduce(rows[:, skip:], axis=1))
 
 
+def first_of_id(ids: Array, wanted: int) -> Array:
+    """Where each text has this id first, as CLIP's vector is that of the token which ends a text: (texts, seq) ->
+    (texts,); 0 where it is not there.
+
+    >>> first_of_id(np.array([[5, 9, 7, 9], [5, 6, 7, 8]]), 9)
+    array([1, 0])
+    """
+    return np.asarray(np.argmax(ids == wanted, axis=1))
+
+
+def first_of_largest(ids: Array) -> Array:
+    """Where each text has its largest id first, which CLIP's older files mean by the token that ends it.
+
+    >>> first_of_largest(np.array([[5, 9, 7, 9], [5, 6, 7, 8]]))
+    array([1, 3])
+    """
+    return np.asarray(np.argmax(ids, axis=1))
+
+
 POOLINGS: Mapping[str, Callable[[Array, int], Array]] = {
     "cls": first_token,
     "max": largest,

@@ -61,8 +61,11 @@ class Family(Frozen):
     def configure(self, data: Mapping[str, Any], where: str = "config.json") -> Config:
         """Read config.json with this family's words and defaults. Raises CheckpointError for what no step computes."""
         part = data.get(self.section) or data
-        if not isinstance(part, Mapping):
-            raise CheckpointError(f"{where}: {self.section!r} must be an object, found {type(part).__name__}")
+        older = (data.get(f"{self.section}_dict") if self.section else None) or {}  # it counts before the newer one
+        for name, found in ((self.section, part), (f"{self.section}_dict", older)):
+            if not isinstance(found, Mapping):
+                raise CheckpointError(f"{where}: {name!r} must be an object, found {type(found).__name__}")
+        part = {**part, **older} if older else part
         config = Config(part, self.aliases, self.defaults, where)
         for key, value in self.only.items():
             found = config.get(key)

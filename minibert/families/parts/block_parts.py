@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.families.family import Family
@@ -20,6 +21,8 @@ from .frozen import Frozen, replace
 from .steps import Norm
 
 if TYPE_CHECKING:
+    from minibert.equations.input_layer import Array
+
     from .bound_blocks import BoundAttention, BoundBlock, BoundConvolution, BoundFeedForward, BoundResidual, Modules
     from .steps import Binder, Tensors
     from .terms import Term
@@ -224,6 +227,34 @@ class Residual(Frozen):
         return BoundResidual(before, work, within, f"{work.output.rpartition('.')[0]}.sum", after)
 
 
+class TextVector(Frozen):
+    """What a model of its own gives for a text: the last hidden state of one token, and a map of it without a bias.
+
+    token       which token, from the config: a function of the ids (texts, seq) of texts
+    projection  path of the map; a file without it gives the hidden state itself
+    """
+
+    token: Callable[[Config], Callable[[Array], Array]]
+    projection: str
+
+    def bind(self, config: Config, binder: Binder) -> dict[str, Any]:
+        """Take the map; give what a `SentenceConfig` has of it."""
+        from .bound_blocks import steady
+
+        found: dict[str, Any] = {
+            "poolings": ("lasttoken",),
+            "picks": self.token(config),
+            "dim": config.integer("hidden_size"),
+        }
+        name = f"{self.projection}.weight"
+        if not binder.stores(name):
+            return found
+        weight = binder.table((name,), None)
+        if weight.shape[1] != found["dim"]:
+            raise config.refused(f"tensor {name!r} has shape {weight.shape}, but 'hidden_size' is {found['dim']}")
+        return found | {"after": (partial(steady, weight=weight.array()),), "dim": weight.shape[0]}
+
+
 class Blocks(Frozen):
     """One model_type's blocks.
 
@@ -234,6 +265,7 @@ class Blocks(Frozen):
     causal      whether no token sees those after it; `is_causal` asks config.json too
     relative    path of the learned bias's table, for printing, of each block where it has "{i}"; the input row has the
                 position scheme
+    vector      what `encode` gives where no modules.json says it; without it that is the mean
     others      takes other modules of no single block, for printing
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     aliases     words for a config key that are not the input layer's: a decoder's
@@ -254,6 +286,7 @@ class Blocks(Frozen):
     transposed: bool = False
     causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
     relative: str = ""
+    vector: TextVector | None = None
     others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
     aliases: Mapping[str, str] = {}
@@ -289,7 +322,7 @@ class Blocks(Frozen):
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
         both = replace(
             family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only},
-            aliases={**family.aliases, **self.aliases}, section="",
+            aliases={**family.aliases, **self.aliases},
         )  # fmt: skip
         return both.configure(dict(data), where)
 

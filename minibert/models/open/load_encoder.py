@@ -166,6 +166,8 @@ def encoder_of(
                 for task, modules in sentences.routes.tables.items()
             }
             sentences = sentences._replace(tables=tables)
+        if blocks.vector is not None and not sentences.kind:
+            sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
     reopen = partial(load_encoder, opened.lasting, **options)
     decoder, said = None, opened.config  # of the text that is written

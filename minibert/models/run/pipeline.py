@@ -102,6 +102,26 @@ def pooled(pool: Callable[[Array], Array], after: Sequence[Callable[[Array], Arr
     return results
 
 
+def picked(
+    which: Callable[[Array], Array], after: Sequence[Callable[[Array], Array]]
+) -> Callable[[Packed, Array], Any]:
+    """The same of one token of each text, where its ids (texts, seq) say it stands; zeros for a text without tokens."""
+
+    def results(tile: Packed, x: Array) -> Array:
+        y = np.zeros((len(tile.texts), x.shape[1]), x.dtype)
+        start = 0
+        for group in tile.groups():
+            stop = start + len(group.texts)
+            if group.length:
+                y[start:stop] = group.of(x)[np.arange(stop - start), which(group.of(tile.ids))]
+            start = stop
+        for step in after:
+            y = step(y)
+        return y
+
+    return results
+
+
 def rows_of_each(after: Sequence[Callable[[Array], Array]] = ()) -> Callable[[Packed, Array], Any]:
     """Make the `results` of tokens' vectors: each text's rows (seq, width), then what is done to them in turn."""
 

@@ -66,6 +66,7 @@ class SentenceConfig(NamedTuple):
     kind: str = ""  # what the folder was saved as, a name in `USES`; "" without modules.json
     static: bool = False  # of a model without heads
     poolings: tuple[str, ...] = ("mean",)  # names in `POOLINGS`, laid side by side
+    picks: Callable[[Array], Array] | None = None  # in the place of pooling: ids (texts, seq) -> which token is taken
     include_prompt: bool = True  # the prompt's tokens are pooled too
     after: tuple[Callable[[Array], Array], ...] = ()  # what is done to the pooled vectors, in order
     dim: int = 0  # of the vector at the end

@@ -17,7 +17,7 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, chunked, pooled, rows_of_each
+from minibert.models.run.pipeline import Pipeline, check_positive, chunked, picked, pooled, rows_of_each
 from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
@@ -332,7 +332,8 @@ class Sentences(Model):
         if output_value == "token_embeddings":
             return self.each_text(tokenize, rows_of_each(), threads, held)
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
-        return self.each_text(tokenize, pooled(pool, after), threads, held, dim)
+        results = pooled(pool, after) if own.picks is None else picked(own.picks, after)
+        return self.each_text(tokenize, results, threads, held, dim)
 
     def each_text(
         self,

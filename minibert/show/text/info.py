@@ -165,6 +165,10 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
         return {"sentence vectors": f"not available: {error}"}
     if own.late:
         return {"made for": f"{USES[own.kind]}, as a {own.kind}", **_late(own), **_prompts(own)}
+    row = BLOCKS.get(layer.family.model_type)
+    if row is not None and row.vector is not None and not own.kind:
+        stored = (tensor for name, tensor in layer.stored().items() if name.endswith(f"{row.vector.projection}.weight"))
+        own = own._replace(poolings=("lasttoken",), dim=next((each.shape[0] for each in stored if each), layer.dim))
     if own.kind not in ("", "SentenceTransformer"):
         return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
     longest = "no limit" if own.longest is None else f"{own.longest} tokens ({own.longest_from})"

@@ -213,7 +213,7 @@ class Reference:
                     kept[subject.head.path] = kept["logits"]
             else:
                 self._module(model)(**named, **more, output_hidden_states=True)
-        states = results[-1].hidden_states
+        states = results[-1].hidden_states and (*results[-1].hidden_states[:-1], results[-1].last_hidden_state)
         if not states:
             raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
         steps = [step for step, _ in self._layer.steps]

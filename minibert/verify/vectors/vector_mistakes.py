@@ -183,7 +183,7 @@ def _poolings(maker: Maker) -> Found:
     yield VectorMistake("padding pooled", "Pool only tokens whose attention mask is 1.", {"pads": True})
 
 
-NAMES = {"dense": "Dense", "layer_norm": "LayerNorm", "normalized": "Normalize"}
+NAMES = {"dense": "Dense", "steady": "projection", "layer_norm": "LayerNorm", "normalized": "Normalize"}
 
 
 def _name_of(step: Formula) -> str:

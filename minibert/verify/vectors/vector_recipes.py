@@ -222,6 +222,8 @@ class Maker:
             rows = rows[self.before * recipe.first : len(rows) - self.after * recipe.last]
         if not len(rows) and recipe != self.right:
             raise NoTokensError
+        if self.own.picks is not None and recipe.poolings == self.right.poolings:
+            return rows[self.own.picks(np.array([encoded.input_ids]))]
         return np.concatenate([POOLINGS[name](rows[None], skip) for name in recipe.poolings], axis=1)
 
     def _finished(self, x: Array, recipe: Recipe) -> Array:
