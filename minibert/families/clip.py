@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import first_of_id, first_of_largest
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, TextVector
+from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.steps import Positions, Tokens
+from minibert.families.parts.steps import Norm, Positions, Tokens
 
 from .family import Family
 from .rows import Row
@@ -22,7 +29,56 @@ CLIP_TEXT_MODEL = Family(
 
 CLIP = replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer")
 
+
+def _end_of_text(config: Config) -> Callable[[Array], Array]:
+    """Where `eos_token_id` stands first. It is 2 in older files, whose end of text is their largest id."""
+    eos_id = config.integer("eos_token_id")
+    return first_of_largest if eos_id == 2 else partial(first_of_id, wanted=eos_id)
+
+
+CLIP_BLOCKS = Blocks(
+    path="encoder.layers.{i}",
+    parts=(
+        Residual(
+            work=Attention(
+                maps=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), output="self_attn.out_proj"
+            ),
+            before=Norm(path="layer_norm1"),
+        ),
+        Residual(
+            work=FeedForward(up="mlp.fc1", down="mlp.fc2", activation="mlp.activation_fn"),
+            before=Norm(path="layer_norm2"),
+        ),
+    ),
+    last_norm=Norm(path="final_layer_norm"),
+    causal=lambda config: True,
+    defaults={"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 49407},
+    only={"is_causal": True},  # with another value the reference's eager attention and its faster one differ
+    checked_prefixes=("encoder.", "final_layer_norm."),
+    tree={
+        "": "CLIPTextModel",
+        "encoder": "CLIPEncoder",
+        "encoder.layers.{i}": "CLIPEncoderLayer",
+        "encoder.layers.{i}.self_attn": "CLIPAttention",
+        "encoder.layers.{i}.mlp": "CLIPMLP",
+    },
+    order=(
+        "self_attn",
+        "layer_norm1",
+        "mlp",
+        "layer_norm2",
+        "k_proj",
+        "v_proj",
+        "q_proj",
+        "out_proj",
+        "activation_fn",
+        "fc1",
+        "fc2",
+    ),
+    vector=TextVector(token=_end_of_text, projection="text_projection"),
+)
+
 ROWS = (
-    Row(CLIP_TEXT_MODEL),
-    Row(CLIP),
+    Row(CLIP_TEXT_MODEL, CLIP_BLOCKS),
+    Row(CLIP, CLIP_BLOCKS),
 )

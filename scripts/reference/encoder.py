@@ -67,6 +67,11 @@ DEBERTA = {
     **SIZES, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "share_att_key": True,
     "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "norm_rel_ebd": "layer_norm",
 }  # fmt: skip
+CLIP = {**SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": VOCAB - 1, "projection_dim": 8}
+VISION = {
+    "hidden_size": 8, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 4,
+    "patch_size": 4, "projection_dim": 8,
+}  # fmt: skip
 GPT = {"vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
 
 
@@ -127,6 +132,11 @@ CASES = (
          ("right_pad", "types")),
     Case("deberta-v2-no-distances", "deberta-v2", "DebertaV2Model", "DebertaV2Model",
          {**SIZES, "pos_att_type": ["c2p"], "embedding_size": 8, "conv_kernel_size": 5}, ("pads_inside", "longest")),
+    Case("clip_text_model", "clip_text_model", "CLIPTextModelWithProjection", "CLIPTextModel", CLIP, ALL[1:]),
+    Case("clip_text_model-base", "clip_text_model", "CLIPTextModel", "CLIPTextModel",
+         {**CLIP, "eos_token_id": 2, "hidden_act": "gelu"}, ("right_pad",)),
+    Case("clip", "clip", "CLIPModel", "CLIPTextModel",
+         {"text_config": CLIP, "vision_config": VISION, "projection_dim": 8}, ("right_pad",)),
     Case("nomic_bert", "nomic_bert", "NomicBertForMaskedLM", "NomicBertModel", SIZES, (*ALL[1:], "types")),
     Case("nomic_bert-today", "nomic_bert", "NomicBertModel", "NomicBertModel", SIZES, ("right_pad",), today=True),
     Case("gte", "gte", "GteForMaskedLM", "GteModel", SIZES, (*ALL[1:], "plain"), 1),
@@ -265,7 +275,8 @@ class Recorder:
                 result = encoder_of(self.model)(**given, output_hidden_states=True, output_attentions=True)
         finally:
             torch.nn.functional.softmax = plain
-        assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
+        if self.stack.last_norm != "final_layer_norm":  # CLIP's last one has not passed it
+            assert torch.equal(result.hidden_states[-1], result.last_hidden_state)
         return {key: value.contiguous().numpy() for key, value in self.ordered(result).items()}
 
     def ordered(self, result: Any) -> dict[str, torch.Tensor]:
@@ -278,6 +289,7 @@ class Recorder:
             if last and i + 1 == len(self.stack.blocks):
                 made[last] = self.trace[last]
             made[f"hidden_states.{i + 1}"] = result.hidden_states[i + 1]
+        made[f"hidden_states.{len(self.stack.blocks)}"] = result.last_hidden_state
         return made
 
 

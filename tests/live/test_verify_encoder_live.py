@@ -47,10 +47,13 @@ def test_every_row(name: str, tmp_path: Path) -> None:
     assert report.passed, "\n".join(report.lines)
     with load_encoder(folder) as encoder:
         inputs = encoder_batches(encoder)
+        if name == "clip_text_model":  # the reference's takes ids alone
+            del inputs["inputs_embeds"]
         keys = {kind: set(trace(encoder, batch)) for kind, batch in inputs.items()}
     compared = {(kind, d.key) for d in report.differences for kind in d.kinds}
     assert compared == {(kind, key) for kind, named in keys.items() for key in named}
-    assert not [line for line in report.lines if "not compared" in line or "left out" in line]
+    left = [line for line in report.lines if "not compared" in line or "left out" in line]
+    assert all(line.endswith(": inputs_embeds") and name == "clip_text_model" for line in left)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: Encode
     assert off(a[-1], b[-1]) > 1e-3 or same
 
 
-@every_row
+@pytest.mark.parametrize("case", [case for case in TINY if not case.name.startswith("clip")], ids=str)
 def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: Path) -> None:
     """A window of w tokens is w on each side then, without the token itself; ModernBERT's stays as it is."""
     ids = np.arange(3, 12)[None]
@@ -126,6 +126,13 @@ def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: P
         for i, block in enumerate(given.stack.blocks):
             window = 9 if block.attention.window is None else block.attention.window + wider
             assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= window)
+
+
+@pytest.mark.parametrize("value", [False, None])
+def test_clip_s_is_causal_can_only_be_true(value: bool | None, tmp_path: Path) -> None:
+    """The reference's eager attention follows it, its faster one for texts without padding does not."""
+    with pytest.raises(minibert.CheckpointError, match="'is_causal' must be"):
+        minibert.load_encoder(copied(CASE["clip_text_model"], tmp_path, is_causal=value))
 
 
 @every_row

@@ -27,9 +27,10 @@ def facts(folder: Path) -> dict[str, str]:
         return told_of(layer)
 
 
-INSIDE = ("encoder.", "transformer.", "h.", "ln_f.", "layers.", "norm.", "final_norm.")
+INSIDE = ("encoder.", "transformer.", "h.", "ln_f.", "layers.", "norm.", "final_norm.", "final_layer_norm.")
 ACTIVATION = {
     **dict.fromkeys((*encoders.T5_LIKE, "gpt2", "albert"), "gelu_new"), "gemma3_text": "gelu_pytorch_tanh",
+    "clip_text_model": "quick_gelu",
     **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3", "eurobert"), "silu"),
 }  # fmt: skip
 

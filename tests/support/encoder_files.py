@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ def copied(case: EncoderCase, folder: Path, change: Any = None, **config: Any) -
     shutil.copytree(case.folder, folder, dirs_exist_ok=True)
     if change:
         save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
+    data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if "text_config" in data:  # of CLIP's whole model
+        config = {"text_config": {**data["text_config"], **config}}
     change_json(folder / "config.json", **config)
     return folder
 

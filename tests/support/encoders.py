@@ -80,6 +80,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "nomic_bert": {"hidden_act": "silu"},
     "gte": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1},
     "jina_embeddings_v3": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+    "clip_text_model": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 2, "projection_dim": 12},
     "llama": TODAY,
     "mistral": {**TODAY, "sliding_window": 3},
     "qwen2": TODAY,
@@ -97,12 +98,15 @@ LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text")
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
     """config.json of one model_type, with changes."""
+    if name == "clip":  # a whole model's, whose part for texts is that of another model_type
+        return {"model_type": name, "text_config": config("clip_text_model", **changes), "projection_dim": 12}
     common = {"vocab_size": checkpoints.VOCAB} if name in ("distilbert", "gpt2", *T5_LIKE, *BART_LIKE) else COMMON
     return {"model_type": name, **common, **CONFIGS[name], **changes}
 
 
 def tensors(config: Mapping[str, Any]) -> dict[str, Array]:
     """Input layer and blocks of one config, by the base model's names."""
+    config = config.get("text_config", config)
     generator = np.random.default_rng(sum(map(ord, config["model_type"])))
 
     def normal(*shape: int, spread: float = 1.0) -> Array:
@@ -152,6 +156,12 @@ def mapped(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 def _input_layer(config: Mapping[str, Any], normal: Any, norm: Any) -> dict[str, Array]:
     kind, vocab = config["model_type"], config["vocab_size"]
+    if kind == "clip_text_model":
+        return {
+            "embeddings.token_embedding.weight": normal(vocab, DIM),
+            "embeddings.position_embedding.weight": normal(LONGEST, DIM),
+            "text_projection.weight": normal(config["projection_dim"], DIM),
+        }
     if kind == "modernbert":
         return {"embeddings.tok_embeddings.weight": normal(vocab, DIM), "embeddings.norm.weight": 1 + normal(DIM) / 5}
     if kind in LLAMA_LIKE:
