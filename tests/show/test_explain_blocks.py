@@ -98,6 +98,13 @@ def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
     assert "x = attn.sum" in of["ln_2"] and "x = mlp.sum" in of["ln_f"]
 
 
+def test_a_sum_with_a_convolution_is_one_formula(tmp_path: Path) -> None:
+    """Not the sentence of an activation, "y = ..., x = ...", in the middle of a sum."""
+    with load_encoder(encoders.write(tmp_path, "deberta-v2", conv_act="gelu")) as encoder:
+        told = {name: step.formula for name, _, step in steps(encoder, encoder.trace([[5, 6, 7]]), 0, head=0)}
+    assert told["encoder.conv.sum"] == "output.LayerNorm + gelu(encoder.conv.conv)"
+
+
 @pytest.mark.parametrize("head", range(encoders.HEADS))
 def test_probabilities_stand_beside_their_tokens(bert: Encoder, head: int) -> None:
     lines = list(explain_block(bert, TEXT, 1, head))

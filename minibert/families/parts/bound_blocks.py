@@ -307,7 +307,8 @@ class BoundConvolution(NamedTuple):
         yield Step(f"{at}windows", "windows", partial(token_windows, size=self.size), (f"{at}real",), self,
                    f"{self.size} rows of {entered} side by side, zeros for padding", token_windows)  # fmt: skip
         yield mapped(self.output, modules[self.output], f"{at}windows")
-        yield activated(f"{at}convolved", self.activate, self.output)
+        says = f"{self.activate.__name__}({{0}})"  # a sum's sentence has no room for its formula
+        yield activated(f"{at}convolved", self.activate, self.output)._replace(says=says)
 
 
 def _real_rows(x: Array, real: Array) -> Array:
