@@ -162,6 +162,8 @@ class Reference:
                 value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
             if key in subject.turned:
                 value = value.transpose(1, 2)
+            if step is not None and key == step.path and value.ndim == 2:
+                value = value[None]  # Marian and Pegasus give one row for all texts
             kept[key] = _array(value)
 
         def leave(key: str, value: Any) -> None:
