@@ -243,6 +243,16 @@ def test_stored_vectors_are_those_of_documents(tmp_path: Path, name: str, change
     assert np.abs(found - encoder.encode_document(TEXTS)).max() <= 2e-6
 
 
+def test_a_table_is_known_by_its_sum_and_may_be_read_at_once(tmp_path: Path) -> None:
+    """Without its sum, a search would compare with another table's queries and say nothing."""
+    folder = shutil.copytree(REFERENCE / TABLE, tmp_path / "model")
+    sums = open_vectors(folder).sha256()
+    assert {f"query_0_StaticEmbedding/{name}" for name in ("model.safetensors", "tokenizer.json")} <= sums.keys()
+    encoder, want = minibert.load_encoder(folder, mmap=False), opened(TABLE).encode_query(TEXTS)
+    (folder / "query_0_StaticEmbedding" / "model.safetensors").unlink()
+    assert np.array_equal(encoder.encode_query(TEXTS), want)
+
+
 def other_model(data: Any) -> Any:
     """The document's route through another transformer."""
     data["types"]["other"] = data["types"]["query_0_Transformer"]

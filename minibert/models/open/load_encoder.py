@@ -166,6 +166,8 @@ def encoder_of(
                 for task, modules in sentences.routes.tables.items()
             }
             sentences = sentences._replace(tables=tables)
+            for make in () if mmap else tables.values():
+                make()
         if blocks.vector is not None and not sentences.kind:
             sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
