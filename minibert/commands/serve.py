@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,24 @@ For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
 /rerank (Cohere's form, or that of text-embeddings-inference), /embed,
 /embed_sparse, /similarity and /predict (text-embeddings-inference's form),
-/v1/models, /health, /info. Several models can be named: a request chooses one
-by "model". Requests that come together are computed together, on the CPU.
+/v1/models, /health, /info, /metrics (Prometheus' text form). Several models can
+be named: a request chooses one by "model". Requests that come together are
+computed together, on the CPU.
 For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. This server needs the
-packages starlette and uvicorn. SIGTERM or Ctrl-C ends it after the accepted
-requests: exit code 0, or 1 if the time for them (--max-grace) was too short."""
+packages starlette and uvicorn. A variable of the environment can stand for each
+option: MINIBERT_SERVE_PORT=9000, MINIBERT_SERVE_NAME='a;b'.
+SIGTERM or Ctrl-C ends it after the accepted requests: exit code 0, or 1 if the
+time for them (--max-grace) was too short."""
+VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
+FLAGS = {"1": True, "0": False}  # what a variable of an option without a value holds
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.serve.fields import Limits
+    from minibert.serve.record import FORMATS, LEVELS
 
     usual = Limits()
     parser.add_argument(
@@ -53,9 +61,43 @@ def declare(parser: Parser) -> None:
         parser.add_argument(
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
         )
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="warning", help="info writes a line for each request (default: warning)"
+    )
+    parser.add_argument("--log-format", choices=FORMATS, default="text", help="of those lines (default: text)")
     add_sentence_options(parser)
     add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_same_bits(parser)
+    _take_variables(parser)
+
+
+def _take_variables(parser: Parser) -> None:
+    """Take defaults from the environment: --port from MINIBERT_SERVE_PORT. Raises ValueError for a wrong value."""
+    for action in parser._actions:
+        option = next((name for name in action.option_strings if name.startswith("--")), "--help")
+        variable = VARIABLES + option[2:].replace("-", "_").upper()
+        given = os.environ.get(variable)
+        if given is None or option == "--help":
+            continue
+        try:
+            action.default = _value(action, given)
+        except (KeyError, ValueError, argparse.ArgumentTypeError):
+            expected = ", ".join(action.choices or ()) or ("an integer" if action.type is int else action.metavar)
+            expected = " or ".join(FLAGS) if action.nargs == 0 else expected
+            raise ValueError(f"the variable {variable} must be {expected}, found {given!r}") from None
+
+
+def _value(action: argparse.Action, given: str) -> Any:
+    """Read a variable as argparse would read the option; several values are separated by semicolons."""
+    if action.nargs == 0:
+        return FLAGS[given]
+    read: Any = action.type or str
+    if isinstance(action, argparse._AppendAction):
+        return [read(each) for each in given.split(";")]
+    value = read(given)
+    if action.choices and value not in action.choices:
+        raise ValueError(value)
+    return value
 
 
 def run(arguments: Any) -> int:
@@ -81,7 +123,8 @@ def run(arguments: Any) -> int:
         if first.path == "/v1/embeddings" and not first.encoder.prompts.get("query"):
             without = "; the model has no prompt for queries"
         ready = f"{named} at {url}{first.path}{without}; Ctrl-C ends it"
-        return int(answer(server, listening, lambda _: tell(ready)) > 0)
+        logs = arguments.log_level, arguments.log_format
+        return int(answer(server, listening, lambda _: tell(ready), *logs) > 0)
 
 
 def _names(arguments: Any) -> dict[str, list[str]]:

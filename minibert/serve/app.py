@@ -13,6 +13,7 @@ from . import answers, requests
 from .fields import Limits, Refusal
 from .gate import Gate, as_json, refused
 from .kinds import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Model
+from .record import TYPE, Record
 from .worker import Job, Kind
 
 INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
@@ -31,7 +32,7 @@ class Server:
     ) -> None:
         self.models, self.limits, self.version = list(models), limits or Limits(), version
         self.gate = Gate(token, self.limits)
-        self.started = int(time.time())
+        self.record, self.started = Record(), int(time.time())
         self.root = {VECTORS: self.embed, SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, LABELS: self.predict}
 
     def app(self) -> Any:
@@ -46,7 +47,7 @@ class Server:
             "/v1/embeddings": self.embeddings, "/embed": self.embed, "/embed_sparse": self.embed_sparse,
             "/similarity": self.similarity, "/predict": self.predict, "/rerank": self.rerank,
         }  # fmt: skip
-        told = {"/v1/models": self.list_models, "/info": self.info}
+        told = {"/v1/models": self.list_models, "/info": self.info, "/metrics": self.metrics}
         # Cohere's clients put the version before it; a server of text-embeddings-inference answers at / too
         also = {"/v1/rerank": self.rerank, "/v2/rerank": self.rerank, "/": self.root[self.models[0].uses[0]]}
         own = "; ".join(f"{method} {', '.join(paths)}" for method, paths in (("POST", asked), ("GET", told)))
@@ -73,7 +74,7 @@ class Server:
             },
         )  # fmt: skip
         app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
-        return app
+        return self.record.watched(app, {*asked, *told, *also, "/health"})
 
     # -- routes ----------------------------------------------------------------------------------------------
 
@@ -102,14 +103,14 @@ class Server:
         """POST /embed_sparse."""
         asked = requests.read_embed(await self.gate.body(request), self.limits, sparse=True)
         model = self._model(asked.model, SPARSE_VECTORS)
-        job = await self._job(request, _of_task(model.sparse, asked.task), asked.texts, asked)
+        job = await self._job(request, model, _of_task(model.sparse, asked.task), asked.texts, asked)
         return await _answer(lambda: answers.sparse(job.results), len(asked.texts))
 
     async def predict(self, request: Any) -> Any:
         """POST /predict."""
         asked = requests.read_prediction(await self.gate.body(request), self.limits)
         model = self._model(asked.model, LABELS)
-        job = await self._job(request, model.kind, asked.items, asked)
+        job = await self._job(request, model, model.kind, asked.items, asked)
         found = model.labels(answers.check_finite(job.results), asked.raw)
         return as_json(found[0] if asked.single else found)
 
@@ -117,7 +118,7 @@ class Server:
         """POST /rerank."""
         asked = requests.read_rerank(await self.gate.body(request), self.limits)
         model = self._model(asked.model, SCORES)
-        job = await self._job(request, model.kind, asked.items, asked)
+        job = await self._job(request, model, model.kind, asked.items, asked)
         return await _answer(
             lambda: answers.ranked(asked, model.scores(job.results, asked.raw), job, model.names[0]), len(asked.items)
         )
@@ -131,6 +132,12 @@ class Server:
         about = [model.about() for model in self.models]
         own = {"limits": self.limits._asdict(), "requests_inside": self.gate.inside, "version": self.version}
         return as_json({**about[0], "models": about, **own})
+
+    async def metrics(self, request: Any) -> Any:
+        """GET /metrics, in Prometheus' text form."""
+        from starlette.responses import Response
+
+        return Response(self.record.metrics(self.gate.inside), media_type=TYPE)
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models."""
@@ -166,10 +173,11 @@ class Server:
     async def _vectors(self, request: Any, asked: requests.Embedding) -> tuple[Any, Job]:
         model = self._model(asked.model, VECTORS)
         model.shortened(np.empty((0, model.dim), np.float32), asked.dimensions)  # refuses first of all
-        return model, await self._job(request, _of_task(model.kinds, asked.task), asked.texts, asked)
+        return model, await self._job(request, model, _of_task(model.kinds, asked.task), asked.texts, asked)
 
-    async def _job(self, request: Any, kind: Any, items: Sequence[Any], asked: Any) -> Job:
+    async def _job(self, request: Any, model: Model, kind: Kind, items: Sequence[Any], asked: Any) -> Job:
         job = await self.gate.computed(request, kind, items)
+        self.record.done(request.scope, model.names[0], job)
         if job.truncated and not asked.truncate:
             where = f"{asked.field}[{job.truncated[0]}]"
             raise Refusal(

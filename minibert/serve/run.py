@@ -14,6 +14,7 @@ from minibert.errors import Option, error_of
 
 from .app import Server
 from .gate import PATIENCE
+from .record import LEVELS, start_logging
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 SPARE = 400  # connections beyond those of accepted requests, if the system allows that many files
@@ -70,10 +71,17 @@ def listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen at {host}, port {port}: {reason}") from None
 
 
-def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], None]], object]) -> int:
+def run(
+    server: Server,
+    listening: socket.socket,
+    ready: Callable[[Callable[[], None]], object],
+    log_level: str = "warning",
+    log_format: str = "text",
+) -> int:
     """Answer requests until SIGTERM or Ctrl-C, then finish those accepted: give how many were not done in time.
 
-    `ready` is called once the server listens, with a function that ends it.
+    `ready` is called once the server listens, with a function that ends it. With the level info, or debug, there is a
+    line for each request on stderr.
     """
     import uvicorn
 
@@ -92,11 +100,13 @@ def run(server: Server, listening: socket.socket, ready: Callable[[Callable[[], 
 
     files = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
     wanted = server.limits.waiting + SPARE
+    least = max(log_level, "warning", key=LEVELS.index)
     config = uvicorn.Config(
         server.app(), loop="asyncio", http=_patient(wanted if files < 0 else min(wanted, files // 2)), ws="none",
-        lifespan="off", log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        lifespan="off", log_level=least, access_log=False, server_header=False, proxy_headers=False,
         backlog=ACCEPTED, timeout_graceful_shutdown=server.limits.grace,
     )  # fmt: skip
+    start_logging(log_level, log_format)  # after uvicorn has set up its own
     before = None
     if threading.current_thread() is threading.main_thread():
         # uvicorn sends itself the signal again at the end, which would be the end without an exit code

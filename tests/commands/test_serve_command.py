@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import signal
 import socket
@@ -199,6 +200,48 @@ def test_several_models_are_chosen_by_their_names() -> None:
         assert address.embed("dog", model="words").status == 404
         assert len(address.ask("/embed_sparse", {"inputs": ["dog", "cat"]}).json) == 2
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
+
+
+def test_each_request_has_a_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By variables of the environment; an option goes before. No text is written, and no line break of a path."""
+    variables = ("SAME_BITS", "0"), ("PROMPTS", "query=a, b: ;document=")
+    for name, value in (*variables, ("LOG_FORMAT", "json"), ("LOG_LEVEL", "info"), ("NAME", "a;b"), ("MAX_TEXTS", "1")):
+        monkeypatch.setenv(f"MINIBERT_SERVE_{name}", value)
+    with serving("--max-texts", "3", said="a") as (process, address):
+        assert address.embed(["dog", "the clouds " * 40], model="b").status == 200
+        address.ask("/health")
+        assert address.ask("/no%0Asuch").status == 404
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        first, second = (json.loads(line) for line in process.stderr.read().splitlines())
+    assert first["ms"] > 0 and first.pop("time").endswith("Z") and first.pop("tokens") == 34
+    assert first | {"ms": 1} == {
+        "level": "info", "client": "127.0.0.1", "method": "POST", "path": "/v1/embeddings", "status": 200, "ms": 1,
+        "model": "a", "texts": 2, "truncated": 1,
+    }  # fmt: skip
+    assert (second["path"], second["status"]) == ("/no%0Asuch", 404)
+
+
+def test_lines_of_text() -> None:
+    with serving("--log-level", "debug") as (process, address):
+        address.ask("/health")
+        address.embed("dog")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        first, second = process.stderr.read().splitlines()
+    assert re.search(r" client=127\.0\.0\.1 method=GET path=/health status=200 ms=[\d.]+$", first)
+    assert re.search(r" status=200 ms=[\d.]+ model=sentences-last-token texts=1 tokens=\d+ truncated=0$", second)
+
+
+def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value, expected in (
+        ("PORT", "many", "an integer"), ("SAME_BITS", "perhaps", "1 or 0"), ("LOG_FORMAT", "xml", "text, json"),
+        ("PROMPTS", "query=a, b;c", "NAME=TEXT"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setenv(f"MINIBERT_SERVE_{name}", value)
+            said = failure(capsys, "serve", "/nowhere")
+            assert f"the variable MINIBERT_SERVE_{name} must be {expected}, found {value!r}" in said
 
 
 def test_a_reranker_alone() -> None:

@@ -189,3 +189,34 @@ def test_what_a_model_does_not_give(address: Address) -> None:
         reranker_of(minibert.load_encoder(REFERENCE / LENGTHS), ["a"])
     with pytest.raises(ValueError, match="3 labels"):
         reranker_of(minibert.load_encoder(REFERENCE / PAIRS), ["a"])
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------
+
+
+def test_metrics_count_what_was_done() -> None:
+    with served(Server([opened(REFERENCE / LENGTHS, 'org/a"b'), opened(REFERENCE / RERANKER)])) as address:
+        tokens = address.embed([LONG, "dog"]).json["usage"]["total_tokens"]
+        assert address.embed([]).status == 400
+        assert address.ask("/rerank", {"query": "a", "texts": TEXTS}).status == 200
+        for path in ("/health", "/other", "/another", "/v1/models/a"):
+            address.ask(path)
+        answer = address.ask("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.body.decode().splitlines()
+    numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert numbers['minibert_requests_total{path="/v1/embeddings",status="200"}'] == "1"
+    assert numbers['minibert_requests_total{path="/v1/embeddings",status="400"}'] == "1"
+    assert numbers['minibert_requests_total{path="other",status="404"}'] == "3", "no path of a client's own"
+    assert numbers['minibert_texts_total{model="a\\"b"}'] == "2"
+    assert numbers['minibert_tokens_total{model="a\\"b"}'] == str(tokens)
+    assert numbers['minibert_truncated_total{model="a\\"b"}'] == "1"
+    assert numbers[f'minibert_texts_total{{model="{RERANKER}"}}'] == "3"
+    assert numbers["minibert_requests_inside"] == "1", "the one that asks"
+    for path in ("/v1/embeddings", "/rerank"):
+        counts = [
+            int(numbers[each]) for each in numbers if each.startswith(f'minibert_request_seconds_bucket{{path="{path}"')
+        ]
+        assert counts == sorted(counts)
+        assert counts[-1] == int(numbers[f'minibert_request_seconds_count{{path="{path}"}}'])
+        assert float(numbers[f'minibert_request_seconds_sum{{path="{path}"}}']) > 0

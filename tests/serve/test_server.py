@@ -298,7 +298,10 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
 
 
 # each route that needs a token, or a name of this machine
-GUARDED = (("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/info", None))
+GUARDED = (
+    ("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/embed", {}), ("/embed_sparse", {}), ("/similarity", {}),
+    ("/predict", {}), ("/", {}), ("/info", None), ("/v1/models", None), ("/v1/models/a", None), ("/metrics", None),
+)  # fmt: skip
 
 
 def test_with_a_token_all_but_health_needs_it() -> None:
