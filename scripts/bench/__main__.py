@@ -3,8 +3,8 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             sentences, bits, parts, cores, soak, serve, bulk, weights, search,
-                                             static; three rounds
+                                             families, sentences, bits, parts, cores, soak, serve, bulk, weights,
+                                             search, static; three rounds
     python scripts/bench sentences --kernels own Haswell    with one kernel of BLAS, then with another
     python scripts/bench --json FILE         the figures as JSON too
 
@@ -29,6 +29,7 @@ What is measured, and how it was chosen
                   process of its own that is held while another works. transformers: AutoModel, eval mode,
                   inference_mode, with sdpa and with eager attention: the faster one is the peer. ONNX Runtime: its
                   float32 export by torch.onnx, two threads, all graph optimizations
+    families      model types in MiniLM's size, made up by transformers, with its own class as the peer, likewise
     sentences     texts of 5 to 40 words to MiniLM's vectors, likewise. sentence-transformers: encode as it is called by
                   default. ONNX Runtime: texts sorted by length, batches of 32, the mean and the norm by NumPy
     bits          MiniLM, load_encoder(same_bits=True) beside the usual: a text of each length from 5 to 32 tokens, the
@@ -94,6 +95,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "load": ("memory", ("Linux",)),
     "growth": ("arrays", ()),
     "encoder": ("turns", ("MiniLM",)),
+    "families": ("families", ("transformers",)),
     "sentences": ("turns", ("MiniLM",)),
     "bits": ("bits", ("MiniLM", "Linux")),
     "parts": ("parts", ("MiniLM",)),
@@ -108,6 +110,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
 THERE = {
     "Linux": (sys.platform == "linux", "needs Linux"),
     "MiniLM": ((real_model() / "model.safetensors").is_file(), "needs all-MiniLM-L6-v2; scripts/demo installs it"),
+    "transformers": (installed("transformers"), "needs transformers; the extra `bench` brings it"),
     "server": (installed("starlette") and installed("uvicorn"), "needs the extra `serve`"),
 }
 

@@ -9,6 +9,7 @@ on pairs   case (documents): documents of 60 words and one query as long, each c
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ import minibert
 
 from .children import THREADS
 from .measure import OURS
-from .models import short_texts
+from .models import short_texts, torch_class
 
 Call = Callable[[], Any]
 Prepare = Callable[..., tuple[Call, int]]
@@ -41,14 +42,17 @@ def on_ids(who: str, folder: str, file: str) -> Prepare:
 
 def torch_ids(who: str, folder: str) -> Callable[[Any], Call]:
     import torch
-    from transformers import AutoModel
+    from transformers import AutoConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     torch.set_num_threads(THREADS)
     attention = who.rpartition(" ")[2]  # "transformers, sdpa"
-    model = AutoModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation=attention).eval()
+    kind = torch_class(AutoConfig.from_pretrained(folder))
+    pooled = "add_pooling_layer" in inspect.signature(kind).parameters
+    unpooled = {"add_pooling_layer": False} if pooled else {}
+    model = kind.from_pretrained(folder, **unpooled, attn_implementation=attention).eval()
 
     def prepare(ids: Any) -> Call:
         tensor = torch.from_numpy(ids)

@@ -34,6 +34,19 @@ QWEN3_MODULES = {
     "1_Pooling/config.json": {"word_embedding_dimension": QWEN3["hidden_size"], "pooling_mode_lasttoken": True},
     "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>"},
 }
+DEBERTA_V3 = {
+    "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256, "share_att_key": True,
+    "norm_rel_ebd": "layer_norm", "position_biased_input": False, "layer_norm_eps": 1e-7,
+}  # fmt: skip
+# model type -> what its config says beside MiniLM's sizes; DeBERTa has no sdpa in transformers
+FAMILIES: dict[str, dict[str, object]] = {
+    "t5": {"d_ff": 1536, "d_kv": 32},
+    "deberta-v2": DEBERTA_V3,
+    "gte": {"pad_token_id": 0},
+    "jina_embeddings_v3": {},
+    "eurobert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "clip_text_model": {"max_position_embeddings": 512},
+}
 PIECE = 1 << 22  # numbers made at a time
 
 
@@ -135,6 +148,25 @@ def write_bert_base(to: str) -> None:
     config = BERT | {"num_hidden_layers": layers, "hidden_act": "gelu"}
     Path(to, "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_safetensors(Path(to, "model.safetensors"), named)
+
+
+def write_family(to: str, model_type: str) -> None:
+    """A whole model of MiniLM's sizes, as transformers makes it up, for the class of `torch_class`."""
+    import torch
+    from transformers import AutoConfig
+
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    torch.manual_seed(0)
+    made = AutoConfig.for_model(model_type, **{"vocab_size": 30522, **sizes, **FAMILIES[model_type]})
+    torch_class(made)(made).save_pretrained(to)
+
+
+def torch_class(config: Any) -> Any:
+    """The class of transformers that gives the last hidden state; of an encoder-decoder, the encoder's."""
+    import transformers
+
+    alone = {"t5": "T5EncoderModel", "clip_text_model": "CLIPTextModel"}.get(config.model_type)
+    return getattr(transformers, alone) if alone else transformers.MODEL_MAPPING[type(config)]
 
 
 def write_reranker(to: str, minilm: str) -> None:
