@@ -22,8 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
-Vector = np.ndarray[tuple[int], np.dtype[Any]]  # (dim,)
-Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]  # (n, dim)
 
 
 def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> Array:

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from .input_layer import Array
+
+Vector = np.ndarray[tuple[int], np.dtype[Any]]  # (dim,)
+Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]  # (n, dim)
 
 
 def first_token(rows: Array, skip: int = 0) -> Array:

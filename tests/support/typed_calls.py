@@ -11,7 +11,8 @@ import minibert
 if TYPE_CHECKING:
     from typing_extensions import assert_type
 
-    from minibert.equations.input_layer import Array, Matrix, Vector
+    from minibert.equations.input_layer import Array
+    from minibert.equations.sentences import Matrix, Vector
     from minibert.models.heads.labels import Entity, Label
     from minibert.models.heads.prediction import Prediction
     from minibert.models.sentences.comparing import SparseVector

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from minibert.equations.blocks import softmax
-from minibert.equations.input_layer import Array, Vector
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import Vector
 from minibert.errors import CheckpointError, Text, error_of
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, Matrix
+from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
-from minibert.equations.sentences import cosine
+from minibert.equations.sentences import Matrix, cosine
 from minibert.models.run.pipeline import check_positive
 
 from .comparing import (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, Matrix, Vector
-from minibert.equations.sentences import POOLINGS, normalized
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
 from minibert.errors import CheckpointError, warn
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model

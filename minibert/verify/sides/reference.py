@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import Option, error_of
 from minibert.families.parts.block_names import by_module
 from minibert.families.parts.frozen import thawed
 from minibert.families.parts.heads import BoundHead
@@ -70,9 +71,11 @@ class Reference:
 
         config = {key: thawed(value) for key, value in self._layer.config.items()}
         if "ntk" in (config.get("rope_scaling") or {}).values():
-            raise ValueError(
+            raise error_of(
+                ValueError,
                 f"{self._where} scales its rotary frequencies by 'ntk', which transformers does not compute, so it "
-                "is no reference here; verify a port's values: --against FILE"
+                "is no reference here; name a file with a port's values with ",
+                Option("against"),
             )
         if known := OLDER.get(config.pop("model_type", "")):  # a name that it does not know
             changes["config"] = transformers.AutoConfig.for_model(known, **config)
