@@ -232,6 +232,8 @@ EXPANSION = {"strategy": "fixed", "length": 12}
         ("bare", "modules.json", lambda each: [*each, each[0]], "expected a Transformer, then any number of Dense"),
         ("fixed", "modules.json", lambda each: [*each, each[2]], "a second MultiVectorMask is not computed here"),
         ("pylate", "modules.json", lambda each: [each[0], each[1] | {"type": "my.Dense"}], "names 'my.Dense', but on"),
+        ("pylate", SETTINGS, {"do_query_expansion": "no"}, "'do_query_expansion' must be true or false, found 'no'"),
+        ("stanford", "artifact.metadata", {"attend_to_mask_tokens": "false"}, "must be true or false, found 'false'"),
     ],
 )  # fmt: skip
 def test_what_is_not_computed_is_refused(tmp_path: Path, name: str, file: str, change: Any, message: str) -> None:

@@ -25,6 +25,7 @@ PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # a task ->
 MARKERS = ("[unused0]", "[unused1]")  # what stands before Stanford's queries and documents, unless its file says it
 OWN = ("query_length", "document_length", "query_expansion")  # of a transformer, which PyLate has elsewhere
 FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
+FLAGS = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "mask_punctuation")
 CLASSIC = 32  # tokens of a query in the first ColBERT
 EXPANSION = ("strategy", "attend", "token", "length")
 MASK = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
@@ -44,8 +45,13 @@ class Older(NamedTuple):
 def read_older(top: FolderFiles, modules: list[Module], settings: Mapping[str, Any]) -> Older:
     """Read what PyLate says in `settings`, those of config_sentence_transformers.json; without modules what Stanford's
     ColBERT says."""
+    metadata = {} if modules else top.object(METADATA)
+    for older in (settings, metadata):
+        for key in FLAGS:
+            if older.get(key) is not None:
+                top.flag(older, key, False)  # raises for "false", which would count as true
     if not modules:
-        return _of_stanford(top)
+        return _of_stanford(metadata)
     prompts: dict[str, Any] = dict(settings.get("prompts") or {})
     prefixes = {task: settings[key] or "" for task, key in PREFIXES.items() if key in settings}
     told = {key: settings[key] for key in OWN if settings.get(key) is not None or (key == OWN[2] and key in settings)}
@@ -66,8 +72,7 @@ def read_older(top: FolderFiles, modules: list[Module], settings: Mapping[str, A
     return Older(told, prompts, tuple(prefixes.values()), _strings(skipped or [], "skiplist_words", top), completed)
 
 
-def _of_stanford(top: FolderFiles) -> Older:
-    metadata = top.object(METADATA)
+def _of_stanford(metadata: Mapping[str, Any]) -> Older:
     keys = zip(TASKS, ("query_token_id", "doc_token_id"), MARKERS, strict=True)
     prompts = {task: f"{metadata.get(key) or usual} " for task, key, usual in keys}
     told = {"query_expansion": _fixed(metadata.get("query_maxlen"), metadata.get("attend_to_mask_tokens"))}
