@@ -154,7 +154,8 @@ def used(folder: Path, what: str, layers: bool = True) -> list[str]:
 
 def config_of(folder: Path) -> Path:
     """The transformer's config.json, which may be in a subfolder."""
-    return next(path for path in (folder / "0_Transformer/config.json", folder / "config.json") if path.exists())
+    places = (".", "0_Transformer", "query_0_Transformer", "document_0_Transformer")  # the last two: a Router's
+    return next(path for place in places if (path := folder / place / "config.json").exists())
 
 
 def keys_of(folder: Path) -> list[str]:
