@@ -4,6 +4,7 @@ from llama_index.core import Document, VectorStoreIndex, embeddings
 encoder = minibert.load_encoder("sentence-transformers/all-MiniLM-L6-v2")
 class Minibert(embeddings.BaseEmbedding):
     def _get_text_embedding(self, text): return encoder.encode_document(text).tolist()
+    def _get_text_embeddings(self, texts): return encoder.encode_document(texts).tolist()
     def _get_query_embedding(self, query): return encoder.encode_query(query).tolist()
     async def _aget_query_embedding(self, query): return self._get_query_embedding(query)
 
