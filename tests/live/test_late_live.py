@@ -124,12 +124,13 @@ def test_odd_settings(tmp_path: Path) -> None:
             raise AssertionError(f"{name}: {file}: {change}") from error
 
 
-# sentence-transformers takes the first two's vectors from the decoder, and saves the others without "encoder." in names
-BART_LIKE = ("bart", "mbart", "marian", "pegasus")
+# sentence-transformers takes the first two's vectors from the decoder, saves the next without "encoder." in names, and
+# wants the settings of pictures for the last
+OTHERS = (*encoders.BART_LIKE, "clip")
 
 
 @pytest.mark.parametrize("attend", [False, True])
-@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in BART_LIKE])
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in OTHERS])
 def test_every_row_of_blocks(tmp_path: Path, name: str, attend: bool) -> None:
     """Any of them can be the transformer; with causal attention too, where what fills up stands behind the text."""
     need_sentence_transformers()
