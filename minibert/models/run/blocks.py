@@ -10,12 +10,12 @@ Formulas here know no hooks: a run that is recorded binds the blocks anew, each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.blocks import additive_mask, join_heads, split_heads, visible
+from minibert.equations.blocks import join_heads, split_heads
 from minibert.equations.fast import activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
@@ -32,6 +32,7 @@ from minibert.threads.cores import cores
 from minibert.threads.kernels import Rows, Shape, kernel, rows_for
 
 from .key_value_cache import KeyValueCache
+from .masks import Masks, keys_of, masks_of
 from .packing import TILE_ROWS, Group, Layout, Packed, grouped
 from .recorders import Hook, hooked, hooked_halves
 
@@ -157,10 +158,6 @@ class Stack:
 # -- computing ---------------------------------------------------------------------------------------------------
 
 
-# (first and last query, first and last key, a block's window) -> what is added to its scores, and for which of the keys
-Masks = Callable[[int, int, int, int, "int | None"], "list[tuple[slice, Array]]"]
-
-
 class _Piece(NamedTuple):
     """What attention computes at a time: some sequences of one length, some heads, some queries."""
 
@@ -197,9 +194,8 @@ class _Run(NamedTuple):
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
-    around: Mapping[
-        int, Array
-    ]  # how many tokens a convolution sees -> their rows, around each row; -1 where there is none
+    # how many tokens a convolution sees -> their rows, around each row; -1 where there is none
+    around: Mapping[int, Array]
     scratch: Scratch
     weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
     cache: KeyValueCache | None
@@ -557,7 +553,7 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
         length = past + group.length - group.unseen  # of the keys
         positions = np.arange(past + group.length) if group.positions is None else group.positions
         step = QUERIES if length > LONG and not whole else max(1, group.length)
-        masks = _masks(positions, past, stack.causal, dtype, len(stack.windows)) if stack.masked else None
+        masks = masks_of(positions, past, stack.causal, dtype, len(stack.windows)) if stack.masked else None
         texts = max(1, len(group.texts))
         together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
         for some in range(0, texts, together):
@@ -569,43 +565,11 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
                 queries = slice(start, min(start + step, group.length))
                 seen: dict[int | None, slice] = {None: slice(0, length)}
                 if stack.masked:
-                    seen = {window: _within(queries, past, length, stack.causal, window) for window in stack.windows}
+                    seen = {window: keys_of(queries, past, length, stack.causal, window) for window in stack.windows}
                 for first in range(0, stack.heads, heads_step):
                     heads = slice(first, first + heads_step)
                     found.append(_Piece(own, keys, heads, queries, seen, masks))
     return found
-
-
-def _within(queries: slice, past: int, length: int, causal: bool, window: int | None) -> slice:
-    """The keys among which are all that these queries see; padding between tokens only makes them fewer."""
-    first, last = past + queries.start, past + queries.stop
-    stop = min(length, last) if causal else length if window is None else min(length, last + window)
-    return slice(0 if window is None else max(0, min(first - window, stop)), stop)
-
-
-def _masks(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
-    """What is added to the scores of some queries; the last ones are kept, for the heads and blocks that follow.
-
-    Keys that all of these queries see need no mask: of a long text those are nearly all, and a pass over their scores
-    would take as long as the exponentials.
-    """
-
-    @lru_cache(maxsize=max(1, kept))
-    def mask(first: int, last: int, start: int, stop: int, window: int | None) -> list[tuple[slice, Array]]:
-        queries, keys = positions[past + first : past + last], positions[start:stop]
-        left, right = 0, len(keys)  # between the two nothing is hidden
-        if window is not None:
-            left = int(np.searchsorted(keys, queries[-1] - window))
-        if causal or window is not None:
-            right = int(np.searchsorted(keys, queries[0] + (0 if causal else window), "right"))
-        parts = [slice(0, left), slice(right, len(keys))] if left < right else [slice(0, len(keys))]
-        return [
-            (some, additive_mask(visible(queries, keys[some], causal, window), dtype))
-            for some in parts
-            if some.start < some.stop
-        ]
-
-    return mask
 
 
 def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
