@@ -93,11 +93,7 @@ def pooled(pool: Callable[[Array], Array], after: Sequence[Callable[[Array], Arr
     """Make the `results` of vectors: pool (texts, seq, width) -> (texts, numbers), then the steps after in turn."""
 
     def results(tile: Packed, x: Array) -> Array:
-        found = [pool(group.of(x)) for group in tile.groups()]
-        y = found[0] if len(found) == 1 else np.concatenate(found)
-        for step in after:
-            y = step(y)
-        return y
+        return _finished([pool(group.of(x)) for group in tile.groups()], after)
 
     return results
 
@@ -107,19 +103,20 @@ def picked(
 ) -> Callable[[Packed, Array], Any]:
     """The same of one token of each text, where its ids (texts, seq) say it stands; zeros for a text without tokens."""
 
+    def one_of_each(rows: Array, ids: Array) -> Array:
+        return rows[np.arange(len(rows)), which(ids)] if ids.shape[1] else np.zeros_like(rows, shape=rows.shape[::2])
+
     def results(tile: Packed, x: Array) -> Array:
-        y = np.zeros((len(tile.texts), x.shape[1]), x.dtype)
-        start = 0
-        for group in tile.groups():
-            stop = start + len(group.texts)
-            if group.length:
-                y[start:stop] = group.of(x)[np.arange(stop - start), which(group.of(tile.ids))]
-            start = stop
-        for step in after:
-            y = step(y)
-        return y
+        return _finished([one_of_each(group.of(x), group.of(tile.ids)) for group in tile.groups()], after)
 
     return results
+
+
+def _finished(of_groups: list[Array], after: Sequence[Callable[[Array], Array]]) -> Array:
+    y = of_groups[0] if len(of_groups) == 1 else np.concatenate(of_groups)
+    for step in after:
+        y = step(y)
+    return y
 
 
 def rows_of_each(after: Sequence[Callable[[Array], Array]] = ()) -> Callable[[Packed, Array], Any]:
