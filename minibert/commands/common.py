@@ -98,30 +98,31 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def add_model(
     parser: Parser, side: bool = True, argument: bool = False, threads: bool = False, usual: str = DEFAULT_MODEL,
-    default: str = "",
+    default: str = "", group: str = "",
 ) -> None:  # fmt: skip
     """Add --model and the Hub's options; with `threads` and `argument` also --threads and a positional model.
 
-    `default`: shown in the help instead of `usual`.
+    `default`: shown in the help instead of `usual`; `group`: the title under which the help has all of these.
     """
     parser.usual = usual
+    to: Any = parser.add_argument_group(group) if group else parser
     if threads:
-        parser.add_argument(
+        to.add_argument(
             "--threads", type=int, metavar="N", help="compute on at most N threads (default: "
             "MINIBERT_THREADS, or all available cores)",
         )  # fmt: skip
     if argument:
-        parser.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
-    parser.add_argument(
+        to.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
+    to.add_argument(
         "-m", "--model", metavar="MODEL",
         help=f"a folder, or a name on the Hub (default: {default or f'MINIBERT_MODEL, or {usual}'})",
     )  # fmt: skip
     if side:
-        parser.add_argument(
+        to.add_argument(
             "--side", choices=("encoder", "decoder"), help="which half of an encoder-decoder (default: encoder)"
         )
-    parser.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
-    parser.add_argument("--local-files-only", action="store_true", help="use the cache only; never ask the Hub")
+    to.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
+    to.add_argument("--local-files-only", action="store_true", help="use the cache only; never ask the Hub")
 
 
 def add_same_bits(parser: Parser) -> None:
@@ -154,7 +155,7 @@ def add_whole(parser: Parser) -> None:
     parser.add_argument("--whole", action="store_true", help="fetch whole tables, not only the needed rows")
 
 
-def add_prompts(parser: Parser) -> None:
+def add_prompts(parser: Any) -> None:
     """Add --prompt-name and --prompt."""
     parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt with this name before each text")
     parser.add_argument("--prompt", metavar="TEXT", help="put this text before each text")

@@ -36,63 +36,75 @@ EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
 def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    add_model(parser, argument=True)
-    parser.add_argument(
-        "--encoder",
-        action="store_true",
-        help="the whole model, block by block, its logits, and where the first difference arises",
-    )
-    parser.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
-    parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
-    )
-    parser.add_argument(
-        "--against", type=Path, metavar="FILE",
-        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, "
-        "in any batch of the file, is an error as a difference is",
-    )  # fmt: skip
-    parser.add_argument(
-        "--only", nargs="+", metavar="KEY",
-        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
-    )  # fmt: skip
+    """Add the arguments, in five groups."""
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
         help="allow |difference| / max(1, |value|) up to X, for a port in float16",
     )  # fmt: skip
-    parser.add_argument("--batches", nargs="+", metavar="NAME", help="these batches alone, also of a file")
-    parser.add_argument(
-        "--small", action="store_true",
-        help="two short batches, small_plain and small_left_pad, instead of all: with --save a file of a few megabytes",
-    )  # fmt: skip
-    parser.add_argument(
-        "--all-batches", action="store_true", help="with --against: a batch that the file does not have is an error"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    parser.add_argument(
-        "--vectors", type=Path, metavar="FILE",
-        help="vectors that another program gives (.npy .npz .safetensors .parquet .jsonl): are they the model's, and "
-        "if not, which mistake is it?",
-    )  # fmt: skip
-    parser.add_argument(
-        "--texts", type=Path, metavar="FILE",
-        help='the texts of these vectors, in order: plain lines, or a column "text" (default: those of the file, else '
-        "those of --print-texts)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
-    )
-    parser.add_argument(
-        "--url", metavar="URL", help="ask a server that answers OpenAI's /v1/embeddings, instead of --vectors"
-    )
-    parser.add_argument("--served-as", metavar="NAME", help="what the server calls the model (default: as MODEL)")
-    parser.add_argument("--api-key-env", metavar="NAME", help="the environment's variable that has the server's key")
-    add_prompts(parser)
     parser.add_argument(
         "--seeds", action="store_true",
         help="check bert-base-uncased and gpt2 from the Hub, by the rows that public notebooks print of them: about "
         "a megabyte each; no other argument but --local-files-only",
     )  # fmt: skip
+    add_model(parser, argument=True, group="the model")
+    _intermediates(parser.add_argument_group("its intermediates"))
+    _batches(parser.add_argument_group("batches of these"))
+    _of_vectors(parser.add_argument_group("vectors alone, without intermediates"))
+
+
+def _intermediates(group: Any) -> None:
+    group.add_argument(
+        "--encoder",
+        action="store_true",
+        help="the whole model, block by block, its logits, and where the first difference arises",
+    )
+    group.add_argument(
+        "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
+    )
+    group.add_argument(
+        "--against", type=Path, metavar="FILE",
+        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, "
+        "in any batch of the file, is an error as a difference is",
+    )  # fmt: skip
+    group.add_argument(
+        "--only", nargs="+", metavar="KEY",
+        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
+    )  # fmt: skip
+
+
+def _batches(group: Any) -> None:
+    group.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
+    group.add_argument("--batches", nargs="+", metavar="NAME", help="these batches alone, also of a file")
+    group.add_argument(
+        "--small", action="store_true",
+        help="two short batches, small_plain and small_left_pad, instead of all: with --save a file of a few megabytes",
+    )  # fmt: skip
+    group.add_argument(
+        "--all-batches", action="store_true", help="with --against: a batch that the file does not have is an error"
+    )
+
+
+def _of_vectors(group: Any) -> None:
+    group.add_argument(
+        "--vectors", type=Path, metavar="FILE",
+        help="vectors that another program gives (.npy .npz .safetensors .parquet .jsonl): are they the model's, and "
+        "if not, which mistake is it?",
+    )  # fmt: skip
+    group.add_argument(
+        "--texts", type=Path, metavar="FILE",
+        help='the texts of these vectors, in order: plain lines, or a column "text" (default: those of the file, else '
+        "those of --print-texts)",
+    )  # fmt: skip
+    group.add_argument(
+        "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
+    )
+    group.add_argument(
+        "--url", metavar="URL", help="ask a server that answers OpenAI's /v1/embeddings, instead of --vectors"
+    )
+    group.add_argument("--served-as", metavar="NAME", help="what the server calls the model (default: as MODEL)")
+    group.add_argument("--api-key-env", metavar="NAME", help="the environment's variable that has the server's key")
+    add_prompts(group)
 
 
 def run(arguments: Any) -> int:

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import encoders
 import numpy as np
 import planted_loops
 import planted_ports
@@ -18,6 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import minibert
+from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.judge.compare import compare
 from minibert.verify.judge.input_layer import tolerances
 from minibert.verify.sides.traces import read_traces, trace
@@ -115,6 +117,18 @@ def test_the_table_of_ports_has_every_planted_one() -> None:
         f"{len(planted)} ports with mistakes: {named} named rightly in every module that is wrong, 0 "
     )
     assert named >= 0.85 * len(planted)
+
+
+@pytest.mark.parametrize(("name", "last"), [("gpt2", "ln_f"), ("llama", "norm"), ("modernbert", "final_norm")])
+def test_the_last_hidden_state_is_the_normed_one(name: str, last: str, tmp_path: Path) -> None:
+    """What the page says, and that rows of wte for types are there where types are passed."""
+    assert f"`{last}`" in PAGE and "`wte (types)`" in PAGE
+    with minibert.load_encoder(encoders.write(tmp_path / name, name)) as encoder:
+        batches = encoder_batches(encoder)
+        found = trace(encoder, batches["plain"])
+        assert np.array_equal(found[f"hidden_states.{encoders.DEPTH}"], found[last])
+        assert "wte (types)" not in found
+        assert ("wte (types)" in trace(encoder, batches.get("types", batches["plain"]))) == (name == "gpt2")
 
 
 def test_the_recipe_for_ci_keeps_the_verdict_of_a_wrong_port() -> None:

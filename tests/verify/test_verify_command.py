@@ -157,3 +157,12 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     assert [each["text"] for each in found["texts"]] == texts
     assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
     assert run(capsys, str(folder), "--vectors", str(tmp_path / "v.jsonl"), "--tolerance", "0.1")[0] == 2
+
+
+def test_the_help_has_five_groups(capsys: Printed) -> None:
+    """An option that is declared outside of them would stand among those of the verdict."""
+    assert main(["verify", "--help"]) == 0
+    groups = re.split(r"^(\w[^:\n]*):$", capsys.readouterr().out, flags=re.MULTILINE)[1:-2]
+    options = [re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", part, re.MULTILINE) for part in groups[1::2]]
+    assert len(groups[::2]) == 5 and options[0][0] == "--help" and len(options[0]) <= 5
+    assert [named[0] for named in options[1:]] == ["--model", "--encoder", "--text", "--vectors"]
