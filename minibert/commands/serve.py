@@ -31,7 +31,7 @@ EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.serve.fields import Limits
+    from minibert.serve.fields import TEXT_BYTES, Limits
     from minibert.serve.record import FORMATS, LEVELS
 
     usual = Limits()
@@ -57,9 +57,10 @@ def declare(parser: Parser) -> None:
         "grace": "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503",
     }
     for name, what in limited.items():
-        number = getattr(usual, name)
+        number = None if name == "body" else getattr(usual, name)
+        default = number or f"{TEXT_BYTES} for each of --max-texts"
         parser.add_argument(
-            f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {number})"
+            f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {default})"
         )
     parser.add_argument(
         "--log-level", choices=LEVELS, default="warning", help="info writes a line for each request (default: warning)"
@@ -103,10 +104,12 @@ def _value(action: argparse.Action, given: str) -> Any:
 def run(arguments: Any) -> int:
     """Load the models, listen, and answer until the end."""
     from minibert.serve.app import Server
-    from minibert.serve.fields import Limits
+    from minibert.serve.fields import Limits, body_for
     from minibert.serve.run import check_packages, listen, read_token
     from minibert.serve.run import run as answer
 
+    if arguments.max_body is None:
+        arguments.max_body = body_for(arguments.max_texts)
     limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
     for name, number in limits._asdict().items():
         if number < 1:
@@ -132,6 +135,8 @@ def _names(arguments: Any) -> dict[str, list[str]]:
     if arguments.models and arguments.named is not None:
         raise ValueError(f"--model names {arguments.named!r} and {arguments.models[0]!r} is named too; leave one out")
     models = arguments.models or [arguments.model]
+    if arguments.unnamed and (arguments.models or arguments.reranker):
+        models, arguments.unnamed = arguments.models, False  # a reranker alone needs no default model beside it
     one = ["revision"] * (arguments.revision is not None) + [*sentence_options(arguments)]
     if len(models) > 1 and one:
         option = one[0].replace("_", "-")
@@ -141,7 +146,7 @@ def _names(arguments: Any) -> dict[str, list[str]]:
         name, _, model = given.partition("=")
         if not name or (model and model not in found):
             raise ValueError(f"--name must be NAME or NAME=MODEL, of {', '.join(found)}; found {given!r}")
-        found[model or models[0]].append(name)
+        found[model or next(iter(found))].append(name)
     return found
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from minibert.errors import nearest_name
 
 LONGEST_TEXT = 200_000  # characters
+TEXT_BYTES = 1 << 13  # of a request for each text that it may have: 16 for each of 512 tokens
+ESCAPED = 12  # bytes of a character in JSON at most, as two escapes
 
 
 class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
@@ -33,9 +35,18 @@ class Limits(NamedTuple):
     """
 
     waiting: int = 64
-    body: int = 1 << 21
+    body: int = 1 << 24
     texts: int = 2048
     grace: int = 60
+
+
+def body_for(texts: int) -> int:
+    """Give the bytes of a request that may have so many texts; one of the longest always fits.
+
+    >>> body_for(2048) == Limits().body, body_for(1)
+    (True, 2408192)
+    """
+    return max(texts * TEXT_BYTES, ESCAPED * LONGEST_TEXT + TEXT_BYTES)
 
 
 class Fields:

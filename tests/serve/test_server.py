@@ -17,7 +17,7 @@ from served import SECONDS, Address, Answer, needs_server, opened, served
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.serve.app import INLINE, Server
-from minibert.serve.fields import LONGEST_TEXT, Limits
+from minibert.serve.fields import LONGEST_TEXT, Limits, body_for
 from minibert.serve.requests import LONGEST_QUERY
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
@@ -268,7 +268,7 @@ def test_other_routes_and_methods(address: Address) -> None:
     assert (found["model"], found["dimension"], found["max_seq_length"], found["gives"]) == (NORMED, 8, 30, ["vectors"])
     assert [each["model"] for each in found["models"]] == [NORMED, RERANKER]
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
-    assert found["limits"] == {"waiting": 64, "body": 2097152, "texts": 2048, "grace": 60}
+    assert found["limits"] == {"waiting": 64, "body": 16777216, "texts": 2048, "grace": 60}
 
 
 def test_without_a_reranker_nothing_is_ordered() -> None:
@@ -276,6 +276,16 @@ def test_without_a_reranker_nothing_is_ordered() -> None:
         answer = address.ask("/rerank", {"query": "a", "documents": ["b"]})
         assert answer.status == 404
         assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
+
+
+def test_as_many_texts_as_one_request_may_have_fit_into_its_bytes(address: Address) -> None:
+    """However JSON writes them; before, 2048 texts of 512 tokens were too many bytes."""
+    asked = ["\u0434" * 512 * 2 + " dog"] * 2048
+    assert len(json.dumps({"input": asked})) > 1 << 23
+    assert address.embed(asked).status == 200
+    assert address.embed("\U0001f600" * LONGEST_TEXT).status == 200
+    with served(server(limits=Limits(body=body_for(1), texts=1))) as one:
+        assert one.embed("\U0001f600" * LONGEST_TEXT).status == 200
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -289,7 +299,7 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
         ))  # fmt: skip
         answer = connection.getresponse()
         assert answer.status == 413
-        assert "more than 1000 bytes" in json.loads(answer.read())["error"]["message"]
+        assert "more than 1000 bytes, 0 for each of 2048 texts" in json.loads(answer.read())["error"]["message"]
         connection.close()
         assert address.embed("a" * 900).status == 200
 
