@@ -1,8 +1,16 @@
 "use strict";
 // Two texts side by side. What is not declared here comes from the first and the second part.
-const beside = JSON.parse(document.getElementById("besidedata").textContent);
-const theirs = unpack(beside.attention), alike = unpack(beside.cosines, "f4");
-const many = beside.tokens.length, others = document.getElementById("others");
+let beside = null, theirs, alike, many;
+const others = document.getElementById("others");
+const takeBeside = (given) => {
+  beside = given;
+  document.getElementById("beside").hidden = !beside;
+  if (!beside) return;
+  [theirs, alike, many] = [unpack(beside.attention), unpack(beside.cosines, "f4"), beside.tokens.length];
+  others.replaceChildren(...beside.tokens.map((name, i) => make("option", { value: i, textContent: `${i}: ${name}` })));
+  others.value = beside.first;
+  sameWord();
+};
 
 const drawApart = () => {
   const u = Number(others.value);
@@ -34,20 +42,19 @@ const drawTwo = () => {
   one("#beside .two").replaceChildren(taking(data.tokens, token, weightsOf(attention, count, token)), taking(beside.tokens, u, weightsOf(theirs, many, u)));
 };
 const drawBeside = () => {
+  if (!beside) return;
   drawApart();
   drawTwo();
 };
 const sameWord = () => {
+  if (!beside) return;
   const same = beside.tokens.indexOf(data.tokens[token]);
   if (same >= 0) others.value = same;
 };
-others.append(...beside.tokens.map((name, i) => make("option", { value: i, textContent: `${i}: ${name}` })));
-others.value = beside.first;
-sameWord();
+piece("besidedata", takeBeside, drawBeside);
 one("fieldset").addEventListener("change", () => {
   sameWord();
   drawBeside();
 });
 for (const choice of [others, chosenBlock, chosenHead]) choice.addEventListener("change", drawBeside);
-document.getElementById("beside").hidden = false;
 drawBeside();

@@ -16,7 +16,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.text import visible
 
-from .page_parts import BYTES, LARGEST, as_json, filled_part, packed
+from .page_parts import BYTES, LARGEST, filled_part, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -44,20 +44,21 @@ def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequen
     return max(both, key=lambda i: len(tokens[i]), default=None)
 
 
-def part(
-    encoder: Encoder, trace: Mapping[str, Array], text: str, tokens: Sequence[str], other: Mapping[str, Array]
-) -> dict[str, str]:
-    """Give this part of the page: its elements ("beside") and its script.
-
-    `trace` is of the page's own text, `other` of the text beside, of which `tokens` are.
-    """
+def numbers(
+    encoder: Encoder, trace: Mapping[str, Array], tokens: Sequence[str], other: Mapping[str, Array]
+) -> dict[str, Any]:
+    """What the script draws. `trace` is of the page's own text, `other` of the text beside, of which `tokens` are."""
     blocks = len(encoder.stack.blocks)
     states = [f"hidden_states.{i}" for i in range(blocks + 1)]
     cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]
-    data: dict[str, Any] = {
+    return {
         "tokens": list(tokens),
         "first": min(1, len(tokens) - 1),
         "attention": packed(np.stack([other[f"attentions.{i}"][0] for i in range(blocks)])),
         "cosines": packed(np.stack(cosines).astype(np.float32)),
     }
-    return filled_part("beside", text=escape(visible(text)), data=as_json(data))
+
+
+def part(text: str, data: str) -> dict[str, str]:
+    """Give this part of the page: its elements ("beside") and its script; data: its `numbers`, as JSON."""
+    return filled_part("beside", text=escape(visible(text)), data=data)

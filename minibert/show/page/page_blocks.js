@@ -1,13 +1,21 @@
 "use strict";
 // The second part. `data`, `token`, `count` and the functions that are not here come from the first part.
-const behind = JSON.parse(document.getElementById("blockdata").textContent);
-const attention = unpack(behind.attention), sums = unpack(behind.scores.logs, "f8");
-const biases = behind.scores.bias && unpack(behind.scores.bias), distances = 2 * count - 1;
-const biased = biases ? biases.length / (behind.heads * distances) : 1; // blocks that have their own: all or one for all
-const pairs = count * count, FEW = 40, ROOM = 14; // more tokens than FEW need so many pixels each for their names
+let behind, attention, sums, biases, biased, distances, pairs;
+const FEW = 40, ROOM = 14; // more tokens than FEW need so many pixels each for their names
+const takeBlocks = (given) => {
+  behind = given;
+  [pairs, distances] = [count * count, 2 * count - 1];
+  attention = unpack(behind.attention);
+  sums = unpack(behind.scores.logs, "f8");
+  biases = behind.scores.bias && unpack(behind.scores.bias);
+  biased = biases ? biases.length / (behind.heads * distances) : 1; // blocks that have their own: all or one for all
+  key = null;
+  if (count > FEW) one(".square").style.setProperty("--side", `${count * ROOM}px`);
+  else one(".square").style.removeProperty("--side");
+};
 const chosenBlock = document.getElementById("block"), chosenHead = document.getElementById("head");
 const grid = document.getElementById("weights"), said = document.getElementById("lookwork"), linesHost = one(".lines");
-let weights = new Float64Array(pairs);
+let weights;
 let key = null; // the key token that was selected; without one it is the one of the largest weight
 
 // one head's weights, or the mean of all heads
@@ -139,6 +147,7 @@ const select = (i, j) => {
   key = j;
   drawBehind();
 };
+piece("blockdata", takeBlocks, drawBehind);
 if (count && behind.blocks) {
   for (let i = 0; i < behind.blocks; i++) chosenBlock.append(make("option", { value: i, textContent: i }));
   chosenHead.append(make("option", { value: "mean", textContent: "mean of heads" }));
@@ -165,7 +174,6 @@ if (count && behind.blocks) {
     select(token, within(here()[1] + down));
     linesHost.scrollTop = (linesHost.scrollHeight * key) / count - linesHost.clientHeight / 2;
   });
-  if (count > FEW) one(".square").style.setProperty("--side", `${count * ROOM}px`);
   document.getElementById("attended").hidden = document.getElementById("moved").hidden = false;
   drawBehind();
 }

@@ -17,7 +17,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.blocks import functions
 
-from .page_parts import BYTES, as_json, filled_part, listed, packed
+from .page_parts import BYTES, filled_part, listed, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -26,19 +26,24 @@ NEAREST = 5  # most similar tokens that are listed
 MOVES = 350  # bytes, about: how one block changes one token
 
 
-def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> dict[str, str]:
-    """What the second part adds to the template: its elements ("blocks") and its script.
-
-    `trace` is of one text that has tokens; `listed_before` are the formulas of the first part.
-    """
+def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
+    """What the script draws of one text that has tokens."""
     stack = encoder.stack
-    data = {
+    return {
         "blocks": len(stack.blocks),
         "heads": stack.heads,
         "attention": packed(np.stack([trace[f"attentions.{i}"][0] for i in range(len(stack.blocks))])),
         "scores": scores(encoder, trace),
         "moves": moves(encoder, trace),
     }
+
+
+def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
+    """What the second part adds to the template: its elements ("blocks") and its script.
+
+    data: its `numbers`, as JSON; `listed_before` are the formulas of the first part.
+    """
+    stack = encoder.stack
     last = stack.blocks[-1].parts[-1]
     norm = type(stack.blocks[-1].modules[last.before or last.after]).__name__
     order = (
@@ -52,7 +57,7 @@ def part(encoder: Encoder, trace: dict[str, Array], listed_before: set[Any]) -> 
         order=order,
         causal=" Here no token sees those after it." * stack.causal,
         formulas=listed(used, input_layer, attention_positions, disentangled, blocks, gated_blocks),
-        data=as_json(data),
+        data=data,
     )
 
 

@@ -1,8 +1,13 @@
 "use strict";
 // The part about a head's prediction. What is not declared here comes from the first and the second part.
-const predicted = JSON.parse(document.getElementById("predictdata").textContent);
-const chances = unpack(predicted.lens, "f4"), added = unpack(predicted.shares, "f4"), totals = unpack(predicted.totals, "f4");
-const states = behind.blocks + 1, k = predicted.k, parts = behind.blocks * (behind.heads + 1) + 2;
+let predicted, chances, added, totals, states, k, parts;
+const takePredicted = (given) => {
+  predicted = given;
+  chances = unpack(predicted.lens, "f4");
+  [added, totals] = predicted.shares ? [unpack(predicted.shares, "f4"), unpack(predicted.totals, "f4")] : [null, null];
+  [states, k, parts] = [behind.blocks + 1, predicted.k, behind.blocks * (behind.heads + 1) + 2];
+  for (const element of document.querySelectorAll(".shares")) element.hidden = !added;
+};
 const asked = document.getElementById("asked");
 
 const placeOf = () => (predicted.each ? token : 0); // which row of the head's
@@ -52,8 +57,9 @@ const drawPredicted = () => {
   asked.value = before || "0";
   drawCandidates();
   drawGrowth();
-  drawAdded();
+  if (added) drawAdded();
 };
+piece("predictdata", takePredicted, drawPredicted);
 asked.addEventListener("change", drawAdded);
 one("fieldset").addEventListener("change", drawPredicted);
 document.getElementById("predicted").hidden = false;

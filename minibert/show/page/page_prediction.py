@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from minibert.models.heads.labels import REGRESSION, SEVERAL
 from minibert.show.text.contributions import shares, tokens_of
 from minibert.show.text.text import visible
 
-from .page_parts import BYTES, as_json, filled_part, packed
+from .page_parts import BYTES, filled_part, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -73,52 +73,67 @@ def bytes_a_token(encoder: Encoder, head: BoundHead | None) -> float:
     return numbers * 4 * BYTES + (blocks + 1) * A_NAME
 
 
-def part(encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]) -> dict[str, str]:
-    """Give this part of the page: its elements ("prediction") and its script.
+def numbers(
+    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array], adds_up: bool = True
+) -> dict[str, Any]:
+    """What the script draws. adds_up: see `page.Run`; where it is False there are no shares.
 
     `trace` is of one text that has tokens, with the head: `encoder.trace(..., head=head.name)`.
     """
-    activate, chance = _activation(encoder, head)
+    activate, chance = activation_of(encoder, head)
     logits = trace["logits"].reshape(-1, head.labels)
-    k = min(LIKELIEST, head.labels)
-    labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
-    labels = np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
+    labels = likeliest(logits, min(LIKELIEST, head.labels))
     lens, best, highest = [], [], []
     for each in _after_each_block(encoder, head, input_ids, trace):
-        numbers = activate(each)
-        lens.append(np.take_along_axis(numbers, labels, 1))
-        best.append(numbers.argmax(axis=1))
-        highest.append(numbers.max(axis=1))
-    names = _names(encoder, head, np.concatenate([labels.ravel(), *best]))
-    found = shares(encoder, input_ids, trace, head, labels)
-    of_blocks = np.concatenate([found.heads, found.feed_forward[..., None]], axis=3)
-    every = [of_blocks.reshape(*labels.shape, -1), found.input_layer[..., None], found.biases[..., None]]
-    data = {
+        chances = activate(each)
+        lens.append(np.take_along_axis(chances, labels, 1))
+        best.append(chances.argmax(axis=1))
+        highest.append(chances.max(axis=1))
+    names = names_of(encoder, head, np.concatenate([labels.ravel(), *best]))
+    return {
         "each": head.takes == "every",
         "chance": chance,
-        "k": k,
+        "k": labels.shape[1],
         "names": [[names[i] for i in row] for row in labels.tolist()],
         "lens": _floats(np.stack(lens, axis=1)),
         "best": [
             [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
             for row in range(len(labels))
         ],
-        "shares": _floats(np.concatenate(every, axis=2)),
-        "totals": _floats(found.total),
+        **(_shares(encoder, head, input_ids, trace, labels) if adds_up else {"shares": None, "totals": None}),
     }
+
+
+def _shares(
+    encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array], labels: Array
+) -> dict[str, str]:
+    found = shares(encoder, input_ids, trace, head, labels)
+    of_blocks = np.concatenate([found.heads, found.feed_forward[..., None]], axis=3)
+    every = [of_blocks.reshape(*labels.shape, -1), found.input_layer[..., None], found.biases[..., None]]
+    return {"shares": _floats(np.concatenate(every, axis=2)), "totals": _floats(found.total)}
+
+
+def part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:
+    """Give this part of the page: its elements ("prediction") and its script; data: its `numbers`, as JSON."""
     activation = any(not isinstance(work, Dense | LayerNorm) for _, work in head.works)
     return filled_part(
         "prediction",
         about=escape(ABOUT[head.name]),
-        number="probability" if chance else "number",
+        number="probability" if activation_of(encoder, head)[1] else "number",
         norm=", with the model's last norm before it" * bool(encoder.stack.last_norm),
         activation=", and the activation before the logits multiplies each of its inputs z by f(z) / z" * activation,
         mean=" of the prediction, less the mean logit of all predictions" * (head.labels > 1),
-        data=as_json(data),
+        data=data,
     )
 
 
-def _activation(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
+def likeliest(logits: Array, k: int) -> Array:
+    """The k largest of each row, largest first: (rows, labels) -> which labels (rows, k)."""
+    labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
+    return np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
+
+
+def activation_of(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
     """What makes numbers to be read of logits (n, labels), and whether these are probabilities."""
     kind = encoder.config.get("problem_type") if head.name == "classes" else None
     if kind == REGRESSION or head.name == "answer":
@@ -143,7 +158,7 @@ def _after_each_block(
     yield trace["logits"].reshape(-1, head.labels)
 
 
-def _names(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]:
+def names_of(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]:
     """A name for each of these labels."""
     asked = np.unique(labels)
     if head.name in ("masked_word", "next_word"):

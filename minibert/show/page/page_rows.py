@@ -1,0 +1,125 @@
+"""The first part of the page of `minibert explain --html`: the bands of colours, and what the norm does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations import input_layer as equations
+from minibert.equations.input_layer import Array
+from minibert.families.parts.plan import Plan, value
+from minibert.families.parts.steps import Lookup, Norm, Project, Step
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.show.text.explain import name_of
+
+from .page_parts import packed
+
+# what each kind of lookup says about a token
+MEANING = {
+    "input_ids": "which token it is",
+    "token_type_ids": "first or second text",
+    "position_ids": "where it stands",
+}
+
+
+class Stage(NamedTuple):
+    """One band of colours: `sign` says how it comes from those above: "+" added, "=" their sum, "→" made of it.
+
+    rows (seq, dim). `step` made them, None where they are a sum. `taken` are their numbers in the step's table, None
+    where it has none.
+    """
+
+    name: str
+    sign: str
+    rows: Array
+    step: Step | None = None
+    taken: Array | None = None
+
+    @property
+    def tells(self) -> str:
+        """What these numbers mean, in a few words."""
+        if isinstance(self.step, Lookup):
+            return MEANING.get(self.step.ids, "")
+        return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
+
+
+def stages(
+    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], plan: Plan, values: dict[str, Any]
+) -> Iterator[Stage]:
+    """The stages of one text in the order of computing, with the sums."""
+    addends = 0
+    for step, _ in layer.steps:
+        if step.key not in trace:  # a lookup that no ids were passed for
+            continue
+        if isinstance(step, Lookup):
+            taken = ids[step.ids][0] + step.extra
+            yield Stage(name_of(step), "+" * bool(addends), trace[step.key][0], step, taken)
+            addends += 1
+            continue
+        if addends > 1:
+            yield Stage("sum", "=", value(plan[step.key].of[0], plan, values)[0])
+        yield Stage(name_of(step), "→", trace[step.key][0], step)
+        addends = 1
+    if addends > 1:
+        yield Stage("sum", "=", trace["sum"][0])
+
+
+def packed_group(group: Sequence[Stage]) -> dict[str, Any]:
+    """Pack stages of one width. Those up to a sum have one colour scale, so that their sizes can be compared."""
+    bands, scale = [], _reach([stage.rows for stage in group if stage.sign != "→"])
+    for stage in group:
+        rows, index = stage.rows, np.arange(len(stage.rows))
+        if stage.taken is not None:  # the row of a word or type that occurs twice is packed once
+            _, first, index = np.unique(stage.taken, return_index=True, return_inverse=True)
+            rows = rows[first]
+        bands.append(
+            {
+                "name": stage.name,
+                "sign": stage.sign,
+                "tells": stage.tells,
+                "taken": None if stage.taken is None else stage.taken.tolist(),
+                "reach": _reach([stage.rows]) if stage.sign == "→" else scale,
+                "index": index.tolist(),
+                "rows": packed(rows),
+            }
+        )
+    return {"dim": group[0].rows.shape[-1], "stages": bands}
+
+
+def _reach(rows: Sequence[Array]) -> float:
+    """The largest size on the colour scale: 99 % of the numbers are smaller."""
+    numbers = np.abs(np.concatenate([np.ravel(row) for row in rows])) if rows else np.zeros(0)
+    finite = numbers[np.isfinite(numbers)]
+    return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
+
+
+def norm_of(
+    layer: EmbeddingLayer, groups: Sequence[Sequence[Stage]], tokens: Sequence[str]
+) -> tuple[dict[str, Any] | None, str]:
+    """LayerNorm in float64: numbers for the script, and mean and variance of each token's row in lines of a table."""
+    places = ((g, s) for g, group in enumerate(groups) for s, stage in enumerate(group) if isinstance(stage.step, Norm))
+    group, stage = next(places, (None, None))
+    if group is None or stage is None:
+        return None, ""
+    module = next(module for step, module in layer.steps if isinstance(step, Norm))
+    before, after = (groups[group][i].rows.astype(np.float64) for i in (stage - 1, stage))
+    standard = equations.layer_norm(before, np.ones(before.shape[-1]), eps=module.eps)
+    lines = []
+    for i, token in enumerate(tokens):
+        moments = [number for x in (before, standard, after) for number in (x[i].mean(), x[i].var())]
+        # no minus before a mean that rounds to 0
+        cells = "".join(f"<td>{number:.4f}</td>".replace("-0.0000", "0.0000") for number in moments)
+        lines.append(f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>')
+    data = {
+        "group": group,
+        "stage": stage,
+        "eps": module.eps,
+        "mean": packed(before.mean(axis=-1)),
+        "variance": packed(before.var(axis=-1)),
+        "weight": packed(module.weight),
+        "bias": None if module.bias is None else packed(module.bias),
+    }
+    return data, "\n".join(lines)
