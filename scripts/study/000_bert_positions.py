@@ -10,13 +10,10 @@
 # speaks of two models. **bert-base-uncased** is one of those that the BERT paper describes. **all-MiniLM-L6-v2** is a
 # smaller BERT, half as wide; it is what `sh scripts/study/build` shows unless you name another model. What is said of
 # one of the two is checked where you name that one. The files know a model by its numbers, not by its name.
-#
-# * Wang and Chen 2020, *What Do Position Embeddings Learn? An Empirical Study of Pre-Trained Language Model
-#   Positional Encoding* ([arXiv:2010.04903](https://arxiv.org/abs/2010.04903)); its two probes are at the end.
+# What a small program can read from these rows is a page of its own, `position_probes.py`.
 
 # %%
 import numpy as np
-import probes
 import study
 
 from minibert.equations.similarity import cosine_similarity
@@ -199,75 +196,11 @@ if model.is_minilm:
     assert (round(similarity[126, 127], 2), round(similarity[127, 128], 2)) == (0.44, 0.55)
 
 # %% [markdown]
-# ## Beyond the picture: what can be read from a row?
-#
-# Wang and Chen ask two questions of a position table. For each they train the simplest possible reader: a probe.
-#
-# **Where am I?** A linear function of a row's numbers, `p = w . row + b`, is fitted to four fifths of the rows and
-# gives a position for each of the others. The result is the mean error, in positions. The constant answer 256 is 128
-# off.
-#
-# **Which of us comes first?** Logistic regression on two rows side by side. The result is the share of pairs that it
-# gets wrong. A coin is wrong for 50 % of them.
-#
-# A row has 384 or 768 numbers, and a probe learns from 410 rows. With so many weights it can learn those rows by
-# heart, and then it knows little about the others. Against this there is a penalty: a fit with long `w` costs more. How
-# strong should it be? Nobody can say beforehand. So each probe tries several penalties on a part of its training rows
-# that it has held out, and takes the best one. The rows that it is tested on have no say in this.
-#
-# Each run shuffles the rows, so one result alone can mislead. Ten shuffles here gave, as mean and range:
-#
-# | table | absolute: positions off | the same without a penalty | relative: pairs wrong |
-# |---|---|---|---|
-# | all-MiniLM-L6-v2 | 15.6 (14.5 to 17.0) | 58.0 (50.9 to 63.5) | 5.7 % (3.9 to 7.2) |
-# | bert-base-uncased | 30.1 (28.0 to 36.3) | 34.2 (32.9 to 35.9) | 12.4 % (10.4 to 14.3) |
-# | guessing | 128 | 128 | 50 % |
-#
-# So both tables hold much of both, and neither holds either exactly. The third column is a warning: it says more about
-# the probe than about the table. `002_sinusoids_t5.py` asks the sinusoids.
-
-# %%
-absolute, relative = probes.absolute_position_error(table), probes.relative_position_error(table)
-constant = np.abs(np.arange(len(table)) - len(table) // 2).mean()
-print(f"{model.name}, one shuffle")
-print(f"absolute: {absolute:.1f} positions off (the constant answer: {constant:.0f})")
-print(f"relative: wrong for {relative:.1%} of the pairs (a coin: 50 %)")
-assert absolute < constant / 2
-assert relative < 0.3
-if model.is_bert_base:
-    assert 27 < absolute < 37
-    assert 0.09 < relative < 0.16
-if model.is_minilm:
-    assert 14 < absolute < 18
-    assert 0.03 < relative < 0.08
-
-# %% [markdown]
-# What does learning by heart look like? Without a penalty the same regression is nearly right for the rows that it was
-# fitted to, and far off for the others. A small penalty makes the first a little worse and the second much better. In
-# all-MiniLM-L6-v2 the errors are 3 and 53 positions without a penalty, 11 and 12 with the penalty 0.01.
-
-# %%
-rows, positions = probes.absolute_position_data(table)
-train, test = next(probes.k_folds(len(rows)))
-errors = {}
-for penalty in (0.0, 0.01):
-    w, b = probes.linear_regression(rows[train], positions[train], penalty)
-    off = np.abs(np.round(rows @ w + b) - positions)
-    errors[penalty] = off[train].mean(), off[test].mean()
-    print(
-        f"penalty {penalty}: {errors[penalty][0]:.0f} off on the rows it has seen, {errors[penalty][1]:.0f} on others"
-    )
-assert errors[0.0][0] < errors[0.01][0] and errors[0.0][1] > errors[0.01][1]
-if model.is_minilm:
-    assert [round(float(error)) for pair in errors.values() for error in pair] == [3, 53, 11, 12]
-
-# %% [markdown]
 # ## Exercises
 #
 # 1. Is row `p + 1` or `p - 1` always the row most similar to row `p`? Count for how many of the 512 positions it is.
 # 2. "Dog bites man" and "man bites dog" have the same tokens. Take the mean over the tokens of the word rows, and of
 #    the sums `word + position`. Can one of the two means tell the sentences apart?
-# 3. What does the absolute probe find in a table whose rows are shuffled, so that row `p` belongs to another position?
 
 # %% [markdown]
 # ## Answers
@@ -304,18 +237,3 @@ print(f"means of {name}: {apart:.4f} apart")
 assert apart > 1e-5
 if model.is_minilm:
     assert round(float(apart), 3) == 0.006
-
-# %% [markdown]
-# 3. Nothing: it is as far off as the constant answer. So what the probe found before was in the order of the rows. The
-#    penalty matters here too. Without one the probe still learns its rows by heart, and its answers for the others are
-#    worse than a constant: 536 positions off for the shuffle below in all-MiniLM-L6-v2.
-
-# %%
-shuffled = table[np.random.default_rng(1).permutation(len(table))]
-lost, by_heart = (probes.absolute_position_error(shuffled, penalty=penalty) for penalty in (None, 0.0))
-print(f"absolute, of a shuffled table: {lost:.0f} positions off (the constant answer: {constant:.0f}); ", end="")
-print(f"without a penalty {by_heart:.0f}")
-assert 0.95 * constant < lost < 1.1 * constant
-assert by_heart > lost
-if model.is_minilm:
-    assert 500 < by_heart < 570

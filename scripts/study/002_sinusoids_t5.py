@@ -1,27 +1,22 @@
 # %% [markdown]
-# # Sinusoidal positions, and what T5 has instead
+# # Sinusoidal positions
 #
 # A word row does not say where its token stands, so a model needs a second source for the order. BERT and GPT-2
 # learn a table of positions. The first Transformer *computed* one, from sines and cosines of falling frequency
 # (Vaswani et al. 2017). Such a table needs no training, and it has a row for every position, however large.
 #
-# T5 is often said to use these sinusoids. It does not. Its input layer adds nothing to the words, and inside attention
-# it adds a *learned bias* that depends on the distance between two tokens. Steps 1 to 3 look at T5, the other steps at
-# the sinusoids.
+# T5 is often said to use these sinusoids. It does not: its input layer adds nothing to the words. Steps 1 to 3 show it;
+# what T5 has instead is in attention, and so in a page after that, `t5_relative_bias.py`. The other steps look at the
+# sinusoids.
 #
-# * Wang and Chen 2020, *What Do Position Embeddings Learn? An Empirical Study of Pre-Trained Language Model
-#   Positional Encoding* ([arXiv:2010.04903](https://arxiv.org/abs/2010.04903))
 # * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762))
-# * Raffel et al. 2019, T5 ([arXiv:1910.10683](https://arxiv.org/abs/1910.10683)), section 2.1: the relative bias
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
-import probes
 import study
 
 from minibert import sinusoidal_positions
-from minibert.equations.attention_positions import relative_buckets
 from minibert.equations.similarity import cosine_similarity
 from minibert.show import plot
 
@@ -52,53 +47,21 @@ assert layer.max_length is None
 assert len(layer(np.zeros((1, 600), np.int64))[0]) == 600, "600 tokens are more than 512, and no trouble"
 
 # %% [markdown]
-# ## Step 3: no positions in the input layer, a bias in attention
+# ## Step 3: no positions in the input layer
 #
 # The input layer is one table, the words. So two equal tokens enter the first block as equal rows, wherever they
 # stand:
 #
 #     y[i] = shared[ids[i]]
 #
-# The order comes in later. In each head, attention gives a score to every pair of a query (the token that is computed)
-# and a key (a token that it may use). T5 adds a learned number to that score. The number depends only on how far the
-# key is from the query, and on which side. The table of these numbers is `relative_attention_bias`, in block 0 of the
-# tree below; all other blocks use the same bias.
-#
-# The distances share the 32 rows of the table, the buckets. In the encoder half of them are for keys before the query
-# (and the query itself), half for keys after it. Near distances have a bucket each; farther ones share a bucket, in
-# ever wider ranges; all distances from 91 on share the last one. Bucket 16 is never used: it would be a key after the
-# query at distance 0. (T5's decoder looks back only. There all 32 buckets are for keys before the query, and the last
-# one begins at distance 113.)
-#
-# The stripes of the picture are the buckets. Without a trained T5 their numbers are random: no head has learned them.
+# The order comes in later, inside attention.
 
 # %%
-tree = study.with_relative_bias(layer)
-print(tree)
+print(layer)
 assert list(layer.modules) == ["encoder.embed_tokens"]
-assert "(relative_attention_bias): Embedding(" in tree
 assert np.array_equal(layer(ids), layer.shared.weight[ids])
 twice = np.repeat(ids[:, :1], 2, axis=1)
 assert np.array_equal(layer(twice)[0, 0], layer(twice)[0, 1]), "the row says nothing about its place"
-
-bias = layer.attention_position.relative_bias(160, 160)
-print("relative bias", bias.shape, "(heads, query, key)")
-study.show(
-    plot.relative_bias(bias),
-    "t5-bias",
-    of=f"relative bias of {model.name}",
-    alt="a line of colours for each head: the bias by the distance from query to key, a stripe for each bucket",
-)
-assert np.array_equal(bias[:, :-1, :-1], bias[:, 1:, 1:]), "one step further for both changes nothing"
-if (config.relative_attention_num_buckets, config.relative_attention_max_distance) == (32, 128):
-    assert np.ptp(bias[:, 0, 91:], axis=1).max() == 0.0, "keys 91 and more after the query share one row"
-    assert np.any(bias[:, 0, 90] != bias[:, 0, 91])
-
-distances = np.arange(-400, 401)  # key - query
-encoder, decoder = relative_buckets(distances), relative_buckets(distances, bidirectional=False)
-assert sorted(set(range(32)) - set(encoder.tolist())) == [16] and sorted(set(decoder.tolist())) == list(range(32))
-assert distances[encoder == 31].min() == 91 and distances[encoder == 15].max() == -91
-assert distances[decoder == 31].max() == -113
 
 # %% [markdown]
 # ## Step 4: a generator of sinusoids
@@ -220,31 +183,12 @@ print(f"it rises at {np.count_nonzero(np.diff(curve) > 0)} of {max_len - 1} step
 assert d_model != 512 or max_len != 300 or np.count_nonzero(np.diff(curve) > 0) == 104
 
 # %% [markdown]
-# ## Beyond the pictures: what can be read from a row?
-#
-# The two probes of Wang and Chen, explained in `000_bert_positions.py`, on 512 rows. A linear function reads every
-# position without a single error, in each of ten shuffles. A slow wave is nearly a straight line over 512 positions, so
-# this is no surprise. Which of two rows comes first is wrong for 5.9 % of the pairs, at width 512 and at width 768, the
-# means of ten shuffles here. The learned rows of all-MiniLM-L6-v2 do as well, with 5.7 %; those of bert-base-uncased
-# less well, with 12.4 %, measured in the same way.
-
-# %%
-table = sinusoidal_positions(512, d_model)
-absolute, relative = probes.absolute_position_error(table), probes.relative_position_error(table)
-print(f"sinusoids, 512 x {d_model}, one shuffle")
-print(f"absolute: {absolute:.2f} positions off; relative: wrong for {relative:.1%} of the pairs")
-assert absolute < 0.1
-assert relative < 0.12
-
-# %% [markdown]
 # ## Exercises
 #
 # 1. The rows of positions 10 and 13 are known. Is there a matrix that turns the row of *any* position `p` into the
 #    row of `p + 3`? Try it with the two columns of one wave.
 # 2. Marian and Pegasus keep all sines in the left half and all cosines in the right half. Does the similarity of two
 #    positions change?
-# 3. How many buckets would T5's encoder need so that every distance from -127 to 127 has one of its own? (Its largest
-#    distance stays 128.)
 
 # %% [markdown]
 # ## Answers
@@ -267,28 +211,3 @@ assert np.allclose(pairs[:-3] @ turn.T, pairs[3:], rtol=0, atol=1e-6)
 halves = sinusoidal_positions(max_len, d_model, layout="halves")
 assert np.array_equal(halves, np.concatenate([sin_pos_encoding[:, 0::2], sin_pos_encoding[:, 1::2]], axis=1))
 assert np.allclose(cosine_similarity(halves), similarity, rtol=0, atol=1e-12)
-
-# %% [markdown]
-# 3. There are 255 such distances, and 278 buckets are the fewest. Half of the buckets, 139, are for each side. Half of
-#    these, 69, are for the distances 0 to 68. Then the ranges grow, but from 69 to 127 they are still narrower than one
-#    distance. With 512 buckets the near ones alone would reach to 127, and no distance would be left for the ranges
-#    that grow: that is an error here. With T5's 32 buckets the 255 distances have 31 numbers.
-
-# %%
-near = np.arange(-127, 128)
-
-
-def numbers(buckets: int) -> int:
-    return len(set(relative_buckets(near, buckets=buckets, max_distance=128).tolist()))
-
-
-assert numbers(278) == len(near) == 255
-assert max(numbers(fewer) for fewer in range(4, 278)) < 255
-try:
-    numbers(512)
-except ValueError as error:
-    print(error)
-else:
-    raise AssertionError("512 buckets and a largest distance of 128 must be refused")
-print(f"with 32 buckets these 255 distances have {numbers(32)} numbers")
-assert numbers(32) == 31

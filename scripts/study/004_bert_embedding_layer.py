@@ -10,7 +10,7 @@
 # | position | at which place of the sequence does it stand? | 512 | yes |
 #
 # One often reads that BERT's token types and positions are fixed. They are not: all three tables were learned, as
-# step 9 shows. (The sinusoids of the first Transformer are fixed: `002_sinusoids_t5.py`.)
+# `learned_tables.py` shows. (The sinusoids of the first Transformer are fixed: `002_sinusoids_t5.py`.)
 #
 # What a cell prints is of the model that you named. What is written in the cell as `bert_base_uncased` is what the
 # reference prints for bert-base-uncased; the two are compared when the model is that one.
@@ -19,8 +19,7 @@
 import numpy as np
 import study
 
-from minibert.equations.gradients import bert_input_gradient
-from minibert.equations.input_layer import bert_input, sinusoidal_positions
+from minibert.equations.input_layer import bert_input
 from minibert.show import plot
 
 # %% [markdown]
@@ -176,6 +175,12 @@ whole = layer(input_ids)
 print(f"by hand and by the layer: at most {np.abs(output - whole).max():.1e} apart")
 assert np.abs(output - whole).max() < 1e-5
 assert np.array_equal(layer.LayerNorm((word + token_type) + position), whole)
+tables = [
+    layer[f"embeddings.{name}"].weight for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")
+]
+norm = layer.LayerNorm
+formula = bert_input(input_ids, np.zeros_like(input_ids), *tables, norm.weight, norm.bias, norm.eps)
+assert np.array_equal(formula, whole)
 study.print_rows(
     model,
     output,
@@ -222,68 +227,6 @@ study.show(ax, "sum", of=model.name, alt="lines: the rows that are added for one
 # %% [markdown]
 # So all that BERT does for its first representation is: look up, add, normalise. (Both sides of this comparison are
 # minibert's. `minibert verify` and the printed numbers of the reference show that they are BERT's too.)
-
-# %% [markdown]
-# ## Step 9: all three tables are learned
-#
-# Two things show it.
-#
-# **The reference holds all three tables as parameters**, so training changes them. In transformers: `[name for name,
-# _ in BertModel(config).embeddings.named_parameters()]` gives `word_embeddings.weight`, `position_embeddings.weight`,
-# `token_type_embeddings.weight` and LayerNorm's two. (This project's tests run that line.) A fixed table would be a
-# buffer, as `position_ids` is.
-#
-# **The stored rows are no formula's values.** If the positions were sinusoids, row `p` of the file would be the
-# sinusoid of `p`, or a multiple of it: a cosine of 1 or -1. It is near 0 for every position, in both usual orders of
-# the columns. All sinusoids also have one and the same length, `sqrt(dim / 2)`, and these rows have many.
-
-# %%
-table = layer.position_embeddings.weight
-for layout in ("interleaved", "halves"):
-    waves = sinusoidal_positions(*table.shape, layout=layout)
-    cosines = np.sum(table * waves, axis=1) / np.linalg.norm(table, axis=1) / np.linalg.norm(waves, axis=1)
-    print(f"{model.name}, cosine of each position row and its sinusoid ({layout}): ", end="")
-    print(f"from {cosines.min():+.2f} to {cosines.max():+.2f}")
-    assert np.abs(cosines).max() < 0.25
-    assert np.ptp(np.linalg.norm(waves, axis=1)) < 1e-5
-lengths = np.linalg.norm(table, axis=1)
-print(f"lengths of the position rows: from {lengths.min():.2f} to {lengths.max():.2f}")
-assert lengths.max() > 1.5 * lengths.min()
-types = layer.token_type_embeddings.weight
-assert np.any(types[0] != types[1]), "and the two types are two rows, not one"
-
-# %% [markdown]
-# ## Step 10: how a row moves in training
-#
-# A gradient says how the loss would change if a number changed a little. It alone does not show that a table is
-# learned: a loss changes with fixed sinusoids too. But where a table *is* a parameter, the gradient is what moves it.
-# On its way back through LayerNorm and the sum it reaches every addend alike:
-#
-#     x = word + token_type + position:   dL/d word = dL/d token_type = dL/d position = dL/dx
-#
-# So through this layer three rows move for each token: the row of its word, of its type and of its position. All other
-# rows get a gradient of zero, and the padding row does too, wherever it was looked up.
-#
-# That is not yet the gradient of a whole model. BERT predicts hidden words with the same word table: it compares its
-# last vectors with every row. Through that second use every word row gets a gradient, those of words that the text does
-# not have, and that of `[PAD]`. `learning.py` computes it. (This project's tests show it with the reference's
-# `BertForMaskedLM` and `GPT2LMHeadModel`.) Positions and types are used in this layer only.
-
-# %%
-tables = [
-    layer[f"embeddings.{name}"].weight for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")
-]
-types, norm = np.zeros_like(input_ids), layer.LayerNorm
-assert np.array_equal(bert_input(input_ids, types, *tables, norm.weight, norm.bias, norm.eps), whole)
-
-loss_gradient = np.random.default_rng(0).standard_normal(whole.shape, np.float32)
-gradients = bert_input_gradient(loss_gradient, input_ids, types, *tables, norm.weight, norm.eps, padding_idx=0)
-for name in ("word", "token_type", "position"):
-    moved = np.flatnonzero(np.any(getattr(gradients, name) != 0, axis=-1))
-    print(f"{name:10} rows that this phrase moves through this layer: {moved.tolist()}")
-assert set(np.flatnonzero(np.any(gradients.word != 0, axis=-1))) == set(input_ids[0].tolist())
-assert np.any(gradients.token_type[0]) and not np.any(gradients.token_type[1])
-assert np.all(np.any(gradients.position[:seq] != 0, axis=-1)) and not np.any(gradients.position[seq:])
 
 # %% [markdown]
 # ## Exercises

@@ -1,12 +1,11 @@
 # %% [markdown]
-# # Blocks
+# # BERT's blocks
 #
 # A block of BERT is attention and a feed-forward, each added to the vector that came in and followed by LayerNorm. This
 # file computes one block, then all of them, and looks at what they are good for: the same word in two sentences gets
-# two vectors, and sentences that mean the same come near each other. The last steps read GPT-2's blocks line by line.
+# two vectors, and sentences that mean the same come near each other.
 #
 # * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
-# * Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*: GPT-2.
 
 # %%
 from pathlib import Path
@@ -16,17 +15,7 @@ import study
 from safetensors import safe_open
 
 import minibert
-from minibert.equations.blocks import (
-    additive_mask,
-    bert_encoder,
-    feed_forward,
-    gelu,
-    gelu_tanh,
-    gpt2_blocks,
-    post_norm_block,
-    pre_norm_block,
-    self_attention,
-)
+from minibert.equations.blocks import bert_encoder, feed_forward, gelu, post_norm_block, self_attention
 from minibert.equations.input_layer import layer_norm
 from minibert.equations.similarity import cosine_similarity
 from minibert.show import plot
@@ -186,79 +175,10 @@ if model.is_minilm:
     assert abs(cat @ mouse - 0.985) <= 5e-4 + 1e-6
 
 # %% [markdown]
-# ## Step 7: GPT-2's blocks, and how their weights are stored
-#
-# The same parts in another order. First the file: GPT-2 stores each weight as (in, out), so a map is `x @ weight` and
-# not `x @ weight^T`; and query, key and value are the three thirds of one matrix.
-
-# %%
-gpt2, ids = study.gpt2_encoder()
-found = gpt2.trace([ids])
-x = found["hidden_states.0"]
-normed = found["h.0.ln_1"]
-stored = gpt2["h.0.attn.c_attn"]
-dim = gpt2.dim
-print(f"{len(ids)} tokens, {len(gpt2.stack.blocks)} blocks; c_attn holds {stored.weight.shape}, (in, 3 * out)")
-assert stored.weight.shape == (dim, 3 * dim)
-mapped = found["h.0.attn.c_attn"]
-assert np.abs(normed @ stored.weight + stored.bias - mapped).max() < CLOSE * np.abs(mapped).max()
-
-# %% [markdown]
-# ## Step 8: line by line, what differs from BERT's block
-#
-#     BERT     x = LayerNorm(x + attention(x))        x = LayerNorm(x + feed_forward(x))
-#     GPT-2    x = x + attention(LayerNorm(x))        x = x + feed_forward(LayerNorm(x))
-#
-# LayerNorm stands before the two parts, and x itself is never normalised: from the first block to the last it is a sum.
-# No token sees those after it. gelu is computed by tanh, up to 5e-4 from the exact one.
-
-# %%
-block, heads = plain_block(gpt2.stack.blocks[0]), gpt2.stack.heads
-eps = gpt2.config.layer_norm_epsilon
-mask = additive_mask(np.tri(len(ids), dtype=bool))
-x = x + self_attention(layer_norm(x, *block.norm_1, eps), block, heads, mask)
-size = np.abs(found["h.0.mlp.sum"]).max()
-assert np.abs(x - found["h.0.attn.sum"]).max() < CLOSE * size
-x = x + feed_forward(layer_norm(x, *block.norm_2, eps), block.up, block.down, gelu_tanh)
-off = np.abs(x - found["h.0.mlp.sum"]).max()
-print(f"block 0 by hand: at most {off:.0e} from the model's, of numbers up to {size:.2g}")
-assert off < CLOSE * size
-assert np.all(np.triu(found["attentions.0"], 1) == 0), "a later token gets no weight"
-numbers = np.linspace(-6, 6, 2001)
-assert 3e-4 < np.abs(gelu(numbers) - gelu_tanh(numbers)).max() < 5e-4
-
-# %% [markdown]
-# Because no token sees those after it, the vectors of a text's beginning do not change when the text goes on. So
-# GPT-2 can write word by word and keep what it has computed. In BERT a new word changes all vectors.
-
-# %%
-begun = gpt2([ids[:-1]])[0]
-assert np.abs(begun - gpt2([ids])[0, :-1]).max() < CLOSE * np.abs(begun).max()
-shorter, longer = (encoder(**encoder.tokenize(text))[0, 2] for text in ("The bank closed.", "The bank closed today."))
-assert np.abs(longer - shorter).max() > 1000 * CLOSE
-
-# %% [markdown]
-# ## Step 9: the last norm, and the next token
-#
-# After the last block comes one more LayerNorm, `ln_f`. Each row is then compared with every word row: that gives the
-# logits, one number for each token that might come next. The word table is used twice, at the entrance and here.
-#
-#     logits = LayerNorm(x) @ wte^T
-
-# %%
-plain = [plain_block(block) for block in gpt2.stack.blocks]
-norm = gpt2["ln_f"]
-last = gpt2_blocks(found["hidden_states.0"], np.ones((1, len(ids))), plain, (norm.weight, norm.bias), heads, eps)
-assert np.abs(last - gpt2([ids])).max() < CLOSE * np.abs(last).max()
-logits = last[0] @ gpt2.embeddings.wte.weight.T
-print(f"logits {logits.shape}: the largest of the last token is that of id {logits[-1].argmax()}")
-assert logits.shape == (len(ids), gpt2.config.vocab_size)
-
-# %% [markdown]
 # ## Exercises
 #
 # 1. Which part of a block has more weights, attention or the feed-forward?
-# 2. If both parts of a block added nothing, would BERT's block change x? Would GPT-2's?
+# 2. If both parts of a block added nothing, would it change x?
 
 # %% [markdown]
 # ## Answers
@@ -270,7 +190,7 @@ sizes = [sum(part.weight.size for part in parts) for parts in (blocks[0][:4], (b
 assert sizes[0] == 4 * encoder.dim**2 and sizes[1] == 2 * len(blocks[0].up.bias) * encoder.dim
 
 # %% [markdown]
-# 2. BERT's would: LayerNorm is applied to the sum, and the sum is then x. GPT-2's would not: the sum is x.
+# 2. Yes: LayerNorm is applied to the sum, and the sum is then x.
 
 # %%
 x = traces[0]["hidden_states.0"]
@@ -278,4 +198,3 @@ silent = blocks[0].output._replace(weight=0 * blocks[0].output.weight, bias=0 * 
 no_down = blocks[0].down._replace(weight=0 * blocks[0].down.weight, bias=0 * blocks[0].down.bias)
 nothing = blocks[0]._replace(output=silent, down=no_down)
 assert np.abs(post_norm_block(x, nothing, encoder.stack.heads) - x).max() > 0.01
-assert np.array_equal(pre_norm_block(x, nothing, encoder.stack.heads), x)

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # What does a head do?
+# # What a head does
 #
 # A picture of attention weights shows where a head looks. It does not show whether that matters. To know what a part of
 # a model does, take it away, or put other values in its place, and look at what comes out. Here heads, blocks and

@@ -1,10 +1,10 @@
 # %% [markdown]
-# # A model without blocks, made of one with blocks
+# # A static model
 #
-# A static model is an input layer and nothing else: each token has one row, and a text's vector is the mean of its
-# tokens' rows. `minibert distill` makes one of any encoder, in three steps: each token goes through the encoder by
-# itself; principal components are taken; rare tokens get more weight. This file takes the three steps one by one, and
-# asks of each what it is good for, and what is lost.
+# A static model has no blocks: it is an input layer and nothing else. Each token has one row, and a text's vector is
+# the mean of its tokens' rows. `minibert distill` makes one of any encoder, in three steps: each token goes through the
+# encoder by itself; principal components are taken; rare tokens get more weight. This file takes the three steps one by
+# one, and asks of each what it is good for, and what is lost.
 #
 # * Tulkens, van Dongen 2024, *Model2Vec* ([github.com/MinishLab/model2vec](https://github.com/MinishLab/model2vec)).
 # * Arora, Liang, Ma 2017, *A Simple but Tough-to-Beat Baseline for Sentence Embeddings* (ICLR): the weights.

@@ -12,13 +12,20 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from copy import deepcopy
 from html import escape
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SHARED = ("study", "probes", "training")  # what the study files import
-STUDIES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in (*SHARED, "notebooks"))
+README = (HERE / "README.md").read_text("utf-8")
+ORDER, PLACE = (
+    "Read in this order",
+    r"\| \d+ \| \[(.+)\]\((\w+)\.py\) \|.*",
+)  # a row of its table, which says it for all
+TITLES = {row[2]: row[1] for line in README.splitlines() if (row := re.match(PLACE, line))}
+STUDIES = list(TITLES)
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -43,13 +50,44 @@ def executed(name: str, folder: Path) -> Any:
     return notebook
 
 
-def page(notebook: Any, name: str) -> str:
+def with_neighbours(notebook: Any, name: str, suffix: str) -> Any:
+    """Give a copy of a notebook with links to its neighbours in the one order, under its title and at its end."""
+    from nbformat.v4 import new_markdown_cell
+
+    place, links = STUDIES.index(name), [f"[{ORDER.lower()}](index.html)"]
+    if place:
+        links.insert(0, f"before: {linked(STUDIES[place - 1], suffix)}")
+    if place + 1 < len(STUDIES):
+        links.append(f"next: {linked(STUDIES[place + 1], suffix)}")
+    copy, text = deepcopy(notebook), " · ".join(links)
+    copy.cells[1:] = [
+        new_markdown_cell(text, id="first-links"),
+        *copy.cells[1:],
+        new_markdown_cell(text, id="last-links"),
+    ]
+    return copy
+
+
+def linked(name: str, suffix: str) -> str:
+    return f"[{TITLES[name]}]({name}{suffix})"
+
+
+def index() -> str:
+    """The page of all pages: README's table, whose links lead to the pages beside it."""
+    from nbformat.v4 import new_markdown_cell, new_notebook
+
+    rows = "\n".join(line for line in README.splitlines() if re.match(PLACE, line))
+    text = f"# {ORDER}\n\n| | page | what it looks at |\n|---|---|---|\n" + re.sub(r"\((\w+)\.py\)", r"(\1.html)", rows)
+    return page(new_notebook(cells=[new_markdown_cell(text)]), ORDER)
+
+
+def page(notebook: Any, title: str) -> str:
     """One HTML page that needs no network: styles and pictures lie in it, and no script does."""
     from nbconvert import HTMLExporter
 
     # these three would be loaded from elsewhere; no study file has what they draw
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
-    html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": name}})
+    html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
     return described(notebook, re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL))
 
 
@@ -111,9 +149,12 @@ def main() -> None:
 
     for name in arguments.names or STUDIES:
         notebook = executed(name, folder)
-        nbformat.write(notebook, folder / f"{name}.ipynb")
-        (folder / f"{name}.html").write_text(page(notebook, name), encoding="utf-8")
+        nbformat.write(with_neighbours(notebook, name, ".ipynb"), folder / f"{name}.ipynb")
+        html = page(with_neighbours(notebook, name, ".html"), TITLES[name])
+        (folder / f"{name}.html").write_text(html, encoding="utf-8")
         print(folder / f"{name}.html", flush=True)
+    (folder / "index.html").write_text(index(), encoding="utf-8")
+    print(folder / "index.html")
     print("Open these in a browser. Beside each lies the notebook to change and run again: the same name, .ipynb.")
 
 

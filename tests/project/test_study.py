@@ -27,7 +27,7 @@ STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 FILES = {
     "000_bert_positions": {"rows", "similarity"},
     "001_gpt2_positions": {"similarity"},
-    "002_sinusoids_t5": {"t5-bias", "rows", "table", "similarity", "similarity-by-distance"},
+    "002_sinusoids_t5": {"rows", "table", "similarity", "similarity-by-distance"},
     "003_bert_step_by_step": {"sum"},
     "004_bert_embedding_layer": {"sum"},
     "005_attention": {"head", "heads"},
@@ -36,7 +36,11 @@ FILES = {
     "008_what_does_a_head_do": {"lost"},
     "009_static_models": {"cosines"},
     "common_mistakes": {"errors"},
+    "gpt2_blocks": set(),
+    "learned_tables": set(),
     "learning": {"loss", "found"},
+    "position_probes": set(),
+    "t5_relative_bias": {"t5-bias"},
 }
 # matplotlib 3.9 calls pyparsing by names that version 3.3 deprecates, which is theirs to settle
 PYPARSING = ("matplotlib._fontconfig_pattern", "matplotlib._mathtext", "pyparsing.core", "pyparsing.util")
@@ -68,13 +72,20 @@ def run(name: str, folder: Path, *arguments: str, fails: str = "", **environment
 def check_pictures(name: str, output: Path, printed: str) -> None:
     import matplotlib.image as mpimg
 
-    pictures = {path.stem.removeprefix(f"{name}-"): path for path in output.iterdir()}
+    pictures = {path.stem.removeprefix(f"{name}-"): path for path in output.glob(f"{name}-*")}
     assert set(pictures) == FILES[name]
     assert set(re.findall(r"^picture: (.+)$", printed, re.MULTILINE)) == {str(path) for path in pictures.values()}
     for path in pictures.values():
         drawn = mpimg.imread(path)
         assert min(drawn.shape[:2]) > 200
         assert len(np.unique(drawn.reshape(-1, drawn.shape[-1]), axis=0)) > 20, f"{path.name} shows next to nothing"
+
+
+def test_each_page_has_its_place_and_its_title_in_the_one_order() -> None:
+    """README's table is read by notebooks.py: a row of another form would take its page out of the build."""
+    table = re.findall(r"^\| (\d+) \| \[(.+)\]\((\w+)\.py\)", (STUDY / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert [int(number) for number, _, _ in table] == list(range(1, len(FILES) + 1))
+    assert {name: title for _, title, name in table} == {name: cells(name)[0][1].splitlines()[0][4:] for name in FILES}
 
 
 def test_every_file_is_run() -> None:
@@ -90,6 +101,8 @@ SAID = {
         "positions 5 apart: 0.66 before position 128, 0.66 after it, 0.70 across\n",
         "rows 0 and 1: 0.28; rows 126 and 127: 0.44, 127 and 128: 0.55\n",
         "a neighbour is the most similar row for 511 of 512 positions\n",
+    ),
+    "position_probes": (
         "penalty 0.0: 3 off on the rows it has seen, 53 on others\n",
         "without a penalty 536\n",
     ),
@@ -106,8 +119,8 @@ SAID = {
         "input layer 0.734, 0.593; whole encoder 0.177, 0.678\n",
         "input layer 0.950, 0.808; whole encoder 0.800, 0.738\n",
         "who does what: 0.985\n",
-        "GPT-2: gpt2-words, a small GPT-2 trained on words;",
     ),
+    "gpt2_blocks": ("GPT-2: gpt2-words, a small GPT-2 trained on words;",),
     "001_gpt2_positions": ("model: gpt2-words, a small GPT-2 trained on words;",),
     "007_training": (
         "21,705 words, 19,534 to learn and 2,171 to test: ",
@@ -136,8 +149,8 @@ SAID = {
 def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_path: Path) -> None:
     printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
     assert [said for said in SAID.get(name, ()) if said not in printed] == []
-    assert ("UNTRAINED" in printed) == (name == "002_sinusoids_t5")
-    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "learning")
+    assert ("UNTRAINED" in printed) == (name in ("002_sinusoids_t5", "t5_relative_bias"))
+    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "t5_relative_bias", "learning")
     assert (f"model: {'/'.join(minilm.parts[-2:])}\n" in printed) != (name in of_another)
 
 
@@ -162,12 +175,13 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
     for said in (
         "length of position row 0: 2.02, median of all position rows: 0.41\n",
         "positions   1 apart: mean similarity +0.64\n",
-        "penalty 0.01: 10 off on the rows it has seen, 26 on others\n",
         "positions 5 apart: 0.61 before position 128, 0.40 after it, 0.27 across\n",
         "rows 0 and 1: 0.04;",
         "a neighbour is the most similar row for 473 of 512 positions\n",
     ):
         assert said in printed
+    probed = run("position_probes", tmp_path, MINIBERT_BERT=str(folder))
+    assert "penalty 0.01: 10 off on the rows it has seen, 26 on others\n" in probed
 
 
 @pytest.mark.slow
@@ -208,12 +222,12 @@ def test_a_given_gpt2_s_blocks_are_read(minilm: Path, tmp_path: Path) -> None:
     import encoders  # here, since all other studies stand without the blocks
 
     folder = write_byte_level(encoders.write(tmp_path / "my-gpt2", "gpt2", vocab_size=261))
-    printed = run("006_blocks", tmp_path, MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(folder))
+    printed = run("gpt2_blocks", tmp_path, MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(folder))
     assert f"GPT-2: {folder}\n" in printed and "UNTRAINED" not in printed and "c_attn holds (16, 48)" in printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["001_gpt2_positions", "006_blocks"])
+@pytest.mark.parametrize("name", ["001_gpt2_positions", "gpt2_blocks"])
 def test_a_small_gpt2_that_was_trained_again_is_looked_at(name: str, minilm: Path, tmp_path: Path) -> None:
     """Its tokens are letters, wherever it stands: it has no room for a sentence."""
     own = shutil.copytree(STUDY / "gpt2-words", tmp_path / "own")
@@ -230,10 +244,13 @@ def write_t5(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_given_t5_is_looked_at_with_its_tokenizer(tmp_path: Path) -> None:
     folder = write_t5(tmp_path / "my-t5")
-    printed = run("002_sinusoids_t5", tmp_path, "--model", str(folder))
-    assert "model: my-t5\n" in printed and "UNTRAINED" not in printed
-    for said in ("('the', ", "(relative_attention_bias): Embedding(32, 2)\n", "relative bias (2, 160, 160)"):
-        assert said in printed
+    for name, said in (
+        ("002_sinusoids_t5", ("('the', ",)),
+        ("t5_relative_bias", ("(relative_attention_bias): Embedding(32, 2)\n", "relative bias (2, 160, 160)")),
+    ):
+        printed = run(name, tmp_path, "--model", str(folder))
+        assert "model: my-t5\n" in printed and "UNTRAINED" not in printed
+        assert [each for each in said if each not in printed] == []
 
 
 def test_another_family_where_a_bert_is_needed_is_said(tmp_path: Path) -> None:

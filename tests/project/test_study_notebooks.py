@@ -53,8 +53,10 @@ def built(what: str, folder: Path, **environment: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one study file that needs no model, built."""
     folder = tmp_path_factory.mktemp("built")
-    first, last = built("learning", folder).splitlines()
-    assert first == str(folder / "learning.html") and last.startswith("Open these in a browser.")
+    *pages, last = built("learning", folder).splitlines()
+    assert pages == [str(folder / name) for name in ("learning.html", "index.html")] and last.startswith(
+        "Open these in a browser."
+    )
     return folder
 
 
@@ -79,6 +81,20 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     assert styles and "@import" not in styles
     assert all(address.startswith("data:") for address in re.findall(r"url\(['\"]?([^)'\"]+)", styles))
     assert "90 steps" in html
+
+
+def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder: Path) -> None:
+    """Links of a notebook lead to notebooks, those of a page to pages; the order's page has every page."""
+    html, order = ((folder / name).read_text("utf-8") for name in ("learning.html", "index.html"))
+    assert "<title>How the tables are learned</title>" in html
+    cells = json.loads((folder / "learning.ipynb").read_text("utf-8"))["cells"]
+    for suffix, found in (("html", html), ("ipynb", "".join("".join(cell["source"]) for cell in cells))):
+        for name in (f"gpt2_blocks.{suffix}", f"learned_tables.{suffix}", "index.html"):
+            assert found.count(f'"{name}"' if suffix == "html" else f"({name})") == 2, name
+    assert re.findall(r'href="(\w+)\.html"', order)[0] == "003_bert_step_by_step"
+    assert set(re.findall(r'href="(\w+)\.html"', order)) == {path.stem for path in STUDY.glob("*.py")} - {
+        "study", "probes", "training", "notebooks"
+    }  # fmt: skip
 
 
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:

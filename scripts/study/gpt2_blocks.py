@@ -1,0 +1,124 @@
+# %% [markdown]
+# # GPT-2's blocks
+#
+# The same parts as in BERT's blocks (`006_blocks.py`), in another order, and with a mask: no token sees those after it.
+# This page reads a whole GPT-2 line by line, from the rows that enter its first block to the numbers that say which
+# token comes next.
+#
+# * Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*: GPT-2.
+
+# %%
+import numpy as np
+import study
+
+import minibert
+from minibert.equations.blocks import (
+    additive_mask,
+    feed_forward,
+    gelu,
+    gelu_tanh,
+    gpt2_blocks,
+    pre_norm_block,
+    self_attention,
+    softmax,
+)
+from minibert.equations.input_layer import layer_norm
+from minibert.show.text.blocks import plain_block
+
+# two right programs differ in the last bits of a matrix product; measured here, with two kernels of BLAS: 2e-6
+CLOSE = 2e-5
+
+# %% [markdown]
+# ## Step 1: how the weights are stored
+#
+# GPT-2 stores each weight as (in, out), so a map is `x @ weight` and
+# not `x @ weight^T`; and query, key and value are the three thirds of one matrix.
+
+# %%
+gpt2, ids = study.gpt2_encoder()
+found = gpt2.trace([ids])
+x = found["hidden_states.0"]
+normed = found["h.0.ln_1"]
+stored = gpt2["h.0.attn.c_attn"]
+dim = gpt2.dim
+print(f"{len(ids)} tokens, {len(gpt2.stack.blocks)} blocks; c_attn holds {stored.weight.shape}, (in, 3 * out)")
+assert stored.weight.shape == (dim, 3 * dim)
+mapped = found["h.0.attn.c_attn"]
+assert np.abs(normed @ stored.weight + stored.bias - mapped).max() < CLOSE * np.abs(mapped).max()
+
+# %% [markdown]
+# ## Step 2: line by line, what differs from BERT's block
+#
+#     BERT     x = LayerNorm(x + attention(x))        x = LayerNorm(x + feed_forward(x))
+#     GPT-2    x = x + attention(LayerNorm(x))        x = x + feed_forward(LayerNorm(x))
+#
+# LayerNorm stands before the two parts, and x itself is never normalised: from the first block to the last it is a sum.
+# No token sees those after it. gelu is computed by tanh, up to 5e-4 from the exact one.
+
+# %%
+block, heads = plain_block(gpt2.stack.blocks[0]), gpt2.stack.heads
+eps = gpt2.config.layer_norm_epsilon
+mask = additive_mask(np.tri(len(ids), dtype=bool))
+x = x + self_attention(layer_norm(x, *block.norm_1, eps), block, heads, mask)
+size = np.abs(found["h.0.mlp.sum"]).max()
+assert np.abs(x - found["h.0.attn.sum"]).max() < CLOSE * size
+x = x + feed_forward(layer_norm(x, *block.norm_2, eps), block.up, block.down, gelu_tanh)
+off = np.abs(x - found["h.0.mlp.sum"]).max()
+print(f"block 0 by hand: at most {off:.0e} from the model's, of numbers up to {size:.2g}")
+assert off < CLOSE * size
+assert np.all(np.triu(found["attentions.0"], 1) == 0), "a later token gets no weight"
+numbers = np.linspace(-6, 6, 2001)
+assert 3e-4 < np.abs(gelu(numbers) - gelu_tanh(numbers)).max() < 5e-4
+
+# %% [markdown]
+# ## Step 3: the beginning stays
+#
+# Because no token sees those after it, the vectors of a text's beginning do not change when the text goes on. So
+# GPT-2 can write word by word and keep what it has computed. In BERT a new word changes all vectors.
+
+# %%
+begun = gpt2([ids[:-1]])[0]
+assert np.abs(begun - gpt2([ids])[0, :-1]).max() < CLOSE * np.abs(begun).max()
+bert = minibert.load_encoder(study.load("bert").source)
+shorter, longer = (bert(**bert.tokenize(text))[0, 2] for text in ("The bank closed.", "The bank closed today."))
+assert np.abs(longer - shorter).max() > 1000 * CLOSE
+
+# %% [markdown]
+# ## Step 4: the last norm, and the next token
+#
+# After the last block comes one more LayerNorm, `ln_f`. Each row is then compared with every word row: that gives the
+# logits, one number for each token that might come next. The word table is used twice, at the entrance and here.
+#
+#     logits = LayerNorm(x) @ wte^T
+
+# %%
+plain = [plain_block(block) for block in gpt2.stack.blocks]
+norm = gpt2["ln_f"]
+last = gpt2_blocks(found["hidden_states.0"], np.ones((1, len(ids))), plain, (norm.weight, norm.bias), heads, eps)
+assert np.abs(last - gpt2([ids])).max() < CLOSE * np.abs(last).max()
+logits = last[0] @ gpt2.embeddings.wte.weight.T
+print(f"logits {logits.shape}: the largest of the last token is that of id {logits[-1].argmax()}")
+assert logits.shape == (len(ids), gpt2.config.vocab_size)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. If both parts of a block added nothing, BERT's block would still normalise x. Would GPT-2's change it?
+# 2. Add a number to every logit of a token. What becomes of the probabilities?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. No: the sum is x.
+
+# %%
+x = found["hidden_states.0"]
+silent = block.output._replace(weight=0 * block.output.weight, bias=0 * block.output.bias)
+no_down = block.down._replace(weight=0 * block.down.weight, bias=0 * block.down.bias)
+assert np.array_equal(pre_norm_block(x, block._replace(output=silent, down=no_down), heads), x)
+
+# %% [markdown]
+# 2. Nothing: softmax divides by the sum, and the factor `exp(number)` stands above and below.
+
+# %%
+assert np.allclose(softmax(logits[-1:] + 3), softmax(logits[-1:].copy()), rtol=0, atol=1e-6)
