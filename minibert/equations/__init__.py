@@ -2,7 +2,7 @@
 
 Arrays come in, an array goes out. Nothing here knows a file, a config or a model's name.
 May import: NumPy and the standard library. `from minibert.equations import attention` gives any formula of the files
-named in `FILES`; `input_layer` is the one to read first.
+named in `FILES`. They stand in the order of reading, which README.md of this folder explains.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "blocks", "gated_blocks", "activations", "heads", "whole_models", "sentences", "similarity",
-    "static", "gradients", "training", "attention_positions", "disentangled", "rotary_scaling", "quantization",
+    "input_layer", "activations", "blocks", "heads", "whole_models", "gradients", "block_gradients", "training",
+    "rotary", "gated_blocks", "rotary_scaling", "attention_positions", "disentangled", "sentences", "similarity",
+    "static", "quantization",
 )  # fmt: skip
 
 

@@ -1,20 +1,110 @@
-"""Activations that few models have: those that most have stand in `blocks`.
+"""Activations: what a model applies to each number between two maps, so that they are more than one map.
 
-Any shape -> the same, number by number, in the dtype of x. Config words and torch's classes for them are in
-`families.parts.activations`.
+Any shape -> the same, number by number, in the dtype of x. Most models have one of the first eight, of which `gelu`
+(BERT), `gelu_tanh` (GPT-2) and `silu` (Llama) are the ones to read. Config words and torch's classes for them are in
+`families.parts.activations`; what each does to a gradient is in `block_gradients`.
+
+Source: Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact, by tanh and by the
+logistic function. The others name theirs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from .blocks import erf, gelu
 from .input_layer import Array
+
+Activation = Callable[[Array], Array]
 
 LAPLACE_MEAN, LAPLACE_SCALE = 0.707107, 0.282095  # about sqrt(1 / 2) and sqrt(1 / (4 pi)), in these digits
 CLIPPED = 10  # of `clipped_gelu`
+
+
+def erf(x: Array) -> Array:
+    """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
+
+    Any shape -> the same: one call of math.erf for each number, exact and slow.
+
+    >>> erf(np.array([0.0, 1.0, -6.0])).round(5)
+    array([ 0.    ,  0.8427, -1.    ])
+    """
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
+
+
+def gelu(x: Array) -> Array:
+    """Multiply x by the probability that a normal variable is below x: `y = x * (1 + erf(x / sqrt(2))) / 2`.
+
+    Any shape -> the same. What configs call "gelu"; the tanh form is another function, up to 5e-4 away.
+
+    >>> gelu(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.1587,  0.    ,  0.8413])
+    """
+    half = x.dtype.type(0.5)
+    return np.asarray(half * x * (1 + erf(x * np.sqrt(half))))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Give gelu's approximation by tanh: `y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2`.
+
+    Any shape -> the same. "gelu_new" of GPT-2, "gelu_pytorch_tanh" and "gelu_fast".
+
+    >>> gelu_tanh(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.1588,  0.    ,  0.8412])
+    """
+    half, factor, cubic = map(x.dtype.type, (0.5, math.sqrt(2 / math.pi), 0.044715))
+    return np.asarray(half * x * (1 + np.tanh(factor * (x + cubic * x * x * x))))
+
+
+def relu(x: Array) -> Array:
+    """Replace negative numbers by 0: `y = max(x, 0)`.
+
+    >>> relu(np.array([-1.0, 2.0]))
+    array([0., 2.])
+    """
+    return np.asarray(np.maximum(x, 0))
+
+
+def silu(x: Array) -> Array:
+    """Multiply x by the logistic function: `y = x / (1 + exp(-x))`; also called swish.
+
+    The exponent is limited to 88, since beyond it exp overflows in float32; there y is zero, or nearly.
+
+    >>> silu(np.array([0.0, 1.0])).round(4)
+    array([0.    , 0.7311])
+    """
+    return np.asarray(x / (1 + np.exp(np.minimum(-x, x.dtype.type(88)))))
+
+
+def quick_gelu(x: Array) -> Array:
+    """Give gelu's approximation by the logistic function: `y = x / (1 + exp(-1.702 x))`.
+
+    Any shape -> the same. Up to 2.1e-2 from gelu; CLIP's activation. The exponent is limited as in `silu`.
+
+    >>> quick_gelu(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([-0.1542,  0.    ,  0.8458])
+    """
+    return np.asarray(x / (1 + np.exp(np.minimum(x.dtype.type(-1.702) * x, x.dtype.type(88)))))
+
+
+def sigmoid(x: Array) -> Array:
+    """Give the logistic function, between 0 and 1: `y = 1 / (1 + exp(-x))`.
+
+    >>> sigmoid(np.array([-1.0, 0.0, 1.0])).round(4)
+    array([0.2689, 0.5   , 0.7311])
+    """
+    return np.asarray(1 / (1 + np.exp(np.minimum(-x, x.dtype.type(88)))))  # beyond 88 exp overflows in float32
+
+
+def tanh(x: Array) -> Array:
+    """Give the hyperbolic tangent, between -1 and 1: `y = (exp(x) - exp(-x)) / (exp(x) + exp(-x))`.
+
+    >>> tanh(np.array([0.0, 1.0])).round(4)
+    array([0.    , 0.7616])
+    """
+    return np.asarray(np.tanh(x))
 
 
 def leaky_relu(x: Array, slope: float = 0.01) -> Array:

@@ -1,4 +1,4 @@
-"""Some formulas of `blocks` for speed: the same numbers but for the last bits, in fewer passes over memory.
+"""Some formulas for speed: the same numbers but for the last bits, in fewer passes over memory.
 
 `Encoder` computes with these. To learn the formulas, skip this file; a test holds each equal to its twin.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import activations, blocks
-from .blocks import Activation
+from . import activations
+from .activations import Activation
 from .input_layer import Array
 
 # How many outputs a product has at least, where one that has fewer would take another way: see `steady_linear`
@@ -56,12 +56,12 @@ def softmax(x: Array, out: Array | None = None) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """As `blocks.gelu`; in float32 `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
+    """As `activations.gelu`; in float32 `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
 
     Of a large |y| that is a share, of a small one it is not: y is right to 0.04 % at x = -4, to 1 % at -7.
     """
     if x.dtype != np.float32:
-        return blocks.gelu(x)
+        return activations.gelu(x)
     size = np.minimum(np.abs(x), np.float32(FLAT))
     y = size * np.float32(LOG_TAIL[-1])
     for factor in LOG_TAIL[-2:0:-1]:  # Horner's rule
@@ -113,5 +113,5 @@ def by_distance(of_each: Array, keys: int) -> Array:
 
 def faster(activation: Activation) -> Activation:
     """The one of this file for a textbook's activation, if there is one."""
-    twins: dict[Activation, Activation] = {blocks.gelu: gelu, activations.clipped_gelu: clipped_gelu}
+    twins: dict[Activation, Activation] = {activations.gelu: gelu, activations.clipped_gelu: clipped_gelu}
     return twins.get(activation, activation)

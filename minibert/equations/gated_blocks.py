@@ -1,7 +1,7 @@
 """The block of Llama and its kin: what changed since BERT and GPT-2, each change one formula.
 
 Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there, the rotation (`rotate`) stands in
-`attention_positions`. Here follow key heads that several query heads share, and the gate. Mistral, Qwen and Gemma are
+`rotary`. Here follow key heads that several query heads share, and the gate. Mistral, Qwen and Gemma are
 made of the same parts; ModernBERT and NomicBERT have some of them.
 
 Sources
@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .attention_positions import rotate
-from .blocks import Activation, attention, join_heads, linear, rms_norm, silu, split_heads
+from .activations import Activation, silu
+from .blocks import attention, join_heads, linear, rms_norm, split_heads
 from .input_layer import Array
+from .rotary import rotate
 
 
 class Map(NamedTuple):

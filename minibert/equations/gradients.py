@@ -1,27 +1,23 @@
-"""The same equations backward: how a loss changes when a table, a weight or an input changes.
+"""The input layer backward (backpropagation): how a loss changes when a table, a weight or an input changes.
 
-Read it beside `input_layer.py`, then beside `blocks.py` and `heads.py`; the functions are in the same order, from the
-leaves to the root. Each takes `grad`, the gradient of the loss with respect to the formula's result (same shape as that
-result), and gives the gradients with respect to the formula's inputs. Nothing is recorded while computing forward: if a
-formula needs a number from there, it computes that number again. `training.py` takes a whole GPT-2 backward with them.
+Read it beside `input_layer`; the functions are in the same order, from the leaves to the root. Each takes `grad`, the
+gradient of the loss with respect to the formula's result (same shape as that result), and gives the gradients with
+respect to the formula's inputs. Nothing is recorded while computing forward: if a formula needs a number from there, it
+computes that number again. `block_gradients` goes on with the blocks, `training` with a whole GPT-2.
 
 Everything is the chain rule: a result that depends on x in several places adds up what comes back from each.
 
 Sources
     Rumelhart, Hinton, Williams 1986, "Learning representations by back-propagating errors"
     Ba, Kiros, Hinton 2016, "Layer Normalization" (arXiv:1607.06450)
-    Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): attention
-    Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from .blocks import attention_scores, erf, softmax
 from .input_layer import Array, check_ids, default_position_ids, gpt2_input, lookup
 
 
@@ -229,115 +225,3 @@ def learn_word_table(
         losses.append(float(np.sum(error * error)) / (2 * input_ids.size))
         learned -= rate * gpt2_input_gradient(error / input_ids.size, input_ids, learned, wpe).wte
     return learned, losses
-
-
-def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
-    """Backward of `linear`, `y = x @ weight^T + bias`: back through the matrix that is not transposed.
-
-        g_x = grad @ weight,   g_weight = grad^T @ x,   g_bias = sum(grad)
-
-    grad (..., out), x (..., dim), weight (out, dim) -> x (..., dim), weight (out, dim), bias (out,). The rows of all
-    texts and positions are added up. It is the formula of `project`, of many rows at once; `tied_logits` is this
-    formula too, with the word table as the weight. Source: Rumelhart et al. 1986.
-
-    >>> g = linear_gradient(np.array([[1.0], [10.0]]), x=np.array([[2.0], [3.0]]), weight=np.array([[4.0]]))
-    >>> g.x.ravel(), g.weight, g.bias
-    (array([ 4., 40.]), array([[32.]]), array([11.]))
-    """
-    return project_gradient(grad, x, weight)
-
-
-def softmax_gradient(grad: Array, x: Array) -> Array:
-    """Backward of `softmax`: what each probability gains above the mean of all.
-
-        y = softmax(x),   g_x = y * (grad - sum_j y[j] grad[j])
-
-    grad and x (..., n) -> (..., n). The probabilities have sum 1, so one grows at the others' expense: every row of g_x
-    sums to zero. Source: Rumelhart et al. 1986, by the chain rule.
-
-    >>> softmax_gradient(np.array([4.0, 0.0]), x=np.log([1.0, 3.0]))  # y = 1/4 and 3/4, mean of grad: 1
-    array([ 0.75, -0.75])
-    """
-    y = softmax(x)
-    return np.asarray(y * (grad - np.sum(y * grad, axis=-1, keepdims=True)))
-
-
-def gelu_gradient(grad: Array, x: Array) -> Array:
-    """Backward of `gelu`, `y = x * P(x)` with P the normal distribution and p its density.
-
-        g_x = grad * (P(x) + x * p(x)),   P(x) = (1 + erf(x / sqrt(2))) / 2,   p(x) = exp(-x^2 / 2) / sqrt(2 pi)
-
-    Any shape -> the same. Source: Hendrycks, Gimpel 2016.
-
-    >>> gelu_gradient(np.ones(3), np.array([-1.0, 0.0, 1.0])).round(4)  # P(1) = 0.8413, p(1) = 0.2420
-    array([-0.0833,  0.5   ,  1.0833])
-    """
-    half, factor = map(x.dtype.type, (0.5, 1 / math.sqrt(2 * math.pi)))
-    return np.asarray(grad * (half * (1 + erf(x * np.sqrt(half))) + x * factor * np.exp(-half * x * x)))
-
-
-def gelu_tanh_gradient(grad: Array, x: Array) -> Array:
-    """Backward of `gelu_tanh`, GPT-2's "gelu_new": `y = x * (1 + t) / 2` with `t = tanh(u(x))`.
-
-        u = sqrt(2 / pi) * (x + 0.044715 x^3),   u' = sqrt(2 / pi) * (1 + 3 * 0.044715 x^2)
-        g_x = grad * ((1 + t) / 2 + x * (1 - t^2) * u' / 2)
-
-    Any shape -> the same. Source: Hendrycks, Gimpel 2016.
-
-    >>> gelu_tanh_gradient(np.ones(3), np.array([-1.0, 0.0, 1.0])).round(3)
-    array([-0.083,  0.5  ,  1.083])
-    """
-    half, factor, cubic = map(x.dtype.type, (0.5, math.sqrt(2 / math.pi), 0.044715))
-    square = x * x
-    t = np.tanh(factor * x * (1 + cubic * square))
-    return np.asarray(grad * half * (1 + t + x * (1 - t * t) * factor * (1 + 3 * cubic * square)))
-
-
-class AttentionGradients(NamedTuple):
-    """Gradients of `attention`, each with the shape of the array it belongs to."""
-
-    q: Array
-    k: Array
-    v: Array
-
-
-def attention_gradient(grad: Array, q: Array, k: Array, v: Array, mask: Array | None = None) -> AttentionGradients:
-    """Backward of `attention`: through the mean of the values, then through softmax and the scores.
-
-        p = softmax(scores + mask),   scores = q @ k^T / sqrt(head_dim)
-        g_v = p^T @ grad,   g_scores = softmax_gradient(grad @ v^T)
-        g_q = g_scores @ k / sqrt(head_dim),   g_k = g_scores^T @ q / sqrt(head_dim)
-
-    grad, q, k, v (..., heads, seq, head_dim), mask (..., query, key) -> the shapes of q, k and v. Where a mask hides a
-    key its probability is 0, and so is what would come back from it. Source: Vaswani et al. 2017, by the chain rule.
-
-    >>> q, k, v = np.zeros((1, 1)), np.array([[0.0], [2.0]]), np.array([[10.0], [20.0]])  # p = 1/2 and 1/2
-    >>> g = attention_gradient(np.array([[1.0]]), q, k, v)
-    >>> g.q, g.k.ravel(), g.v.ravel()
-    (array([[5.]]), array([0., 0.]), array([0.5, 0.5]))
-    """
-    scale = 1 / math.sqrt(q.shape[-1])
-    scores = attention_scores(q, k, scale)
-    scores = scores if mask is None else scores + mask
-    g_scores = softmax_gradient(grad @ v.swapaxes(-1, -2), scores) * q.dtype.type(scale)
-    return AttentionGradients(
-        q=g_scores @ k, k=g_scores.swapaxes(-1, -2) @ q, v=softmax(scores).swapaxes(-1, -2) @ grad
-    )
-
-
-def cross_entropy_gradient(grad: Array, logits: Array, targets: Array) -> Array:
-    """Backward of `cross_entropy`: the probabilities, less 1 at the right answer.
-
-        g_logits = grad * (softmax(logits) - onehot(target))
-
-    grad and targets (...), logits (..., n) -> (..., n). For a mean over all positions, grad is 1 / positions
-    everywhere; a position that should not count has grad 0. Every row sums to zero. Raises as `cross_entropy`.
-    Source: Rumelhart et al. 1986, by the chain rule.
-
-    >>> cross_entropy_gradient(np.array([1.0]), np.log([[1.0, 3.0]]), np.array([0]))
-    array([[-0.75,  0.75]])
-    """
-    g = softmax(logits)
-    positions = check_ids(targets, logits.shape[-1], "targets")[..., None]
-    np.put_along_axis(g, positions, np.take_along_axis(g, positions, axis=-1) - 1, axis=-1)
-    return np.asarray(g * grad[..., None])

@@ -1,7 +1,7 @@
 """What comes after the last block: a number for each word or class (logits), and how good a prediction was.
 
-Read `blocks` first. `softmax` there turns logits into probabilities where one answer of several is right, `sigmoid`
-where each label is a question of its own.
+Read `blocks` first. `softmax` there turns logits into probabilities where one answer of several is right, `sigmoid` of
+`activations` where each label is a question of its own.
 
 Sources
     Press, Wolf 2016, "Using the Output Embedding to Improve Language Models" (arXiv:1608.05859): the word table again
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import linear, tanh
+from .activations import tanh
+from .blocks import linear
 from .input_layer import Array, check_ids
 
 

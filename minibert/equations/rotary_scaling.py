@@ -41,8 +41,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .attention_positions import rotary_frequencies, rotary_powers
 from .input_layer import Array
+from .rotary import rotary_frequencies, rotary_powers
 
 
 def _check(**lengths_and_factors: float) -> None:

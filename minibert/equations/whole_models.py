@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .blocks import Affine, Block, bert_encoder, gelu, gpt2_blocks, linear
+from .activations import gelu
+from .blocks import Affine, Block, bert_encoder, gpt2_blocks, linear
 from .heads import tied_logits
 from .input_layer import Array, bert_input, gpt2_input, layer_norm
 

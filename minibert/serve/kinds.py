@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.activations import sigmoid
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded

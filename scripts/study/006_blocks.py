@@ -15,7 +15,8 @@ import study
 from safetensors import safe_open
 
 import minibert
-from minibert.equations.blocks import bert_encoder, feed_forward, gelu, post_norm_block, self_attention
+from minibert.equations.activations import gelu
+from minibert.equations.blocks import bert_encoder, feed_forward, post_norm_block, self_attention
 from minibert.equations.input_layer import layer_norm
 from minibert.equations.similarity import cosine_similarity
 from minibert.show import plot

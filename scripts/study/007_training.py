@@ -25,7 +25,7 @@ import study
 import training
 
 import minibert
-from minibert.equations.gradients import cross_entropy_gradient
+from minibert.equations.block_gradients import cross_entropy_gradient
 from minibert.equations.heads import cross_entropy
 from minibert.equations.similarity import cosine_similarity
 from minibert.equations.training import adam, gpt2_model_gradient

@@ -12,16 +12,8 @@ import numpy as np
 import study
 
 import minibert
-from minibert.equations.blocks import (
-    additive_mask,
-    feed_forward,
-    gelu,
-    gelu_tanh,
-    gpt2_blocks,
-    pre_norm_block,
-    self_attention,
-    softmax,
-)
+from minibert.equations.activations import gelu, gelu_tanh
+from minibert.equations.blocks import additive_mask, feed_forward, gpt2_blocks, pre_norm_block, self_attention, softmax
 from minibert.equations.input_layer import layer_norm
 from minibert.show.text.blocks import plain_block
 

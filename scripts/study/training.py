@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minibert.equations.block_gradients import cross_entropy_gradient
 from minibert.equations.blocks import Affine, Block
-from minibert.equations.gradients import cross_entropy_gradient
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.training import adam, gpt2_model_gradient

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minibert
-from minibert.equations import attention_positions as positions
+from minibert import equations as positions
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.config import Config

@@ -8,18 +8,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from minibert.equations.activations import gelu, gelu_tanh, silu
 from minibert.equations.blocks import (
     Affine,
     Block,
     additive_mask,
     bert_encoder,
     cross_attention,
-    gelu,
-    gelu_tanh,
     gpt2_blocks,
     post_norm_block,
     pre_norm_block,
-    silu,
 )
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model

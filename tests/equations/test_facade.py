@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -33,6 +34,16 @@ def test_every_file_is_named_and_no_name_twice() -> None:
     assert {path.stem for path in FOLDER.glob("[a-z]*.py")} == {*equations.FILES, "fast"}
     names = [name for _, name in FORMULAS]
     assert len(set(names)) == len(names) == len(dir(equations))
+
+
+def test_files_are_read_in_the_order_of_their_imports() -> None:
+    """A formula that a later file of the list explains would be used before it is understood."""
+    table = re.findall(r"^\| \[`(\w+)\.py`\]\(\1\.py\)", (FOLDER / "README.md").read_text(encoding="utf-8"), re.M)
+    assert table == list(equations.FILES)
+    for i, file in enumerate(equations.FILES):
+        nodes = ast.walk(ast.parse((FOLDER / f"{file}.py").read_text(encoding="utf-8")))
+        used = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.level}
+        assert used <= set(equations.FILES[:i]), file
 
 
 def test_what_is_no_formula_is_none() -> None:

@@ -14,8 +14,8 @@ from binders import scheme_of
 from reference_files import REFERENCE
 
 from minibert.equations import rotary_scaling as scaling
-from minibert.equations.attention_positions import rotary_angles, rotary_frequencies
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotary_angles, rotary_frequencies
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.config import Config

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 from drawn import normal
 
-from minibert.equations import training
+from minibert import equations
+from minibert.equations.activations import gelu_tanh
+from minibert.equations.block_gradients import cross_entropy_gradient
 from minibert.equations.blocks import (
     Affine,
     Block,
     additive_mask,
     feed_forward,
-    gelu_tanh,
     gpt2_blocks,
     linear,
     pre_norm_block,
     self_attention,
 )
-from minibert.equations.gradients import cross_entropy_gradient
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
@@ -90,11 +90,11 @@ def test_parts_of_a_block_are_the_finite_differences() -> None:
         own = one._replace(**dict(zip(("query", "key", "value", "output"), maps, strict=True)))
         return float(np.sum(grad * self_attention(x, own, HEADS, mask)))
 
-    g = training.self_attention_gradient(grad, x, one, HEADS, mask)
+    g = equations.self_attention_gradient(grad, x, one, HEADS, mask)
     agree(look, [x, one.query, one.key, one.value, one.output], g)
-    work = training.feed_forward_gradient(grad, x, one.up, one.down)
+    work = equations.feed_forward_gradient(grad, x, one.up, one.down)
     agree(lambda i: float(np.sum(grad * feed_forward(*i, gelu_tanh))), [x, one.up, one.down], work)
-    whole = training.pre_norm_block_gradient(grad, x, one, HEADS, EPS, mask)
+    whole = equations.pre_norm_block_gradient(grad, x, one, HEADS, EPS, mask)
     agree(lambda i: float(np.sum(grad * pre_norm_block(*i, HEADS, EPS, mask=mask))), [x, one], whole)
 
 
@@ -110,7 +110,7 @@ def batch() -> tuple[Array, Array]:
 def loss_gradient(model: Gpt2Weights, input_ids: Array, targets: Array) -> Gpt2Weights:
     logits = gpt2_model(input_ids, np.ones_like(input_ids), model, HEADS, EPS)
     grad = cross_entropy_gradient(np.full(targets.shape, 1 / targets.size), logits, targets)
-    return training.gpt2_model_gradient(grad, input_ids, model, HEADS, EPS)
+    return equations.gpt2_model_gradient(grad, input_ids, model, HEADS, EPS)
 
 
 def test_the_whole_model_is_the_finite_difference() -> None:
@@ -148,7 +148,7 @@ def test_padding_at_the_end_changes_no_gradient() -> None:
     share = np.full(wider.shape, 1 / targets.size)
     share[:, SEQ:] = 0
     grad = cross_entropy_gradient(share, logits, np.pad(targets, ((0, 0), (0, 1))))
-    padded = training.gpt2_model_gradient(grad, wider, model, HEADS, EPS)
+    padded = equations.gpt2_model_gradient(grad, wider, model, HEADS, EPS)
     for a, b in zip(arrays(padded), arrays(loss_gradient(model, input_ids, targets)), strict=True):
         assert np.abs(a - b).max() <= IDENTITY_TOLERANCE * 100
     assert not np.any(padded.wpe[SEQ:])
@@ -160,7 +160,7 @@ def test_adam_by_hand_over_three_steps() -> None:
     weight, mean, square = np.array([10.0, 20.0]), np.zeros(2), np.zeros(2)
     expected = weight.copy()
     for step, grad in enumerate(gradients, 1):
-        weight, mean, square = training.adam(weight, grad, mean, square, step, 0.1, beta_1=0.5, beta_2=0.75, eps=1e-3)
+        weight, mean, square = equations.adam(weight, grad, mean, square, step, 0.1, beta_1=0.5, beta_2=0.75, eps=1e-3)
         one, two = (np.array([beta ** (step - i) for i in range(1, step + 1)]) for beta in (0.5, 0.75))
         so_far = np.array(gradients[:step])
         expected -= 0.1 * (one @ so_far / one.sum()) / (np.sqrt(two @ so_far**2 / two.sum()) + 1e-3)
@@ -169,6 +169,6 @@ def test_adam_by_hand_over_three_steps() -> None:
 
 def test_adam_keeps_float32_and_what_it_was_given() -> None:
     weight, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
-    after = training.adam(weight, weight, zeros, zeros, 1, 0.1)
+    after = equations.adam(weight, weight, zeros, zeros, 1, 0.1)
     assert {array.dtype.name for array in after} == {"float32"}
     assert np.all(weight == 1) and not np.any(zeros)

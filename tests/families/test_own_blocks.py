@@ -15,9 +15,10 @@ from encoder_files import off
 from own_blocks import CONFIGS, ROWS
 
 import minibert
-from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
-from minibert.equations.blocks import gelu, gelu_tanh, linear, rms_norm, silu, softmax
+from minibert.equations.activations import gelu, gelu_tanh, silu
+from minibert.equations.blocks import linear, rms_norm, softmax
 from minibert.equations.input_layer import Array, layer_norm
+from minibert.equations.rotary import rotary_angles, rotary_frequencies, rotate
 from minibert.models.run import blocks
 
 Tensors = Mapping[str, Array]

@@ -11,7 +11,7 @@ import pytest
 from binders import Stored
 
 import minibert
-from minibert.equations import attention_positions as positions
+from minibert import equations as positions
 from minibert.equations.input_layer import Array
 from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.config import Config

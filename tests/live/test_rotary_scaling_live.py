@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from binders import scheme_of
 
-from minibert.equations import attention_positions as positions
+from minibert import equations as positions
 from minibert.equations import rotary_scaling as scaling
 from minibert.equations.input_layer import Array
 from minibert.families.parts import attention_schemes as schemes

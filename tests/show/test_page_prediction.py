@@ -17,7 +17,8 @@ from safetensors.numpy import load_file, save_file
 from strict_html import data_of_script, read
 
 import minibert
-from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.activations import sigmoid
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
 from minibert.show.page import page_prediction

@@ -5,51 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minibert.equations import activations as rare
-from minibert.equations import blocks
-from minibert.equations.blocks import Activation
+from minibert.equations import activations
+from minibert.equations.activations import Activation
+from minibert.equations.blocks import softmax
 
 from .config import Config
 
 # the config's word -> the equation, and how the reference prints it
 ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
-    "gelu": (blocks.gelu, "GELUActivation()"),
-    "gelu_python": (blocks.gelu, "GELUActivation()"),
-    "gelu_new": (blocks.gelu_tanh, "NewGELUActivation()"),
-    "gelu_fast": (blocks.gelu_tanh, "FastGELUActivation()"),
-    "gelu_accurate": (blocks.gelu_tanh, "AccurateGELUActivation()"),
-    "gelu_pytorch_tanh": (blocks.gelu_tanh, "GELUTanh()"),
-    "gelu_python_tanh": (blocks.gelu_tanh, "GELUTanh()"),
-    "relu": (blocks.relu, "ReLU()"),
-    "silu": (blocks.silu, "SiLUActivation()"),
-    "swish": (blocks.silu, "SiLU()"),
-    "quick_gelu": (blocks.quick_gelu, "QuickGELUActivation()"),
-    "mish": (rare.mish, "MishActivation()"),
-    "tanh": (blocks.tanh, "Tanh()"),
-    "gelu_10": (rare.clipped_gelu, "ClippedGELUActivation()"),
-    "relu2": (rare.squared_relu, "ReLUSquaredActivation()"),
-    "relu6": (rare.relu6, "ReLU6()"),
-    "leaky_relu": (rare.leaky_relu, "LeakyReLU(negative_slope=0.01)"),
-    "hardswish": (rare.hardswish, "Hardswish()"),
-    "sigmoid": (blocks.sigmoid, "Sigmoid()"),
-    "laplace": (rare.laplace, "LaplaceActivation()"),
-    "linear": (rare.identity, "LinearActivation()"),
+    "gelu": (activations.gelu, "GELUActivation()"),
+    "gelu_python": (activations.gelu, "GELUActivation()"),
+    "gelu_new": (activations.gelu_tanh, "NewGELUActivation()"),
+    "gelu_fast": (activations.gelu_tanh, "FastGELUActivation()"),
+    "gelu_accurate": (activations.gelu_tanh, "AccurateGELUActivation()"),
+    "gelu_pytorch_tanh": (activations.gelu_tanh, "GELUTanh()"),
+    "gelu_python_tanh": (activations.gelu_tanh, "GELUTanh()"),
+    "relu": (activations.relu, "ReLU()"),
+    "silu": (activations.silu, "SiLUActivation()"),
+    "swish": (activations.silu, "SiLU()"),
+    "quick_gelu": (activations.quick_gelu, "QuickGELUActivation()"),
+    "mish": (activations.mish, "MishActivation()"),
+    "tanh": (activations.tanh, "Tanh()"),
+    "gelu_10": (activations.clipped_gelu, "ClippedGELUActivation()"),
+    "relu2": (activations.squared_relu, "ReLUSquaredActivation()"),
+    "relu6": (activations.relu6, "ReLU6()"),
+    "leaky_relu": (activations.leaky_relu, "LeakyReLU(negative_slope=0.01)"),
+    "hardswish": (activations.hardswish, "Hardswish()"),
+    "sigmoid": (activations.sigmoid, "Sigmoid()"),
+    "laplace": (activations.laplace, "LaplaceActivation()"),
+    "linear": (activations.identity, "LinearActivation()"),
 }
 # a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
 TORCH: Mapping[str, Activation] = {
-    "Identity": rare.identity,
-    "Tanh": blocks.tanh,
-    "ReLU": blocks.relu,
-    "GELU": blocks.gelu,
-    "SiLU": blocks.silu,
-    "Sigmoid": blocks.sigmoid,
-    "LeakyReLU": rare.leaky_relu,
-    "ReLU6": rare.relu6,
-    "ELU": rare.elu,
-    "Hardswish": rare.hardswish,
-    "Mish": rare.mish,
-    "Softplus": rare.softplus,
-    "Softmax": blocks.softmax,
+    "Identity": activations.identity,
+    "Tanh": activations.tanh,
+    "ReLU": activations.relu,
+    "GELU": activations.gelu,
+    "SiLU": activations.silu,
+    "Sigmoid": activations.sigmoid,
+    "LeakyReLU": activations.leaky_relu,
+    "ReLU6": activations.relu6,
+    "ELU": activations.elu,
+    "Hardswish": activations.hardswish,
+    "Mish": activations.mish,
+    "Softplus": activations.softplus,
+    "Softmax": softmax,
 }
 LEARNED = "PReLU"  # a class of torch.nn whose slope is a tensor of the file
 Key = str | Callable[[Config], str]  # of the config, or what gives the word from it

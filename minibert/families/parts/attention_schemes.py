@@ -2,7 +2,7 @@
 
 First the schemes, each answering to one method; then what the families' rows name: functions that read a scheme's
 numbers from config.json, and its tensors from the checkpoint.
-The formulas are in `attention_positions`.
+The formulas are in `rotary` and `attention_positions`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from minibert.equations.attention_positions import (
     log_bucket_rows,
     relative_bias,
     relative_sinusoids,
-    rotary_angles,
-    rotary_frequencies,
 )
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotary_angles, rotary_frequencies
 from minibert.equations.rotary_scaling import ntk_frequencies
 
 from .config import Config
@@ -65,7 +64,7 @@ class Rotary(AttentionPosition):
 
     `pairing` is what `rotate` needs beside cos and sin: "neighbours" in Cohere's models, else "halves".
 
-    >>> from minibert.equations.attention_positions import rotary_frequencies
+    >>> from minibert.equations.rotary import rotary_frequencies
     >>> scheme = Rotary(rotations={None: Rotation(rotary_frequencies(4))})
     >>> [array.shape for array in scheme.rotary([[0, 1, 2]])]
     [(1, 3, 4), (1, 3, 4)]

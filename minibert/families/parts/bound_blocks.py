@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert.equations import blocks as equations
-from minibert.equations.blocks import Activation
+from minibert.equations.activations import Activation
 from minibert.equations.fast import linear, steady_linear
 from minibert.equations.input_layer import Array
 from minibert.files.tables import ScratchBuffer, StoredTable, Weight
@@ -127,7 +127,7 @@ class BoundAttention(NamedTuple):
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """Attention of block i, step by step: queries, keys and values, scores, probabilities, what is gathered."""
         from minibert.equations import gated_blocks
-        from minibert.equations.attention_positions import rotate
+        from minibert.equations.rotary import rotate
 
         from .plan import REAL, Step, mapped, normed
 
@@ -204,7 +204,7 @@ def _side_by_side(x: Array) -> Array:
 
 def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
     """Queries or keys by the angles of their positions: (batch, heads, seq, head_dim)."""
-    from minibert.equations.attention_positions import rotate
+    from minibert.equations.rotary import rotate
 
     cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
     return rotate(x, cos, sin, rotary.pairing)

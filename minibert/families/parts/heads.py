@@ -17,7 +17,7 @@ from .frozen import Frozen, replace
 from .steps import Norm
 
 if TYPE_CHECKING:
-    from minibert.equations.blocks import Activation
+    from minibert.equations.activations import Activation
     from minibert.equations.input_layer import Array
     from minibert.files.tables import Weight
 

@@ -1,6 +1,6 @@
 """What config.json says of rotary positions, as one rotation: frequencies, their scaling, the factor on cos and sin.
 
-The formulas are in `equations.attention_positions` and `equations.rotary_scaling`.
+The formulas are in `equations.rotary` and `equations.rotary_scaling`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from minibert.equations.attention_positions import rotary_frequencies
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotary_frequencies
 from minibert.equations.rotary_scaling import (
     dynamic_frequencies,
     linear_frequencies,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.activations import sigmoid
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text
 from minibert.families.parts.heads import BoundHead

@@ -484,7 +484,7 @@ def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | No
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
         return ()
-    from minibert.equations.attention_positions import rotate  # here, since most models have no use for it
+    from minibert.equations.rotary import rotate  # here, since most models have no use for it
 
     def work(run: _Run, x: Array) -> Array:
         y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.blocks import relu
+from minibert.equations.activations import relu
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.families.parts.bound_blocks import Dense

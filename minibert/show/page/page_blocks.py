@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations import attention_positions, blocks, disentangled, gated_blocks, input_layer
+from minibert.equations import activations, attention_positions, blocks, disentangled, gated_blocks, input_layer, rotary
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.blocks import functions
@@ -52,11 +52,12 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
     used = functions(stack) - listed_before
+    positions = rotary, attention_positions, disentangled
     return filled_part(
         "blocks",
         order=order,
         causal=" Here no token sees those after it." * stack.causal,
-        formulas=listed(used, input_layer, attention_positions, disentangled, blocks, gated_blocks),
+        formulas=listed(used, input_layer, *positions, activations, blocks, gated_blocks),
         data=data,
     )
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations.blocks import sigmoid, softmax
+from minibert.equations.activations import sigmoid
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.bound_blocks import Dense

@@ -12,9 +12,9 @@ from itertools import permutations
 
 import numpy as np
 
-from minibert.equations.attention_positions import rotate
 from minibert.equations.blocks import additive_mask
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotate
 from minibert.families.parts.activations import ACTIVATIONS
 from minibert.families.parts.bound_blocks import BoundAttention, Dense
 from minibert.families.parts.plan import Step

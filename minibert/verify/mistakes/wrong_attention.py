@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.attention_positions import rotary_angles, rotary_frequencies, rotate
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotary_angles, rotary_frequencies, rotate
 from minibert.families.parts.attention_schemes import Rotary
 from minibert.families.parts.bound_blocks import (
     BoundAttention,

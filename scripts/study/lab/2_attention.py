@@ -10,7 +10,8 @@ import numpy as np
 from lab import check, study
 
 import minibert
-from minibert.equations.blocks import additive_mask, attention, gelu, softmax
+from minibert.equations.activations import gelu
+from minibert.equations.blocks import additive_mask, attention, softmax
 from minibert.equations.input_layer import layer_norm
 from minibert.show.text.blocks import plain_block
 
