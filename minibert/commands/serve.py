@@ -63,6 +63,10 @@ def declare(parser: Parser) -> None:
             f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {default})"
         )
     parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="N processes that share the weights, the port and the "
+        "cores; of use with many small requests (Linux; default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
         "--log-level", choices=LEVELS, default="warning", help="info writes a line for each request (default: warning)"
     )
     parser.add_argument("--log-format", choices=FORMATS, default="text", help="of those lines (default: text)")
@@ -107,7 +111,9 @@ def run(arguments: Any) -> int:
     from minibert.serve.fields import Limits, body_for
     from minibert.serve.run import check_packages, listen, read_token
     from minibert.serve.run import run as answer
+    from minibert.serve.workers import check_workers, run_workers
 
+    check_workers(arguments.workers)
     if arguments.max_body is None:
         arguments.max_body = body_for(arguments.max_texts)
     limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
@@ -118,7 +124,7 @@ def run(arguments: Any) -> int:
     check_packages()
     token = read_token(arguments.host, arguments.token_file, arguments.token_env)
     with listen(arguments.host, arguments.port) as listening, ExitStack() as opened:
-        server = Server(_models(arguments, names, opened), token, limits, arguments.version)
+        server = Server(_models(arguments, names, opened), token, limits, arguments.version, arguments.workers)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         named = ", ".join(model.names[0] for model in server.models)
@@ -127,6 +133,9 @@ def run(arguments: Any) -> int:
             without = "; the model has no prompt for queries"
         ready = f"{named} at {url}{first.path}{without}; Ctrl-C ends it"
         logs = arguments.log_level, arguments.log_format
+        if arguments.workers > 1:
+            several = arguments.workers, arguments.threads
+            return int(not run_workers(server, listening, lambda: tell(ready), *several, *logs))
         return int(answer(server, listening, lambda _: tell(ready), *logs) > 0)
 
 
@@ -155,9 +164,8 @@ def _models(arguments: Any, names: dict[str, list[str]], opened: ExitStack) -> l
     from minibert.models.open.load_encoder import load_encoder
     from minibert.serve.kinds import model_of, names_of, reranker_of
 
-    options = dict(
-        local_files_only=arguments.local_files_only, threads=arguments.threads, same_bits=arguments.same_bits
-    )
+    threads = arguments.threads if arguments.workers == 1 else None  # several have their share of them
+    options = dict(local_files_only=arguments.local_files_only, threads=threads, same_bits=arguments.same_bits)
     models: list[Any] = []
     for typed, given in names.items():
         first: dict[str, Any] = {} if models else {"revision": arguments.revision, **sentence_options(arguments)}

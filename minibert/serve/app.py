@@ -13,11 +13,10 @@ from . import answers, requests
 from .fields import Limits, Refusal
 from .gate import Gate, as_json, refused
 from .kinds import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Model
-from .record import TYPE, Record
+from .record import GONE, TYPE, Record
 from .worker import Job, Kind
 
 INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
-GONE = 499  # the client has closed the connection
 
 
 class Server:
@@ -25,15 +24,30 @@ class Server:
 
     models  at least one; a request that names none gets the first that can do it
     token   what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
+    workers  how many processes will answer with it
     """
 
     def __init__(
-        self, models: Sequence[Model], token: str | None = None, limits: Limits | None = None, version: str = ""
+        self,
+        models: Sequence[Model],
+        token: str | None = None,
+        limits: Limits | None = None,
+        version: str = "",
+        workers: int = 1,
     ) -> None:
         self.models, self.limits, self.version = list(models), limits or Limits(), version
-        self.gate = Gate(token, self.limits)
-        self.record, self.started = Record(), int(time.time())
-        self.root = {VECTORS: self.embed, SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, LABELS: self.predict}
+        self.started = int(time.time())
+        self.asked = {
+            "/v1/embeddings": self.embeddings, "/embed": self.embed, "/embed_sparse": self.embed_sparse,
+            "/similarity": self.similarity, "/predict": self.predict, "/rerank": self.rerank,
+        }  # fmt: skip
+        self.told = {"/v1/models": self.list_models, "/info": self.info, "/metrics": self.metrics}
+        root = {VECTORS: self.embed, SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, LABELS: self.predict}
+        # Cohere's clients put the version before it; a server of text-embeddings-inference answers at / too
+        self.also = {"/v1/rerank": self.rerank, "/v2/rerank": self.rerank, "/": root[self.models[0].uses[0]]}
+        paths = {*self.asked, *self.told, *self.also, "/health"}
+        self.record = Record(paths, {model.names[0] for model in self.models}, workers)
+        self.gate = Gate(token, self.limits, self.record)
 
     def app(self) -> Any:
         """The application, for uvicorn or any server of ASGI."""
@@ -43,14 +57,8 @@ class Server:
         from starlette.responses import Response
         from starlette.routing import Route
 
-        asked = {
-            "/v1/embeddings": self.embeddings, "/embed": self.embed, "/embed_sparse": self.embed_sparse,
-            "/similarity": self.similarity, "/predict": self.predict, "/rerank": self.rerank,
-        }  # fmt: skip
-        told = {"/v1/models": self.list_models, "/info": self.info, "/metrics": self.metrics}
-        # Cohere's clients put the version before it; a server of text-embeddings-inference answers at / too
-        also = {"/v1/rerank": self.rerank, "/v2/rerank": self.rerank, "/": self.root[self.models[0].uses[0]]}
-        own = "; ".join(f"{method} {', '.join(paths)}" for method, paths in (("POST", asked), ("GET", told)))
+        posted = self.asked | self.also
+        own = "; ".join(f"{method} {', '.join(paths)}" for method, paths in (("POST", self.asked), ("GET", self.told)))
 
         def unknown(_: Any, error: Any) -> Any:
             return refused(Refusal(error.status_code, f"{error.detail}: this server has {own}, /health"), error.headers)
@@ -61,8 +69,8 @@ class Server:
         guarded = self.gate.guarded
         app = Starlette(
             routes=[
-                *(Route(path, guarded(handler), methods=["POST"]) for path, handler in (asked | also).items()),
-                *(Route(path, guarded(handler), methods=["GET"]) for path, handler in told.items()),
+                *(Route(path, guarded(handler), methods=["POST"]) for path, handler in posted.items()),
+                *(Route(path, guarded(handler), methods=["GET"]) for path, handler in self.told.items()),
                 Route("/v1/models/{name:path}", guarded(self.one_model), methods=["GET"]),
                 Route("/health", self.health, methods=["GET"]),
             ],
@@ -74,7 +82,7 @@ class Server:
             },
         )  # fmt: skip
         app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
-        return self.record.watched(app, {*asked, *told, *also, "/health"})
+        return self.record.watched(app)
 
     # -- routes ----------------------------------------------------------------------------------------------
 
@@ -137,7 +145,7 @@ class Server:
         """GET /metrics, in Prometheus' text form."""
         from starlette.responses import Response
 
-        return Response(self.record.metrics(self.gate.inside), media_type=TYPE)
+        return Response(self.record.metrics(), media_type=TYPE)
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models."""

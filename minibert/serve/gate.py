@@ -7,11 +7,13 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 from minibert.errors import MinibertError
 
 from .fields import Limits, Refusal
+from .record import INSIDE, Record
 from .worker import Job, Kind, Worker
 
 PATIENCE = 30  # seconds that a client has to send a request's head, then its body, and to read a piece of the answer
@@ -28,12 +30,20 @@ class Gate:
     token  what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
     """
 
-    def __init__(self, token: str | None, limits: Limits) -> None:
+    def __init__(self, token: str | None, limits: Limits, record: Record) -> None:
         self.token = None if token is None else token.encode()
-        self.limits = limits
-        self.inside = 0
+        self.limits, self.record = limits, record
         self.undone = 0  # requests still inside when the grace was over
-        self.worker = Worker()
+
+    @cached_property
+    def worker(self) -> Worker:
+        """The thread that computes, made when it is first needed: a fork would lose it."""
+        return Worker()
+
+    @property
+    def inside(self) -> int:
+        """How many requests are accepted and not yet answered, by all workers together."""
+        return int(self.record.total(*INSIDE))
 
     def guarded(self, handler: Handler) -> Handler:
         async def through(request: Any) -> Any:
@@ -76,11 +86,11 @@ class Gate:
     def _admitted(self) -> Iterator[None]:
         if self.inside >= self.limits.waiting:
             raise Refusal(503, f"{self.inside} requests are waiting; try again in {RETRY} s")
-        self.inside += 1
+        self.record.add(*INSIDE)
         try:
             yield
         finally:
-            self.inside -= 1
+            self.record.add(*INSIDE, number=-1)
 
     async def body(self, request: Any) -> bytes:
         """Read the body, up to the limit. Raises Refusal."""

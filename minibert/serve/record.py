@@ -1,14 +1,17 @@
-"""What the server did: a line for each request, and numbers for Prometheus."""
+"""What the server did: a line for each request, and numbers for Prometheus, which all workers add to."""
 
 from __future__ import annotations
 
 import json
 import logging
+import mmap
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Any
+
+import numpy as np
 
 from .worker import Job
 
@@ -18,22 +21,55 @@ ACCESS = logging.getLogger("minibert.serve")
 BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)  # seconds, of the histogram
 TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus' text form
 LONGEST = 200  # letters of a path in a line
+GONE = 499  # the client has closed the connection
+STATUSES = sorted([GONE, *HTTPStatus])
+COMPUTED = ("texts", "tokens", "truncated")
+INSIDE = ("inside",)  # requests that are accepted and not yet answered
 
 
 class Record:
-    """Counts requests, and what was computed for them; one line of the log for each request."""
+    """Counts requests, and what was computed for them; one line of the log for each request.
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, int]] = Counter()  # path, status
-        self.seconds: defaultdict[str, float] = defaultdict(float)  # of a path, all together
-        self.within: Counter[tuple[str, float]] = Counter()  # path and bound: requests that took no longer
-        self.computed: Counter[tuple[str, str]] = Counter()  # what, and the model's name
+    Each worker has a row of numbers that it alone writes, in memory that a fork shares; what is told are the sums. One
+    that takes the place of another goes on in its row.
 
-    def watched(self, app: Callable[..., Any], paths: set[str]) -> Callable[..., Any]:
-        """Give an application of ASGI whose requests are noted; a path that is not in `paths` counts as "other"."""
+    paths   those of the server; any other counts as "other"
+    models  the names of its models
+    """
+
+    def __init__(self, paths: Iterable[str], models: Iterable[str], workers: int = 1) -> None:
+        self.paths, self.models = sorted({*paths, "other"}), sorted(models)
+        keys = [
+            *(("requests", path, status) for path in self.paths for status in STATUSES),
+            *(("seconds", path) for path in self.paths),
+            *(("within", path, bound) for path in self.paths for bound in BOUNDS),
+            *((what, name) for what in COMPUTED for name in self.models),
+            INSIDE,
+        ]
+        self.columns = {key: i for i, key in enumerate(keys)}
+        shared = mmap.mmap(-1, workers * len(keys) * 8)
+        self.rows = np.frombuffer(shared).reshape(workers, len(keys))
+        self.own = self.rows[0]
+
+    def begin(self, worker: int) -> None:
+        """Write into this worker's row from now on; nothing is inside yet."""
+        self.own = self.rows[worker]
+        self.own[self.columns[INSIDE]] = 0
+
+    def add(self, *key: Any, number: float = 1) -> None:
+        """Add to one of this worker's numbers."""
+        self.own[self.columns[key]] += number
+
+    def total(self, *key: Any) -> Any:
+        """Give the sum of one number over all workers."""
+        found = self.rows[:, self.columns[key]].sum()
+        return float(found) if key[0] == "seconds" else int(found)
+
+    def watched(self, app: Callable[..., Any]) -> Callable[..., Any]:
+        """Give an application of ASGI whose requests are noted."""
 
         async def noting(scope: Any, receive: Any, send: Any) -> None:
-            start, status = time.perf_counter(), 499  # the client has left
+            start, status = time.perf_counter(), GONE
 
             async def sending(event: Any) -> None:
                 nonlocal status
@@ -43,23 +79,23 @@ class Record:
             try:
                 await app(scope, receive, sending)
             finally:
-                self._note(scope, status, time.perf_counter() - start, paths)
+                self._note(scope, status, time.perf_counter() - start)
 
         return noting
 
     def done(self, scope: Any, name: str, job: Job) -> None:
         """Note what was computed for a request."""
-        numbers = {"texts": len(job.items), "tokens": job.tokens, "truncated": len(job.truncated)}
+        numbers = dict(zip(COMPUTED, (len(job.items), job.tokens, len(job.truncated)), strict=True))
         scope["minibert"] = {"model": name, **numbers}
         for what, number in numbers.items():
-            self.computed[what, name] += number
+            self.add(what, name, number=number)
 
-    def _note(self, scope: Any, status: int, seconds: float, paths: set[str]) -> None:
-        path = scope["path"] if scope["path"] in paths else "other"
-        self.requests[path, status] += 1
-        self.seconds[path] += seconds
+    def _note(self, scope: Any, status: int, seconds: float) -> None:
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        self.add("requests", path, status)
+        self.add("seconds", path, number=seconds)
         for bound in BOUNDS:
-            self.within[path, bound] += seconds <= bound
+            self.add("within", path, bound, number=seconds <= bound)
         level = logging.DEBUG if path == "/health" else logging.INFO
         if ACCESS.isEnabledFor(level):
             said = {
@@ -72,25 +108,27 @@ class Record:
             }
             ACCESS.log(level, " ".join(f"{name}={value}" for name, value in said.items()), extra={"said": said})
 
-    def metrics(self, inside: int) -> str:
-        """Give the numbers in Prometheus' text form. `inside`: how many requests are accepted and not yet answered."""
+    def metrics(self) -> str:
+        """Give the numbers of all workers in Prometheus' text form."""
         lines = ["# TYPE minibert_requests_total counter"]
-        for (path, status), count in sorted(self.requests.items()):
-            lines.append(f'minibert_requests_total{{path="{path}",status="{status}"}} {count}')
+        counts = {path: [self.total("requests", path, status) for status in STATUSES] for path in self.paths}
+        asked = [path for path in self.paths if any(counts[path])]
+        for path in asked:
+            each = zip(STATUSES, counts[path], strict=True)
+            lines += [f'minibert_requests_total{{path="{path}",status="{int(status)}"}} {n}' for status, n in each if n]
         lines.append("# TYPE minibert_request_seconds histogram")
-        for path in sorted(self.seconds):
-            total = sum(count for (own, _), count in self.requests.items() if own == path)
-            counts = {**{str(bound): self.within[path, bound] for bound in BOUNDS}, "+Inf": total}
-            for bound, count in counts.items():
+        for path in asked:
+            within = {str(bound): self.total("within", path, bound) for bound in BOUNDS} | {"+Inf": sum(counts[path])}
+            for bound, count in within.items():
                 lines.append(f'minibert_request_seconds_bucket{{path="{path}",le="{bound}"}} {count}')
-            lines.append(f'minibert_request_seconds_sum{{path="{path}"}} {self.seconds[path]:.6f}')
-            lines.append(f'minibert_request_seconds_count{{path="{path}"}} {total}')
-        for what in ("texts", "tokens", "truncated"):
+            lines.append(f'minibert_request_seconds_sum{{path="{path}"}} {self.total("seconds", path):.6f}')
+            lines.append(f'minibert_request_seconds_count{{path="{path}"}} {sum(counts[path])}')
+        for what in COMPUTED:
             lines.append(f"# TYPE minibert_{what}_total counter")
-            for (own, name), count in sorted(self.computed.items()):
-                if own == what:
-                    lines.append(f"minibert_{what}_total{{model={_quoted(name)}}} {count}")
-        return "\n".join([*lines, "# TYPE minibert_requests_inside gauge", f"minibert_requests_inside {inside}", ""])
+            for name in self.models:
+                lines.append(f"minibert_{what}_total{{model={_quoted(name)}}} {self.total(what, name)}")
+        inside = ["# TYPE minibert_requests_inside gauge", f"minibert_requests_inside {self.total(*INSIDE)}", ""]
+        return "\n".join([*lines, *inside])
 
 
 def _quoted(name: str) -> str:

@@ -7,46 +7,25 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import Printed, failure, ran
 from reference_files import REFERENCE
-from served import SECONDS, Address, needs_server
+from serve_process import MODEL, RERANKER, half_a_request, serving
+from served import SECONDS, needs_server
 
 import minibert
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
-MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
+WORKERS = ("1", "2") if sys.platform == "linux" else ("1",)
 MANY = 2048  # texts that keep the server at work for a while
-
-
-@contextmanager
-def serving(
-    *arguments: str,
-    models: tuple[str, ...] = (MODEL,),
-    said: str = "sentences-last-token",
-    path: str = "/v1/embeddings",
-) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """Start the command and wait until it says where it is."""
-    command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stderr.readline()
-            ready = rf"minibert: {said} at http://127\.0\.0\.1:(\d+){path}; Ctrl-C ends it\n"
-            found = re.fullmatch(ready, line)
-            assert found, line
-            yield process, Address(int(found[1]))
-        finally:
-            process.kill()
 
 
 def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
@@ -90,22 +69,9 @@ def test_options_are_of_one_model(capsys: Printed) -> None:
         assert f"{option} is of one model, found 2; leave it out, or serve one" in said
 
 
-HALF = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
-
-
-@contextmanager
-def half_a_request(address: Address) -> Iterator[socket.socket]:
-    """Be a client that the server waits for, for longer than the test."""
-    with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
-        client.sendall(HALF)
-        while address.ask("/info").json["requests_inside"] < 2:
-            time.sleep(0.01)
-        yield client
-        assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
-
-
-def test_what_is_not_done_in_time_shows_in_the_exit_code() -> None:
-    with serving("--max-grace", "1") as (process, address):
+@pytest.mark.parametrize("workers", WORKERS)
+def test_what_is_not_done_in_time_shows_in_the_exit_code(workers: str) -> None:
+    with serving("--max-grace", "1", "--workers", workers) as (process, address):
         with half_a_request(address):
             process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 1
@@ -113,10 +79,11 @@ def test_what_is_not_done_in_time_shows_in_the_exit_code() -> None:
 
 
 @pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("twice", [False, True])
-def test_ctrl_c_ends_it_without_a_traceback(twice: bool) -> None:
+def test_ctrl_c_ends_it_without_a_traceback(twice: bool, workers: str) -> None:
     """The first one lets it answer what it took, the second one does not."""
-    with serving() as (process, address):
+    with serving("--workers", workers) as (process, address):
         if twice:
             with half_a_request(address):
                 process.send_signal(signal.SIGINT)
@@ -153,6 +120,10 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     assert "the variable ABSENT must hold a token" in failure(capsys, "serve", MODEL, "--token-env", "ABSENT")
     for name in ("waiting", "body", "texts", "grace"):
         assert f"--max-{name} must be an integer >= 1" in failure(capsys, "serve", MODEL, f"--max-{name}", "0")
+    assert "--workers must be an integer >= 1, found 0" in failure(capsys, "serve", MODEL, "--workers", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "darwin")
+        assert "--workers above 1 is for Linux" in failure(capsys, "serve", MODEL, "--workers", "2")
     assert "--port must be an integer from 0 to 65535" in failure(capsys, "serve", MODEL, "--port", "70000")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

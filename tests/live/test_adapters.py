@@ -18,6 +18,7 @@ from served import opened, served
 import minibert
 from minibert.serve.app import Server
 from minibert.serve.kinds import model_of, names_of
+from minibert.serve.record import INSIDE
 
 pytestmark = pytest.mark.adapters
 
@@ -122,8 +123,8 @@ def test_openais_client_comes_again_after_503(minilm: Path) -> None:
         served(server) as address,
         openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=3) as client,
     ):
-        server.gate.inside = server.gate.limits.waiting
-        threading.Timer(0.5, lambda: setattr(server.gate, "inside", 0)).start()
+        server.record.add(*INSIDE, number=server.gate.limits.waiting)
+        threading.Timer(0.5, lambda: server.record.begin(0)).start()
         assert len(client.embeddings.create(model=NAME, input="a").data) == 1
 
 

@@ -173,7 +173,7 @@ def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Pat
     async def large(request: Any) -> Any:
         return gate.as_json("x" * 30_000_000)
 
-    monkeypatch.setattr(full, "info", large)
+    monkeypatch.setitem(full.told, "/info", large)
     with served(full) as address:
         for leaves in (True, False):
             monkeypatch.setattr(run, "PATIENCE", SECONDS if leaves else 0.5)
