@@ -165,7 +165,8 @@ class Block(NamedTuple):
 def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None, bias: Array | None = None) -> Array:
     """Give each token a mean of all values: queries, keys and values from x, attention in each head, then one more map.
 
-    x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim).
+    x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim). Papers call it
+    multi-head attention. Source: Vaswani et al. 2017, section 3.2.2.
 
     >>> one = Affine(np.eye(1), np.zeros(1))
     >>> self_attention(np.array([[[0.0], [4.0]]]), Block(*[one] * 8), heads=1).round(3)
@@ -237,7 +238,8 @@ def pre_norm_block(
 ) -> Array:
     """GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 
-    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalised: each block only adds to it.
+    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalised: each block only adds to it. So one sum runs
+    from the first block to the last, the residual stream: blocks read from it, and add to it.
 
     >>> silent = Affine(np.zeros((2, 2)), np.array([0.0, 3.0]))
     >>> norm = Affine(np.ones(2), np.zeros(2))
@@ -269,7 +271,8 @@ def gpt2_blocks(
     """GPT-2 after its input layer: no token sees those after it, and one norm comes at the end.
 
     x (batch, seq, dim) from `gpt2_input`, attention_mask (batch, seq) -> (batch, seq, dim); times `wte.T` that gives
-    the logits. GPT-2's files hold weights as (dim, out), and query, key and value side by side in one.
+    the logits. A token that is added changes nothing before it: who writes a text on keeps the keys and values of the
+    earlier tokens (a KV cache). GPT-2's files hold weights as (dim, out), query, key and value side by side in one.
 
     >>> gpt2_blocks(np.array([[[1.0, 5.0]]]), np.array([[1]]), [], Affine(np.ones(2), np.zeros(2)), heads=1, eps=0.0)
     array([[[-1.,  1.]]])

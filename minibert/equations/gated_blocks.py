@@ -1,8 +1,8 @@
-"""The block of Llama and its kin: what changed since BERT and GPT-2, each change one formula.
+"""Llama and its kin: what changed since BERT and GPT-2, each change one formula, and the whole model at the end.
 
 Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there, the rotation (`rotate`) stands in
-`rotary`. Here follow key heads that several query heads share, and the gate. Mistral, Qwen and Gemma are
-made of the same parts; ModernBERT and NomicBERT have some of them.
+`rotary`. Here follow key heads that several query heads share, and the gate; `llama_model` goes from ids to logits.
+Mistral, Qwen and Gemma are made of the same parts; ModernBERT and NomicBERT have some of them.
 
 Sources
     Su et al. 2021, "RoFormer" (arXiv:2104.09864): queries and keys are rotated by their token's position
@@ -13,14 +13,16 @@ Sources
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from .activations import Activation, silu
-from .blocks import attention, join_heads, linear, rms_norm, split_heads
-from .input_layer import Array
-from .rotary import rotate
+from .blocks import additive_mask, attention, join_heads, linear, rms_norm, split_heads
+from .heads import tied_logits
+from .input_layer import Array, lookup
+from .rotary import rotary_angles, rotate
 
 
 class Map(NamedTuple):
@@ -113,3 +115,39 @@ def gated_block(
     """
     x = x + rotary_attention(rms_norm(x, block.norm_1, eps), block, heads, key_heads, cos, sin, eps, mask)
     return x + gated_feed_forward(rms_norm(x, block.norm_2, eps), block.gate, block.up, block.down, activation)
+
+
+class LlamaWeights(NamedTuple):
+    """All arrays of Llama: word (vocab, dim), the blocks, last_norm (dim,) and output (vocab, dim).
+
+    Large Llamas have a table of its own as `output`; in small ones it is `word` a second time.
+    """
+
+    word: Array
+    blocks: Sequence[GatedBlock]
+    last_norm: Array
+    output: Array
+
+
+def llama_model(
+    input_ids: Array, attention_mask: Array, weights: LlamaWeights, heads: int, key_heads: int, frequencies: Array,
+    eps: float = 1e-6,
+) -> Array:  # fmt: skip
+    """Llama from ids to logits: word rows, blocks that rotate queries and keys, `rms_norm(x) @ output^T`.
+
+    input_ids and attention_mask (batch, seq), frequencies (head_dim / 2,) from `rotary_frequencies` or a rule of
+    `rotary_scaling` -> (batch, seq, vocab). No row of positions is added: attention alone knows the order of the words.
+    Row t tells what comes after token t. Source: Touvron et al. 2023.
+
+    >>> table = np.array([[0.0, 1.0], [1.0, 7.0]])
+    >>> weights = LlamaWeights(table, [], last_norm=np.ones(2), output=table)
+    >>> llama_model(np.array([[1]]), np.array([[1]]), weights, heads=1, key_heads=1, frequencies=np.ones(1), eps=0.0)
+    array([[[ 1.4, 10. ]]])
+    """
+    x = lookup(weights.word, input_ids)  # (batch, seq, dim)
+    cos, sin = rotary_angles(np.arange(x.shape[1]), frequencies)
+    keep = np.tri(x.shape[1], dtype=bool) & (attention_mask[:, None, None, :] != 0)  # (batch, 1, query, key)
+    mask = additive_mask(keep, x.dtype)
+    for block in weights.blocks:
+        x = gated_block(x, block, heads, key_heads, cos, sin, eps, silu, mask)
+    return tied_logits(rms_norm(x, weights.last_norm, eps), weights.output)  # (batch, seq, vocab)

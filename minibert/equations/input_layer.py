@@ -1,7 +1,8 @@
 """The input layer of BERT, GPT-2, T5 and their relatives: every formula, from the leaves to the root.
 
 Read it from top to bottom. Each function is one formula; the last two, `bert_input` and `gpt2_input`, are
-whole layers. Nothing here knows a file, a checkpoint or a model's name: arrays come in, an array goes out.
+whole layers. Nothing here knows a file, a checkpoint or a model's name: arrays come in, an array goes out. A text has
+been cut into tokens before, words or pieces of words (by WordPiece in BERT, by BPE in GPT-2), each with its id.
 
 Axes are written as words: batch, seq, dim, vocab. Arrays are float32 unless you pass float64.
 

@@ -1,15 +1,19 @@
-"""A GPT-2 learns: its parts backward, the whole model backward, and the step that Adam takes then.
+"""A GPT-2 learns: the whole model backward, and then a step: its gradients clipped, by Adam or AdamW.
 
-Read `gradients` first: each function here calls those in the reverse order of its twin in `blocks` and `whole_models`.
-Gradients come in the same tuples as weights: a `Block` of gradients, a `Gpt2Weights` of gradients.
+Read `block_gradients` first: `gpt2_model_gradient` calls its functions in the reverse order of `gpt2_model`. Gradients
+come in the same tuples as weights. `dropout` is what many models add to all this while they learn.
 
 Sources
     Rumelhart, Hinton, Williams 1986, "Learning representations by back-propagating errors"
+    Pascanu, Mikolov, Bengio 2012, "On the difficulty of training recurrent neural networks" (arXiv:1211.5063): clipping
+    Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"
     Kingma, Ba 2014, "Adam: A Method for Stochastic Optimization" (arXiv:1412.6980)
+    Loshchilov, Hutter 2017, "Decoupled Weight Decay Regularization" (arXiv:1711.05101): AdamW
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +61,46 @@ def gpt2_model_gradient(
     return Gpt2Weights(rows.wte + logits.weight, rows.wpe, g_blocks, Affine(norm.weight, norm.bias))
 
 
+def dropout(x: Array, keep: Array, rate: float) -> Array:
+    """Leave out numbers at random while a model learns: `y = x / (1 - rate) where keep, else 0`.
+
+    x and keep of any one shape -> the same; keep is True with probability 1 - rate, drawn anew in each step:
+    `random.random(x.shape) >= rate`. The division keeps the mean as it is, so a trained model leaves nothing out and
+    needs no other factor. Backward is the same formula, of the gradient. BERT and GPT-2 have it with rate 0.1 after
+    their input layer, on attention's probabilities and on what each part adds.
+
+    Raises ValueError for a rate outside 0 <= rate < 1. Source: Srivastava et al. 2014.
+
+    >>> dropout(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]), rate=0.5)
+    array([2., 0., 6.])
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"rate must be at least 0 and below 1, found {rate}; it is the share that is left out")
+    return np.asarray(x * keep / x.dtype.type(1 - rate))
+
+
+def clipped_gradients(gradients: Sequence[Array], longest: float) -> list[Array]:
+    """Shorten all gradients of a step alike where together they are too long: `g = g * min(1, longest / length)`.
+
+        length = sqrt(sum of the squares of all numbers of all gradients)
+
+    Arrays of any shapes -> the same shapes. The direction of the step stays; one odd batch cannot throw the weights far
+    off. torch divides by length + 1e-6.
+
+    Raises ValueError for a `longest` that is not above 0. Source: Pascanu et al. 2012.
+
+    >>> clipped_gradients([np.array([3.0]), np.array([[4.0]])], longest=1.0)  # together they are 5 long
+    [array([0.6]), array([[0.8]])]
+    """
+    if not longest > 0:
+        raise ValueError(f"longest must be above 0, found {longest}; it is the length that all gradients have at most")
+    length = np.sqrt(sum(float(np.sum(g * g)) for g in gradients))
+    factor = 1.0 if length <= longest else float(longest / length)
+    return [g * g.dtype.type(factor) for g in gradients]
+
+
 class AdamStep(NamedTuple):
-    """What `adam` gives: the weights after the step, and the two averages that the next step needs."""
+    """What `adam` and `adamw` give: the weights after the step, and the two averages that the next step needs."""
 
     weight: Array
     mean: Array
@@ -87,3 +129,20 @@ def adam(
     square = beta_2 * square + (1 - beta_2) * grad * grad
     size = np.sqrt(square / (1 - beta_2**step)) + eps
     return AdamStep(weight - rate * (mean / (1 - beta_1**step)) / size, mean, square)
+
+
+def adamw(
+    weight: Array, grad: Array, mean: Array, square: Array, step: int, rate: float, decay: float = 0.01,
+    beta_1: float = 0.9, beta_2: float = 0.999, eps: float = 1e-8,
+) -> AdamStep:  # fmt: skip
+    """Take the step of `adam` from a weight that is first pulled towards 0: `weight = weight - rate * decay * weight`.
+
+    As `adam`. A weight that nothing in the data needs dies away (weight decay). Added to the loss as decay / 2 *
+    weight^2 the pull would be divided as a gradient is, and be weak where gradients are large: that is the older way.
+    Often biases and norms get decay 0. Raises as `adam`. Source: Loshchilov, Hutter 2017.
+
+    >>> none = np.zeros(1)
+    >>> adamw(np.array([10.0]), none, none, none, step=1, rate=0.5, decay=0.1).weight
+    array([9.5])
+    """
+    return adam(weight - rate * decay * weight, grad, mean, square, step, rate, beta_1, beta_2, eps)

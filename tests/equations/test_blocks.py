@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import seeded
 from encoder_files import CASE, EncoderCase, kept, off
+from head_files import HEAD_CASE
 from safetensors.numpy import load_file
-from textbook import bert_blocks, gpt2_weights
+from textbook import bert_blocks, gpt2_weights, llama_weights
 
 from minibert.equations import fast
 from minibert.equations.activations import (
@@ -42,7 +43,9 @@ from minibert.equations.blocks import (
     linear,
     softmax,
 )
+from minibert.equations.gated_blocks import llama_model
 from minibert.equations.input_layer import Array, bert_input, gpt2_input
+from minibert.equations.rotary import rotary_frequencies
 
 FAST_GELU = 2e-7  # times max(1, |y|); measured 1.33e-7
 TAIL = {-4.0: 0.002, -7.0: 0.03}  # where y is small, as a share of it; measured 0.00035 and 0.011
@@ -239,3 +242,17 @@ def test_gpt2_in_a_few_lines(kind: str) -> None:
     weights, mask = gpt2_weights(tensors, "transformer."), kept(inputs).astype(np.int64)
     x = gpt2_input(inputs["input_ids"], weights.wte, weights.wpe)
     compared(CASE["gpt2"], kind, gpt2_blocks(x, mask, weights.blocks, weights.last_norm, heads=2))
+
+
+@pytest.mark.parametrize("kind", ["right_pad", "left_pad"])
+def test_llama_from_ids_to_logits(kind: str) -> None:
+    """The reference's, and the library's own on the same file."""
+    case = HEAD_CASE["llama-next_word"]
+    inputs, traces = case.read
+    ids, mask = (inputs[kind][key] for key in ("input_ids", "attention_mask"))
+    weights = llama_weights(load_file(case.folder / "model.safetensors"), blocks=1)
+    y = llama_model(ids, mask, weights, heads=2, key_heads=1, frequencies=rotary_frequencies(8))
+    keep = mask != 0
+    assert off(y[keep], traces[kind]["logits"][keep]) <= WHOLE
+    with case.load() as encoder:
+        assert off(y[keep], encoder.logits(ids, attention_mask=mask)[keep]) <= WHOLE

@@ -62,8 +62,8 @@ EPS = {
     1e-12: {"bert_encoder", "bert_input", "bert_input_gradient", "bert_model", "layer_norm", "layer_norm_gradient",
             "post_norm_block"},
     1e-5: {"gpt2_blocks", "gpt2_model", "gpt2_model_gradient", "pre_norm_block", "pre_norm_block_gradient"},
-    1e-6: {"gated_block", "rms_norm", "rotary_attention"},
-    1e-8: {"adam"},
+    1e-6: {"gated_block", "llama_model", "rms_norm", "rotary_attention"},
+    1e-8: {"adam", "adamw"},
 }  # fmt: skip
 
 

@@ -172,3 +172,27 @@ def test_adam_keeps_float32_and_what_it_was_given() -> None:
     after = equations.adam(weight, weight, zeros, zeros, 1, 0.1)
     assert {array.dtype.name for array in after} == {"float32"}
     assert np.all(weight == 1) and not np.any(zeros)
+
+
+def test_adamw_pulls_each_weight_by_its_own_share() -> None:
+    weight, grad, none = np.array([4.0, -2.0]), np.array([1.0, 3.0]), np.zeros(2)
+    plain, pulled = (f(weight, grad, none, none, 1, 0.1) for f in (equations.adam, equations.adamw))
+    np.testing.assert_allclose(pulled.weight - plain.weight, -0.1 * 0.01 * weight, rtol=1e-12)
+    assert np.array_equal(pulled.square, plain.square), "the pull is no part of the gradient"
+
+
+def test_clipped_gradients_keep_their_direction_and_have_one_length_together() -> None:
+    gradients = [normal(3, 4), normal(5).astype(np.float32)]
+    flat = np.concatenate([g.ravel() for g in gradients])
+    for longest in (0.5, 100.0):
+        clipped = equations.clipped_gradients(gradients, longest)
+        assert [g.dtype for g in clipped] == [g.dtype for g in gradients]
+        factor = min(1, longest / np.linalg.norm(flat))
+        np.testing.assert_allclose(np.concatenate([g.ravel() for g in clipped]), factor * flat, rtol=1e-6)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    x, random = np.full(100_000, 3.0, np.float32), np.random.default_rng(0)
+    y = equations.dropout(x, random.random(x.shape) >= 0.2, 0.2)
+    assert y.dtype == np.float32 and set(np.unique(y)) == {np.float32(0), np.float32(3) / np.float32(0.8)}
+    assert abs(y.mean() - 3) < 0.05

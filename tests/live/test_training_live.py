@@ -225,19 +225,55 @@ def test_a_whole_gpt2_with_its_tied_table(dtype: str) -> None:
     assert sum(np.abs(other).max() <= 1e-6 for other in arrays(theirs)) == len(ours.blocks), "the keys' biases alone"
 
 
-def test_steps_of_adam(dtype: str) -> None:
+@pytest.mark.parametrize(("name", "options"), [("Adam", {}), ("AdamW", {"weight_decay": 0.3})])
+def test_steps_of_adam_and_adamw(name: str, options: dict[str, float], dtype: str) -> None:
     import torch
 
     start = normal(DIM, WIDTH).astype(dtype)
     tensor = leaf(start)
-    optimizer = torch.optim.Adam([tensor], lr=0.01)
+    optimizer = getattr(torch.optim, name)([tensor], lr=0.01, **options)
+    formula, decay = getattr(equations, name.lower()), [*options.values()]
     weight, mean, square = start, np.zeros_like(start), np.zeros_like(start)
     for step in range(1, 21):
         grad = normal(DIM, WIDTH, seed=step).astype(dtype)
         tensor.grad = torch.from_numpy(grad)
         optimizer.step()
-        weight, mean, square = equations.adam(weight, grad, mean, square, step, rate=0.01)
+        weight, mean, square = formula(weight, grad, mean, square, step, 0.01, *decay)
     near(weight - start, tensor.detach().numpy() - start, dtype)
+
+
+@pytest.mark.parametrize("longest", [0.5, 5.0, 500.0])
+def test_gradients_are_clipped_together(longest: float, dtype: str) -> None:
+    """Ten times three gradients; torch divides by a length that is 1e-6 longer."""
+    import torch
+
+    for seed in range(10):
+        given = [normal(*shape, seed=seed).astype(dtype) for shape in ((DIM,), (DIM, WIDTH), (2, 3, 4))]
+        tensors = [leaf(np.zeros_like(each)) for each in given]
+        for tensor, each in zip(tensors, given, strict=True):
+            tensor.grad = torch.from_numpy(each.copy())
+        length = torch.nn.utils.clip_grad_norm_(tensors, longest).item()
+        for found, tensor in zip(equations.clipped_gradients(given, longest), tensors, strict=True):
+            theirs = tensor.grad.numpy() * ((length + 1e-6) / length if length > longest else 1)
+            near(found, theirs.astype(dtype), dtype)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+def test_dropout_and_its_gradient(rate: float, dtype: str) -> None:
+    """Ten arrays; which numbers stay is read from what torch makes of ones."""
+    import torch
+
+    for seed in range(10):
+        x, grad = (normal(*VECTORS, seed=100 * i + seed).astype(dtype) for i in (1, 2))
+        torch.manual_seed(seed)
+        keep = torch.nn.functional.dropout(torch.ones(VECTORS), rate).numpy() != 0
+        assert keep.all() == (rate == 0)
+        torch.manual_seed(seed)
+        tensor = leaf(x)
+        dropped = torch.nn.functional.dropout(tensor, rate)
+        dropped.backward(torch.from_numpy(grad))
+        near(equations.dropout(x, keep, rate), dropped.detach().numpy(), dtype)
+        near(equations.dropout(grad, keep, rate), tensor.grad.numpy(), dtype)
 
 
 # the small GPT-2 beside the study files

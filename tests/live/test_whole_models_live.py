@@ -1,4 +1,4 @@
-"""The textbook's whole models beside the reference's own classes: ids to logits."""
+"""The textbook's whole models beside the reference's own classes, ids to logits; what draws a word; cross-attention."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import normal
 from encoder_files import off
-from textbook import bert_weights, gpt2_weights
+from textbook import bert_weights, gpt2_weights, llama_weights
 
+from minibert.equations.blocks import Affine, Block, additive_mask, cross_attention
+from minibert.equations.gated_blocks import llama_model
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotary_frequencies
+from minibert.equations.sampling import next_word_probabilities, top_k, top_p
 from minibert.equations.whole_models import bert_model, gpt2_model
 
 pytestmark = pytest.mark.reference
 
 LOGITS = 1e-5  # relative to max(1, |reference|); measured 1.2e-6
+SHARES = 1e-12  # probabilities, float64 on both sides; measured 2.2e-16
+CROSSED = 1e-12  # float64 on both sides, numbers up to 20; measured 8.9e-16
 IDS = np.arange(24).reshape(3, 8) % 29 + 1
 TYPES = (np.arange(8) >= 5) * np.ones((3, 1), np.int64)
 MASK = (np.arange(8) < np.array([[8], [5], [1]])).astype(np.int64)
@@ -52,3 +59,53 @@ def test_gpt2() -> None:
     weights = gpt2_weights(tensors, "transformer.")
     theirs = logits(model, input_ids=IDS, attention_mask=MASK)
     assert off(gpt2_model(IDS, MASK, weights, heads=3)[MASK != 0], theirs[MASK != 0]) <= LOGITS
+
+
+def test_llama() -> None:
+    """Twelve texts of random ids; heads that share keys, a head_dim of its own, no eps or base at its default."""
+    sizes = dict(hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_hidden_layers=2)
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    model, tensors = seeded("LlamaForCausalLM", **sizes, intermediate_size=20, rms_norm_eps=0.1, rope_parameters=rope)
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 31, (12, 9))
+    mask = (np.arange(9) < random.integers(1, 10, (12, 1))).astype(np.int64)
+    frequencies = rotary_frequencies(6, base=500.0)
+    ours = llama_model(ids, mask, llama_weights(tensors), 4, 2, frequencies, eps=0.1)
+    assert off(ours[mask != 0], logits(model, input_ids=ids, attention_mask=mask)[mask != 0]) <= LOGITS
+
+
+@pytest.mark.parametrize(
+    ("temperature", "k", "p"), [(1.0, None, None), (0.3, 5, None), (2.0, None, 0.8), (0.7, 6, 0.6)]
+)
+def test_probabilities_of_a_next_word(temperature: float, k: int | None, p: float | None) -> None:
+    """Forty rows of 31 words through what `generate` hands its logits to, in its order."""
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    rows = 3 * normal(40, 31)
+    theirs = transformers.TemperatureLogitsWarper(temperature)(None, torch.from_numpy(rows))
+    if k is not None:
+        theirs = transformers.TopKLogitsWarper(k)(None, theirs)
+        assert np.array_equal(np.isfinite(top_k(rows, k)), np.isfinite(theirs.numpy()))
+    if p is not None:
+        before, theirs = theirs.numpy(), transformers.TopPLogitsWarper(p)(None, theirs)
+        assert np.array_equal(np.isfinite(top_p(before, p)), np.isfinite(theirs.numpy()))
+    ours = next_word_probabilities(rows, temperature, k, p)
+    np.testing.assert_allclose(ours, theirs.softmax(-1).numpy(), rtol=0, atol=SHARES)
+
+
+def test_cross_attention() -> None:
+    """Ten texts that look at ten others of another length, some of it padding, beside torch's own module."""
+    torch = importlib.import_module("torch")
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+    module.in_proj_bias.data.normal_(), module.out_proj.bias.data.normal_()
+    x, memory = normal(10, 4, 12), normal(10, 7, 12)
+    keep = np.arange(7) < np.arange(10)[:, None] % 7 + 1
+    tensors = {name: value.numpy() for name, value in module.state_dict().items()}
+    three = (np.split(tensors[f"in_proj_{part}"], 3) for part in ("weight", "bias"))
+    maps = [Affine(*each) for each in zip(*three, strict=True)]
+    maps.append(Affine(tensors["out_proj.weight"], tensors["out_proj.bias"]))
+    with torch.no_grad():
+        given = (torch.from_numpy(each) for each in (x, memory, memory))
+        theirs = module(*given, key_padding_mask=torch.from_numpy(~keep))[0].numpy()
+    found = cross_attention(x, memory, Block(*maps, *maps), 3, additive_mask(keep[:, None, None], "float64"))
+    np.testing.assert_allclose(found, theirs, rtol=0, atol=CROSSED)

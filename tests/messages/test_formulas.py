@@ -71,6 +71,11 @@ POSITIONS: list[Row] = [
     (REFUSED, "between 0 and 1, found 1.5", lambda: equations.proportional_frequencies(8, 1e4, 1.5)),
 ]  # fmt: skip
 TRAINING: list[Row] = [
+    (REFUSED, "k must be an integer >= 1, found 0", lambda: equations.top_k(ONES, 0)),
+    (REFUSED, "p must be above 0 and at most 1, found 1.5", lambda: equations.top_p(ONES, 1.5)),
+    (REFUSED, "at 0 the likeliest word is taken", lambda: equations.next_word_probabilities(ONES, 0.0)),
+    (REFUSED, "at least 0 and below 1, found 1", lambda: equations.dropout(ONES, ONES > 0, 1.0)),
+    (REFUSED, "longest must be above 0, found 0", lambda: equations.clipped_gradients([ONES], 0.0)),
     (NO_ROW, r"targets\[1\] is -100, but the table has rows 0\.\.1",
      lambda: equations.cross_entropy(np.eye(2), TARGETS)),
     (NO_ROW, r"targets\[1\] is -100, but the table has rows 0\.\.1",

@@ -1,4 +1,4 @@
-"""The textbook's weights from the tensors of a file with two blocks: what `bert_model` and `gpt2_model` take."""
+"""The textbook's weights from the tensors of a file with two blocks: what whole models take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from minibert.equations.blocks import Affine, Block
+from minibert.equations.gated_blocks import GatedBlock, LlamaWeights, Map
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import BertWeights, Gpt2Weights
 
@@ -50,3 +51,16 @@ def gpt2_weights(tensors: Tensors, prefix: str = "") -> Gpt2Weights:
 
     tables = (tensors[f"{prefix}{name}.weight"] for name in ("wte", "wpe"))
     return Gpt2Weights(*tables, [block("h.0"), block("h.1")], turned("ln_f"))
+
+
+def llama_weights(tensors: Tensors, blocks: int = 2) -> LlamaWeights:
+    def block(at: str) -> GatedBlock:
+        maps = [Map(tensors[f"{at}self_attn.{name}_proj.weight"]) for name in "qkvo"]
+        gate, up, down = (Map(tensors[f"{at}mlp.{name}_proj.weight"]) for name in ("gate", "up", "down"))
+        norm_1, norm_2 = (tensors[f"{at}{name}_layernorm.weight"] for name in ("input", "post_attention"))
+        return GatedBlock(*maps, norm_1, gate, up, down, norm_2)
+
+    parts = [block(f"model.layers.{i}.") for i in range(blocks)]
+    return LlamaWeights(
+        tensors["model.embed_tokens.weight"], parts, tensors["model.norm.weight"], tensors["lm_head.weight"]
+    )

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypedDict, overload
 
 import numpy as np
 
-from minibert.equations.blocks import softmax
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
+from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.errors import Text, TokenizerError, error_of
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
@@ -200,8 +200,7 @@ def choose(logits: Array, temperature: float, random: np.random.Generator) -> in
     if temperature == 0:
         return int(np.argmax(logits))
     with np.errstate(over="ignore"):  # minus infinity is a probability of 0
-        scaled = (logits - logits.max()).astype(np.float64) / temperature
-    return int(random.choice(len(logits), p=softmax(scaled)))
+        return drawn(next_word_probabilities(logits.astype(np.float64), temperature), random.random())
 
 
 def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
