@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from minibert.models.open.load_encoder import load_encoder
     from minibert.models.sentences.mining import community_detection, paraphrase_mining, semantic_search
     from minibert.models.sentences.search import search
+    from minibert.verify.library import compare
 
     from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
 
@@ -42,6 +43,7 @@ _FILES = {
     "minibert.models.open.load_encoder": ("load_encoder",),
     "minibert.models.sentences.mining": ("community_detection", "paraphrase_mining", "semantic_search"),
     "minibert.models.sentences.search": ("search",),
+    "minibert.verify.library": ("compare",),
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "TokenizerError",
     "UnknownFamilyError",
     "community_detection",
+    "compare",
     "distill",
     "knock_out",
     "load",

@@ -64,8 +64,9 @@ def _intermediates(group: Any) -> None:
     )
     group.add_argument(
         "--against", type=Path, metavar="FILE",
-        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, "
-        "in any batch of the file, is an error as a difference is",
+        help="compare with such a file, in which a port has put its numbers, or a folder of .npy and .npz files; an "
+        "intermediate that is missing there, in any batch of the file, is an error as a difference is. Also a folder "
+        "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     group.add_argument(
         "--only", nargs="+", metavar="KEY",

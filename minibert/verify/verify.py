@@ -8,6 +8,7 @@ also compared with numbers that others have printed. Where something differs, ev
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,8 @@ from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import identity, printed, shipped
 from minibert.verify.sides.counterparts import Counterpart, File, Live, Shipped
 from minibert.verify.sides.reference import installed
-from minibert.verify.sides.traces import Traces, keys_of, read_file, write_traces
+from minibert.verify.sides.traces import Traces, keys_of, write_traces
+from minibert.verify.sides.written import Against, read_against
 
 from .report import Report, show
 
@@ -42,7 +44,7 @@ def verify(
     side: str | None = None,
     revision: str | None = None,
     local_files_only: bool = False,
-    against: Path | None = None,
+    against: Against | None = None,
     save: Path | None = None,
     only: Sequence[str] | None = None,
     tolerance: float = 0.0,
@@ -74,8 +76,7 @@ def verify(
         raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
-    none: tuple[Traces, Traces, None] = {}, {}, None
-    own, theirs, about = none if against is None else read_file(against)  # before anything is written
+    source = None if against is None else read_against(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     if encoder:
         again: Callable[..., Any] = partial(load_encoder, model, **options)
@@ -83,20 +84,24 @@ def verify(
         again = partial(load, model, side=side, **options, lazy=True)
     with again() as opened, Slot(1):  # BLAS's threads do little in products so small but wait for each other
         subject: Subject = EncoderSubject(opened, again) if encoder else Subject(opened, again)
-        identity.check(about, subject, model, str(against))
+        if source is not None:
+            identity.check(source.about, subject, model, source.name)
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
-        few = few or (not all_batches and set() < own.keys() | theirs.keys() <= {*SMALL, *named})
-        inputs = (small(subject.batches()) if few else subject.batches()) | named
+        ours = subject.batches()
+        inputs = (small(ours) if few else ours) | named
+        own, theirs = ({}, {}) if source is None else source.traces(subject, inputs)
+        if not all_batches and set() < own.keys() | theirs.keys() <= {*SMALL, *named}:
+            inputs = small(ours) | named
         if kinds is not None:
             inputs, own, theirs = _these(kinds, inputs, own, theirs)
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
         other = (
-            _counterpart(subject, model, options) if against is None else File(against, own, theirs, only, all_batches)
+            _counterpart(subject, model, options) if source is None else File(source, own, theirs, only, all_batches)
         )
         if other is not None:
             compare_with(report, subject, other, inputs, texts, tolerance)
@@ -114,9 +119,9 @@ def verify(
     return report
 
 
-def _check_files(against: Path | None, save: Path | None, only: Sequence[str] | None) -> None:
+def _check_files(against: Against | None, save: Path | None, only: Sequence[str] | None) -> None:
     """Refuse to save over the file to compare with, and `only` without such a file. Raises ValueError."""
-    if save is not None and against is not None and same_file(save, against):
+    if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")

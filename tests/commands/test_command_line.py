@@ -182,7 +182,7 @@ def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
 
 
 def test_a_folder_for_a_file_to_read_is_named(folder: Path, tmp_path: Path, capsys: Printed) -> None:
-    message = failure(capsys, "verify", str(folder), "--against", str(tmp_path))
+    message = failure(capsys, "verify", str(folder), "--vectors", str(tmp_path))
     assert message == f"{tmp_path} is a folder; name the file in it"
 
 

@@ -30,7 +30,7 @@ WINGS: list[dict[str, set[str]]] = [
     {"bulk": {"pyarrow", "filelock"}},
     {
         "show": {"matplotlib"},
-        "verify": {"safetensors", "torch", "transformers"},
+        "verify": {"safetensors", "torch", "transformers", "onnx", "onnxruntime", "google"},
         "serve": {"starlette", "uvicorn"},
     },
     {"commands": {"safetensors", "matplotlib", "tqdm"}},

@@ -29,6 +29,7 @@ from minibert.verify.mistakes.plain import begin, places, plain_parts
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trace, write_traces
+from minibert.verify.sides.written import read_against
 from minibert.verify.vectors import vector_mistakes
 from minibert.verify.vectors.vector_mistakes import endings
 from minibert.verify.vectors.vector_recipes import Maker
@@ -199,7 +200,8 @@ def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
     monkeypatch.setattr(blocks, "ATTENTION", 0.0)
     inputs, theirs = read_traces(path)
     for shares in (Live.shares, File.shares, Shipped.shares):
-        side, again, report = File(path, inputs, theirs, None), partial(load_encoder, folders["bert"]), Report()
+        side, again = File(read_against(path), inputs, theirs, None), partial(load_encoder, folders["bert"])
+        report = Report()
         side.shares = shares
         with again() as encoder:
             compare_with(report, EncoderSubject(encoder, again), side, inputs, ())

@@ -83,13 +83,13 @@ def compare(
     return found
 
 
-def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[str]:
-    """List the intermediates whose shape is not that of ours: they cannot be the same thing.
+def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[str, str]]:
+    """List kind and key of the intermediates whose shape is not that of ours: they cannot be the same thing.
 
     whole: intermediates that must have all texts of the batch.
     """
     return [
-        f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {mine[key].shape}"
+        (kind, key)
         for kind, mine in ours.items()
         for key in mine
         if key in theirs.get(kind, {})

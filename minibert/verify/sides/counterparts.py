@@ -18,6 +18,7 @@ from minibert.verify.judge.input_layer import Subject
 from minibert.verify.report import Report, compare_ids
 
 from . import shipped
+from .modules import Source
 from .reference import Reference
 from .traces import Traces, keys_of
 
@@ -120,7 +121,8 @@ class Shipped(Counterpart):
 
 
 class File(Counterpart):
-    """A port's file: all intermediates of its batches, or those that `only` names; what is missing fails.
+    """What a port has written: all intermediates of its batches, or those that `only` names; what is missing fails,
+    but of a source that is not `whole`.
 
     A batch under a name of ours must state our inputs, all of them, and is compared with what they give. A batch under
     another name is the file's own, and is compared with what its own inputs give.
@@ -129,10 +131,18 @@ class File(Counterpart):
     whose, shares = "file", OF_A_PORT
 
     def __init__(
-        self, path: Path, inputs: Traces, theirs: Traces, only: Sequence[str] | None, all_batches: bool = False
+        self, source: Source, inputs: Traces, theirs: Traces, only: Sequence[str] | None, all_batches: bool = False
     ) -> None:
-        self.path, self.inputs, self.theirs, self.only, self.all_batches = path, inputs, theirs, only, all_batches
-        self.about = (f"compared with the file {path}; the reference was not run",)
+        self.path, self.inputs, self.theirs, self.only, self.all_batches = (
+            source.name,
+            inputs,
+            theirs,
+            only,
+            all_batches,
+        )
+        self.whole = source.whole
+        what = "the file " if Path(source.name).is_file() else ""
+        self.about = (f"compared with {what}{source.name}; the reference was not run", *source.lines)
         self._faults: list[str] = []  # why it has not passed, for the end
         self._left = ""  # which batches of ours are not compared
 
@@ -155,8 +165,15 @@ class File(Counterpart):
             if not any(theirs.values()):
                 raise ValueError(f'{self.path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
         self._refuse_strangers(keys_of(ours), keys_of(theirs), subject.noun)
-        if odd := misfits(ours, theirs, subject.weighed):
-            raise ValueError(f"{self.path}: {'; '.join(odd[:3])}; a trace of another model, or axes in another order?")
+        odd = misfits(ours, theirs, subject.weighed)
+        if odd and self.whole:
+            shapes = (f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {ours[kind][key].shape}"
+                      for kind, key in odd[:3])  # fmt: skip
+            raise ValueError(f"{self.path}: {'; '.join(shapes)}; a trace of another model, or axes in another order?")
+        if odd:  # what a graph has beside a module may be split already, or not joined yet
+            report.say(f"of another shape, and not compared: {', '.join(dict.fromkeys(key for _, key in odd))}")
+            gone = {*odd}
+            theirs = {kind: {k: x for k, x in each.items() if (kind, k) not in gone} for kind, each in theirs.items()}
         self._count_intermediates(report, [(kind, key) for key in only for kind in ours if key in ours[kind]], theirs)
         return Given(inputs, theirs, ours)
 
@@ -198,7 +215,8 @@ class File(Counterpart):
         line = f"{count} of {len(batches)} batches compared"
         if own:
             line += f", and {len(inputs) - count} of the file's own ({', '.join(own)})"
-        report.say(line + (f"; the file lacks {', '.join(absent)}" if absent else ""))
+        lacking = absent and (self.whole or count)
+        report.say(line + (f"; the file lacks {', '.join(absent)}" if lacking else ""))
         if self.all_batches and absent:
             self._faults.append(f"{len(absent)} of our batches are not in the file: {', '.join(absent)}")
         for kind in (kind for kind in absent if kind.startswith("text ")):
@@ -232,6 +250,11 @@ class File(Counterpart):
                 report.missing.append(f"{kind}|{key}")
         count = len(report.missing)
         report.say(f"{len(asked) - count} of {len(asked)} intermediates compared")
+        if not self.whole:
+            hidden = ", ".join(key for key, kinds in missing.items() if kinds)
+            report.say(*([f"not shown, and not compared: {hidden}"] if hidden else []))
+            report.missing.clear()
+            return
         wanted = Counter(key for _, key in asked)
         for key, kinds in missing.items():
             if kinds:

@@ -26,6 +26,8 @@ from minibert.hub.names import full_name
 from minibert.models.open.load import is_folder
 from minibert.verify.judge.input_layer import Subject
 
+from .modules import as_traced
+
 
 def installed() -> bool:
     """Whether torch and transformers can be imported."""
@@ -161,13 +163,7 @@ class Reference:
         table = None if step is None else part.get_submodule(step.path).weight
 
         def keep(key: str, value: Any) -> None:
-            if value.ndim == 3 and tuple(value.shape[:2]) == shape[::-1] and shape[0] != shape[1]:
-                value = value.transpose(0, 1)  # XLNet computes with (seq, batch)
-            if key in subject.turned:
-                value = value.transpose(1, 2)
-            if step is not None and key == step.path and value.ndim == 2:
-                value = value[None]  # Marian and Pegasus give one row for all texts
-            kept[key] = _array(value)
+            kept[key] = as_traced(subject, key, _array(value), shape)
 
         def leave(key: str, value: Any) -> None:
             if key in known:  # DeBERTa's maps are called once more, for its rows of distances

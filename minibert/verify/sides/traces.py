@@ -89,20 +89,28 @@ def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
     names, arrays, about = read_arrays(
         path, lambda names: [name for name in names if name == ABOUT or name.partition("|")[2]]
     )
+    return *as_traces(arrays, str(path), names), about
+
+
+def as_traces(arrays: Mapping[str, Array], where: str, names: Iterable[str] = ()) -> tuple[Traces, Traces]:
+    """Sort arrays by their names, "<kind>|inputs|<name>" and "<kind>|<key>": inputs and intermediates.
+
+    names: all that a file has, for the error. Raises ValueError for a text, and where no name is such a one.
+    """
     if texts := [name for name, array in arrays.items() if array.dtype.kind == "U"]:
-        raise ValueError(f"{path}: {texts[0]} is a text; store it as float32, integers as int64")
+        raise ValueError(f"{where}: {texts[0]} is a text; store it as float32, integers as int64")
     inputs: Traces = {}
     traces: Traces = {}
     for name, array in arrays.items():
-        kind, _, key = name.partition("|")
+        kind, bar, key = name.partition("|")
         if key.startswith("inputs|"):
             inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
-        else:
+        elif bar:
             traces.setdefault(kind, {})[key] = array
     if not traces:
-        shown = ", ".join(map(repr, sorted(names)[:4])) or "no tensor"
-        raise ValueError(f'{path}: expected names such as "plain|sum", found {shown}')
-    return inputs, traces, about
+        shown = ", ".join(map(repr, sorted(names or arrays)[:4])) or "no tensor"
+        raise ValueError(f'{where}: expected names such as "plain|sum", found {shown}')
+    return inputs, traces
 
 
 def read_arrays(

@@ -15,7 +15,7 @@ from minibert.threads.computing import Slot
 from minibert.verify.report import Report, table
 from minibert.verify.sides.client import Client
 from minibert.verify.sides.texts import TEXTS
-from minibert.verify.sides.vector_files import read_texts, read_vectors
+from minibert.verify.sides.vector_files import as_vectors, read_texts, read_vectors
 
 from .vector_recipes import SAME, Maker, distances
 from .vector_verdict import Judge, Verdict
@@ -26,8 +26,8 @@ SHOWN = 60  # letters of a text
 
 def verify_vectors(
     model: str,
-    vectors: Path | None = None,
-    texts: Path | None = None,
+    vectors: Path | Array | None = None,
+    texts: Path | Sequence[str] | None = None,
     *,
     url: str | None = None,
     api_key_env: str | None = None,
@@ -39,25 +39,28 @@ def verify_vectors(
 ) -> Report:
     """Say whether vectors of a file, or of a server, are the model's, text by text, and which mistake they show if not.
 
-    vectors: a file as `read_vectors` reads it; texts: a file with the texts, in the order of the vectors. Without it
-    they are those of the file of vectors, where that has them, else `TEXTS`. url: a server that answers OpenAI's
-    `/v1/embeddings`, asked for the model `served_as`, with the key in the environment's variable `api_key_env`.
+    vectors: a file as `read_vectors` reads it, or an array; texts: a file with the texts, in the order of the vectors,
+    or the texts themselves. Without it they are those of the file of vectors, where that has them, else `TEXTS`. url: a
+    server that answers OpenAI's `/v1/embeddings`, asked for the model `served_as`, with the key in the environment's
+    variable `api_key_env`.
     prompt_name, prompt: as for `Encoder.encode`.
 
     Raises ValueError where vectors and texts do not belong together, and what reading and asking raise.
     """
     if (vectors is None) == (url is None):
         raise ValueError("name either a file of vectors or a server's address")
-    given = None if texts is None else read_texts(texts)
+    given = read_texts(texts) if isinstance(texts, Path) else texts
     if vectors is not None:
-        found, own = read_vectors(vectors)
+        found, own = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
+        source = vectors if isinstance(vectors, Path) else "the array"
         if given is not None and own is not None and given != own:
-            raise ValueError(f"{vectors} has texts of its own, which are not those of {texts}; leave one out")
+            raise ValueError(f"{source} has texts of its own, which are not those of {texts}; leave one out")
         asked = given or own or [each.text for each in TEXTS]
         if len(found) != len(asked):
-            whose = str(texts) if given else "its own" if own else "those that minibert ships"
-            raise ValueError(f"{vectors} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
-        about = f"vectors of {vectors}"
+            named = str(texts) if isinstance(texts, Path) else "those that were passed"
+            whose = named if given else "its own" if own else "those that minibert ships"
+            raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
+        about = f"vectors of {source}"
     else:
         assert url is not None
         client = Client(url, served_as or model, api_key_env)

@@ -1,0 +1,105 @@
+"""`minibert.compare`: what `minibert verify` does with a port's numbers, for somebody's own tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .verify import verify
+
+if TYPE_CHECKING:
+    from minibert.equations.input_layer import Array
+
+    from .report import Report
+
+VECTORS = (".npy", ".parquet", ".jsonl")  # files that can hold nothing else
+
+
+class Comparison(NamedTuple):
+    """What was compared and how it came out; as a text it is what `minibert verify` prints.
+
+    passed       all is there and equal within the tolerance
+    differences  what is too far from the model's: intermediate, or text of a vector, -> how far
+    mistakes     names of the mistakes that explain all of it, else of those that explain a module, as MISTAKES.md
+                 has them
+    lines        what a person reads
+    """
+
+    passed: bool
+    differences: dict[str, float]
+    mistakes: list[str]
+    lines: list[str]
+
+    def __bool__(self) -> bool:  # else `assert compare(...)` would hold of a wrong port
+        return self.passed
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def compare(
+    model: str | os.PathLike[str],
+    against: str | os.PathLike[str] | Mapping[str, Array] | Array,
+    *,
+    encoder: bool = True,
+    side: str | None = None,
+    texts: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+    tolerance: float = 0.0,
+    batches: Sequence[str] | None = None,
+    all_batches: bool = False,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Comparison:
+    """Compare a model with a port's numbers: is the port right, and if not, which mistake is it?
+
+        def test_my_port():
+            found = minibert.compare("./model", against=my_port.trace("./model"))
+            assert found.passed, str(found)
+
+    model: a folder or a Hub name. against, intermediates: a dict of arrays named as in a file that `minibert verify
+    --save` writes ("plain|inputs|input_ids", "plain|sum"), such a file, a folder of .npy or .npz files, one of
+    transformers' debugger, or an ONNX model. Vectors: an array (n, dim), or a file .npy, .parquet or .jsonl, of
+    `texts`, or of those that `minibert verify --print-texts` prints.
+
+    encoder: compare the whole model; False: its input layer alone, the `side` of it. texts: of intermediates, texts
+    that the port has too, as "text 1" and so on. only, tolerance, batches, all_batches: as the command's options.
+
+    Raises what the command ends with 2 or 3 for: ValueError and OSError for what cannot be compared, MinibertError for
+    a model that cannot be opened.
+    """
+    name = os.fspath(model)
+    hub: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
+    if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
+        if side or only or tolerance or batches or all_batches:
+            raise ValueError("side, only, tolerance, batches and all_batches are for intermediates, not for vectors")
+        from .vectors.vectors import verify_vectors
+
+        given = against if isinstance(against, np.ndarray) else Path(against)
+        return _compared(verify_vectors(name, given, list(texts) or None, **hub))
+    report = verify(
+        name, texts, encoder=encoder, side=side, against=against, only=only, tolerance=tolerance, kinds=batches,
+        all_batches=all_batches, **hub,
+    )  # fmt: skip
+    return _compared(report)
+
+
+def _is_vectors(path: Path) -> bool:
+    return path.suffix.lower() in VECTORS and not path.is_dir()
+
+
+def _compared(report: Report) -> Comparison:
+    from .judge.compare import over_kinds
+
+    wrong = {d.key: d.largest for d in over_kinds(report.differences) if not report.accepted.get(d.key, d.passes)}
+    wrong |= {each["text"]: _far(each["distance"]) for each in report.texts if not each["passed"]}
+    by_module = list(dict.fromkeys(fit for each in report.local for fit in each.fits))
+    return Comparison(report.passed, wrong, report.matches or by_module, report.lines)
+
+
+def _far(distance: float | None) -> float:
+    return np.inf if distance is None else distance

@@ -1,0 +1,102 @@
+"""What others write, read as it is: folders of NumPy's files, a dict, a debugger's folder that cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import ports
+import pytest
+from safetensors.numpy import save_file
+
+from minibert.equations.input_layer import Array
+from minibert.verify.sides import onnx_model
+from minibert.verify.sides.debug_tree import TREE
+from minibert.verify.sides.written import ALONE, read_against
+from minibert.verify.verify import verify
+
+BERT = str(ports.BERT.folder)
+
+
+def as_npy(arrays: dict[str, Array], folder: Path) -> Path:
+    for name, array in arrays.items():
+        path = folder.joinpath(*name.split("|")).with_name(f"{name.rpartition('|')[2]}.npy")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, array)
+    return folder
+
+
+def as_npz(arrays: dict[str, Array], folder: Path) -> Path:
+    """One file for each batch."""
+    folder.mkdir()
+    for kind in {name.partition("|")[0] for name in arrays}:
+        inside = {name.partition("|")[2]: x for name, x in arrays.items() if name.startswith(f"{kind}|")}
+        np.savez(folder / f"{kind}.npz", **{name.replace("|", "/"): x for name, x in inside.items()})
+    return folder
+
+
+@pytest.mark.parametrize("write", [as_npy, as_npz, lambda arrays, folder: arrays])
+def test_every_form_has_the_verdict_of_the_one_file(write: object, tmp_path: Path) -> None:
+    """A folder that is read by halves, inputs taken for intermediates, or names with a lost dot would not pass."""
+    assert callable(write)
+    arrays = ports.saved()
+    right = verify(BERT, against=write(arrays, tmp_path / "right"))
+    assert right.passed and "12 of 12 batches compared" in right.lines, right.lines
+    arrays["types|sum"] = arrays["types|sum"] + np.float32(1)
+    wrong = verify(BERT, against=write(arrays, tmp_path / "wrong"))
+    assert [(d.key, d.kinds) for d in wrong.differences if not d.passes] == [("sum", ("types",))]
+    del arrays["types|sum"]
+    missing = verify(BERT, against=write(arrays, tmp_path / "missing"))
+    assert not missing.passed and missing.missing == ["types|sum"]
+
+
+def test_a_batch_without_a_name_is_one_of_its_own(tmp_path: Path) -> None:
+    arrays = {name.removeprefix("plain|"): x for name, x in ports.saved().items() if name.startswith("plain|")}
+    report = verify(BERT, against=as_npy(arrays, tmp_path / "port"))
+    assert report.passed and {kind for d in report.differences for kind in d.kinds} == {ALONE}
+
+
+def tree(folder: Path, value: object) -> Path:
+    """What the debugger writes of one module, cut short."""
+    folder.mkdir()
+    shown = {"shape": "torch.Size([1, 2])", "dtype": "torch.int64", "value": value}
+    words = {"module_path": "BertModel.embeddings.word_embeddings", "inputs": {"args": [shown]}, "outputs": shown}
+    whole = {"module_path": "BertModel", "inputs": {"kwargs": {"input_ids": shown}}, "children": [words]}
+    (folder / f"BertModel{TREE}").write_text(json.dumps(whole), "utf-8")
+    return folder
+
+
+def test_a_debugger_s_default_folder_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
+    wanted = "printed tensors and no middle layers.*do_prune_layers=False, use_repr=False"
+    with pytest.raises(ValueError, match=wanted):
+        verify(BERT, against=tree(tmp_path / "printed", ["tensor([[1, 2]])"]))
+
+
+def test_a_debugger_s_folder_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder = tree(tmp_path / "other", "./ids.safetensors")
+    save_file({"data": np.array([[1, 2]])}, folder / "ids.safetensors")
+    path = next(folder.glob("*.json"))
+    path.write_text(path.read_text("utf-8").replace("embeddings.word_embeddings", "wte"), "utf-8")
+    with pytest.raises(ValueError, match=re.escape("expected a module embeddings.word_embeddings")):
+        verify(BERT, against=folder)
+    path.write_text("[1]", "utf-8")
+    with pytest.raises(ValueError, match="expected the tree of modules"):
+        verify(BERT, against=folder)
+
+
+def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape("expected .npy or .npz files (plain/sum.npy")):
+        read_against(tmp_path)
+
+
+def test_an_array_of_texts_or_objects_is_no_number() -> None:
+    with pytest.raises(ValueError, match=re.escape("against['plain|sum'] is stored as")):
+        read_against({"plain|sum": np.array(["a"])})
+
+
+def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_model.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="needs onnx here: pip install 'onnx>="):
+        verify(BERT, against=tmp_path / "model.onnx")
