@@ -1,0 +1,31 @@
+"""How a docstring becomes Markdown: examples are code, arguments and sources are lists."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+EXAMPLE = re.compile(r"(?:^ *>>>.*\n(?:^ *\S.*\n?)*)+", re.MULTILINE)
+SOURCES = re.compile(r"^Sources\n((?:    .*\n?)+)", re.MULTILINE)
+ARGUMENT = re.compile(r"^((?:\w+, )*\w+): (?=\S)", re.MULTILINE)
+
+
+class Docstrings(griffe.Extension):
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            names = [parameter.name for parameter in obj.parameters] if isinstance(obj, griffe.Function) else []
+            obj.docstring.value = as_markdown(obj.docstring.value, names)
+
+
+def as_markdown(text: str, names: list[str]) -> str:
+    def point(found: re.Match[str]) -> str:
+        words = found[1].split(", ")
+        return f"\n- {', '.join(f'`{word}`' for word in words)}: " if set(words) <= set(names) else found[0]
+
+    text = SOURCES.sub(
+        lambda found: "**Sources**\n\n" + re.sub(r"^    (?=\S)", "- ", found[1], flags=re.MULTILINE), text
+    )
+    text = EXAMPLE.sub(lambda found: f"\n```pycon\n{found[0].rstrip()}\n```\n", text + "\n")
+    return ARGUMENT.sub(point, text).strip()

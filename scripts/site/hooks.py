@@ -1,0 +1,103 @@
+"""What the site takes from the project instead of a copy: its pages, their parts, and the files that they point to.
+
+A line `<!-- from PATH -->` in a page of the site becomes the project's file PATH, a line `<!-- from PATH: HEADING -->`
+what stands there below that heading. A link from such a text leads to the page of the site that shows its file whole,
+or else to a page with the file's source.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = Path(__file__).with_name("pages")
+FROM = re.compile(r"^<!-- from ([\w./-]+)(?:: (.+?))? -->$", re.MULTILINE)
+LINK = re.compile(r"(!?)(\[[^\]\n]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
+OTHER_HOST = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
+WHOLE = {
+    path: page.relative_to(PAGES).as_posix()
+    for page in PAGES.rglob("*.md")
+    for path, heading in FROM.findall(page.read_text("utf-8"))
+    if not heading
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add a page for each file of the project that a text points to and no page of the site shows."""
+    from mkdocs.structure.files import File
+
+    for path in sorted({path for text, folder in taken() for path in targets(text, folder)} - set(WHOLE)):
+        if (ROOT / path).suffix == ".png":
+            files.append(File.generated(config, f"source/{path}", abs_src_path=str(ROOT / path)))
+        else:
+            files.append(File.generated(config, page_of(path), content=source(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    here = posixpath.dirname(page.file.src_uri)
+    return FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Refuse a page that would ask another host for a script, a style, a font or a picture."""
+    for page in Path(config.site_dir).rglob("*.html"):
+        if asked := OTHER_HOST.findall(page.read_text("utf-8")):
+            raise ValueError(f"{page} asks another host: {asked[0]}")
+
+
+def taken() -> Iterator[tuple[str, str]]:
+    """Give each text that a page takes from the project, and the folder that it stands in."""
+    for page in sorted(PAGES.rglob("*.md")):
+        for path, heading in FROM.findall(page.read_text("utf-8")):
+            yield part(path, heading), posixpath.dirname(path)
+
+
+def part(path: str, heading: str | None = None) -> str:
+    """Give a file of the project, or of it what stands below a heading, as deep as its headings are deeper."""
+    text = (ROOT / path).read_text("utf-8")
+    if not heading:
+        return text
+    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise LookupError(f"{path} has no heading {heading!r}, which a page of the site takes from it")
+    return found[2].strip()
+
+
+def targets(text: str, folder: str) -> Iterator[str]:
+    for _, _, link, _ in LINK.findall(text):
+        if link and "://" not in link and (ROOT / (path := posixpath.normpath(posixpath.join(folder, link)))).exists():
+            yield path
+
+
+def linked(text: str, folder: str, here: str) -> str:
+    """Turn each link of a text that stood in `folder` into one that holds on a page in `here`."""
+
+    def other(found: re.Match[str]) -> str:
+        image, words, link, anchor = found.groups()
+        path = posixpath.normpath(posixpath.join(folder, link))
+        if not link or "://" in link or not (ROOT / path).exists():
+            return found[0]
+        page = f"source/{path}" if image else WHOLE.get(path, page_of(path))
+        return f"{image}{words}{posixpath.relpath(page, here or '.')}{anchor or ''})"
+
+    return LINK.sub(other, text)
+
+
+def page_of(path: str) -> str:
+    return f"source/{path}.md"
+
+
+def source(path: str) -> str:
+    """Give the page of a file: its text; of a folder: its files' names."""
+    place = ROOT / path
+    if place.is_dir():
+        body = "\n".join(f"- `{file.name}`" for file in sorted(place.iterdir()) if not file.name.startswith(("_", ".")))
+    else:
+        word = {".py": "python", ".json": "json"}.get(place.suffix, "text")
+        body = f"````{word}\n{place.read_text('utf-8')}````"
+    return f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n{body}\n"

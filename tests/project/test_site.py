@@ -1,0 +1,184 @@
+"""The site: what it takes from the project is there, what its blocks say runs, and calls shown old beside new give the
+same."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import distilled
+import numpy as np
+import pytest
+import word_models
+from served import needs_server, opened, straight
+
+import minibert
+from minibert.cli import _opened, main
+from minibert.equations import FILES
+from minibert.serve.app import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "scripts/site"
+MOVING = sorted((SITE / "pages").glob("from_*.md"))
+REFERENCE = ROOT / "tests/reference"
+SAME = 1e-5  # what the pages say
+HALF = 1e-3  # of rows that are kept in float16, as the page says
+
+
+def models(minilm: Path, folder: Path) -> dict[str, str]:
+    """Give a small model for each that a page names."""
+    return {
+        "all-MiniLM-L6-v2": str(minilm),
+        "cross-encoder/ms-marco-MiniLM-L6-v2": str(REFERENCE / "uses-reranker"),
+        "naver/splade-v3": str(REFERENCE / "uses-sparse"),
+        "lightonai/colbertv2.0": str(REFERENCE / "late-pylate"),
+        "bert-base-uncased": str(word_models.write(folder / "bert", "bert")),
+        "gpt2": str(ROOT / "scripts/study/gpt2-words"),
+        "cardiffnlp/twitter-roberta-base-sentiment-latest": str(REFERENCE / "uses-topics"),
+        "dslim/bert-base-NER": str(REFERENCE / "uses-entities"),
+        "minishlab/potion-base-8M": str(REFERENCE / "static-plain"),
+        "BAAI/bge-small-en-v1.5": str(distilled.write(folder / "bge", "bert")),
+    }
+
+
+def pairs(page: Path, named: dict[str, str]) -> list[tuple[str, str]]:
+    """Give each section's two blocks, the old and the new, with small models."""
+    found = []
+    for section in page.read_text("utf-8").split("\n## ")[1:]:
+        blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        assert len(blocks) in (0, 2), f"{page.name}: {section.splitlines()[0]} has not two blocks"
+        for name, folder in named.items():
+            blocks = [block.replace(f'"{name}"', repr(folder)) for block in blocks]
+        found += [(blocks[0], blocks[1])] if blocks else []
+    return found
+
+
+def hooks() -> ModuleType:
+    """Import the site's own code, which no wheel carries."""
+    spec = importlib.util.spec_from_file_location("site_hooks", SITE / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def whole_pages() -> dict[str, str]:
+    """Give each page of the site with what it takes from the project."""
+    own = hooks()
+    texts = {page.name: page.read_text("utf-8") for page in (SITE / "pages").rglob("*.md")}
+    return {name: own.FROM.sub(lambda found: own.part(*found.groups()), text) for name, text in texts.items()}
+
+
+def test_a_page_that_takes_a_heading_which_is_not_there_fails() -> None:
+    with pytest.raises(LookupError, match=r"README\.md has no heading 'The door'"):
+        hooks().part("README.md", "The door")
+    assert "## " not in hooks().part("README.md", "Install") and "pip install" in hooks().part("README.md", "Install")
+
+
+def test_links_lead_to_pages_or_to_sources() -> None:
+    own = hooks()
+    text = "[a](../../tests/reference/GOLDEN.md#x) [b](bert.py) [c](#here) ![d](../../scripts/readme/gallery/page.png)"
+    assert own.linked(text, "minibert/families", "") == (
+        "[a](golden.md#x) [b](source/minibert/families/bert.py.md) [c](#here) "
+        "![d](source/scripts/readme/gallery/page.png)"
+    )
+
+
+def test_the_reference_has_every_public_name() -> None:
+    named = {name for page in (SITE / "pages/api").glob("*.md")
+             for name in re.findall(r"^::: minibert\.(\w+)$", page.read_text("utf-8"), re.MULTILINE)}  # fmt: skip
+    assert named == set(minibert.__all__)
+    equations = (SITE / "pages/api/equations.md").read_text("utf-8")
+    assert re.findall(r"^::: minibert\.equations\.(\w+)$", equations, re.MULTILINE) == list(FILES)
+
+
+def test_every_command_that_a_page_shows_is_one() -> None:
+    """An option that has another name now would stand on a page for ever."""
+    tried = set()
+    for name, text in whole_pages().items():
+        blocks = [
+            *re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE),
+            *re.findall(r"^    \S.*\n", text, re.M),
+        ]
+        for line in "".join(blocks).splitlines():
+            words = shlex.split(line.split("  ")[0] if line.startswith(" " * 4) else line, comments=True)
+            if words[:1] == ["minibert"]:
+                try:
+                    _opened(words[1])[1].parse(words[2:])
+                except SystemExit:
+                    pytest.fail(f"{name} shows what is no command: {line}")
+                tried.add(words[1])
+    assert tried >= {"encode", "similar", "rank", "bulk", "search", "serve", "verify", "explain"}
+
+
+def test_the_verifiers_and_the_first_commands_run(
+    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
+    texts = (main(["verify", "--print-texts"]), capsys.readouterr().out)[1].splitlines()
+    pages = whole_pages()
+    lines = [line for name in ("index", "verifier") for line in re.findall(r"^minibert .+", pages[f"{name}.md"], re.M)]
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        if words == ["verify", "--vectors", "vectors.npy"]:
+            np.save("vectors.npy", minibert.load_encoder(minilm).encode([json.loads(text)["text"] for text in texts]))
+        if "--seeds" not in words:  # which asks the Hub
+            assert main(words) == 0, line
+    assert len(lines) >= 9
+
+
+def test_the_requests_of_the_servers_page_are_answered(minilm: Path) -> None:
+    needs_server()
+    server = Server([opened(minilm), opened(REFERENCE / "uses-reranker")])
+    asked = re.findall(r"^curl http://127\.0\.0\.1:8000(\S+) -d '(.+)'$", whole_pages()["server.md"], re.MULTILINE)
+    assert len(asked) >= 3
+    for path, body in asked:
+        assert straight(server, path, body.encode()).status == 200, (path, body)
+
+
+@pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
+def test_the_new_calls_run(page: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for _, new in pairs(page, models(minilm, tmp_path)):
+        exec(new, names)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
+def test_old_and_new_calls_give_the_same(
+    page: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    for old, new in pairs(page, models(minilm, tmp_path)):
+        exec(old, theirs)
+        exec(new, ours)
+        both = [name for name in re.findall(r"^(\w+) = ", new, re.MULTILINE) if name in theirs]
+        compared = [name for name in both if name not in ("model", "batch", "texts")]
+        assert compared, f"nothing to compare in {new}"
+        for name in compared:
+            same(theirs[name], ours[name], HALF if "distill" in old else SAME)
+
+
+def same(expected: Any, found: Any, within: float) -> None:
+    if isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected) > 0
+        for one, other in zip(expected, found, strict=True):
+            same(one, other, within)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            same(expected[key], found[key], within)
+    elif isinstance(expected, (str, int)):
+        assert found == expected
+    else:
+        assert np.shape(found) == np.shape(expected)
+        assert np.abs(np.asarray(found, float) - np.asarray(expected, float)).max() <= within
