@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,8 @@ EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
+    parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; empty: ignored")
     parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
     parser.add_argument(
@@ -35,27 +38,37 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page for a browser; --whole fetches the blocks too"
     )
+    parser.add_argument("--live", action="store_true", help="open a page that computes, on this machine alone")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --live: its port (default: a free one)")
+    parser.add_argument("--no-browser", action="store_true", help="with --live: print the address, open no browser")
     parser.add_argument("--beside", metavar="TEXT", help="with --html: compare a word in two texts, block by block")
     add_model(parser)
     add_whole(parser)
 
 
-def run(arguments: Any) -> None:
-    """Print the steps, or write the page."""
+def run(arguments: Any) -> int:
+    """Print the steps, or write the page, or serve one that computes."""
+    if arguments.live:
+        return _serve_page(arguments)
+    if arguments.text is None:
+        arguments.without_text()
+    if arguments.port or arguments.no_browser:
+        raise ValueError(f"--{'port' if arguments.port else 'no-browser'} is of the page of --live; add --live")
     if arguments.beside is not None and arguments.html is None:
         raise ValueError("--beside compares two texts on a page; add --html page.html")
     if any(given is not None for given in (arguments.block, arguments.head, arguments.token)):
         _explain_block(arguments)
-        return
+        return 0
     if arguments.html is not None:
         _write_page(arguments, arguments.html)
-        return
+        return 0
     from minibert.show.text.explain import explain
 
     with load_layer(arguments, lazy=not arguments.whole) as layer:
         print_lines(
             explain(layer, arguments.text, arguments.pair, coloured(), arguments.full, truncation=arguments.truncate)
         )
+    return 0
 
 
 def _write_page(arguments: Any, html: Path) -> None:
@@ -69,6 +82,44 @@ def _write_page(arguments: Any, html: Path) -> None:
         )
         write_output(html, written.encode())
     tell(f"wrote {html}")
+
+
+def _serve_page(arguments: Any) -> int:
+    """Serve the page that computes, until Ctrl-C."""
+    import webbrowser
+
+    from minibert.serve.live import LiveServer
+    from minibert.serve.run import check_packages, listen
+    from minibert.serve.run import run as answer
+    from minibert.show.live.live import Live
+
+    for name in ("html", "pair", "block", "head", "token", "beside"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(
+                f"--live shows every block, head and token, and takes a second text there; leave out --{name}"
+            )
+    check_packages()
+    arguments.whole = True  # a page that computes has use for all of the model
+    with load_layer(arguments) as layer, _with_blocks(arguments, layer) as model:
+        live = Live(model, shown_name(arguments.model))
+        text = live.usual_text() if arguments.text is None else arguments.text
+        live.state({"text": text})  # an error of the text is one of the command
+        server = LiveServer(lambda: live.page(text), live.answers)
+        with listen("127.0.0.1", arguments.port) as listening:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={server.token}"
+
+            def ready(_: Any) -> None:
+                tell(f"{url}  Ctrl-C ends it")
+                if not arguments.no_browser and has_browser():
+                    webbrowser.open(url)
+
+            return int(answer(server, listening, ready) > 0)
+
+
+def has_browser() -> bool:
+    """Whether a browser with windows can open here: not over ssh, nor on a Linux machine without a display."""
+    shown = sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(shown) and not os.environ.get("SSH_CONNECTION")
 
 
 def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:

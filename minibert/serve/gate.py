@@ -16,6 +16,7 @@ from .fields import Limits, Refusal
 from .record import INSIDE, Record
 from .worker import Job, Kind, Worker
 
+LOCAL = ("127.0.0.1", "localhost", "::1")
 PATIENCE = 30  # seconds that a client has to send a request's head, then its body, and to read a piece of the answer
 PIECE = 1 << 18  # bytes of a piece
 RETRY = 1  # seconds after which a refused client may try again

@@ -13,10 +13,10 @@ from typing import Any
 from minibert.errors import Option, error_of
 
 from .app import Server
-from .gate import PATIENCE
+from .gate import LOCAL, PATIENCE
+from .live import LiveServer
 from .record import LEVELS, start_logging
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
 SPARE = 400  # connections beyond those of accepted requests, if the system allows that many files
 ACCEPTED = 32  # connections at once, before the first of them is counted
 REST = 1 << 24  # bytes of a request that are read after its answer: some clients read it only after sending all
@@ -72,7 +72,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(
-    server: Server,
+    server: Server | LiveServer,
     listening: socket.socket,
     ready: Callable[[Callable[[], None]], object],
     log_level: str = "warning",

@@ -93,13 +93,13 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
     assert data["each"] and data["chance"] and data["k"] == page_prediction.LIKELIEST
     labels = np.argsort(-logits, axis=1)[:, : data["k"]]
     for row, best in enumerate(labels):
-        assert data["names"][row] == [page_prediction._token(encoder, i) for i in best.tolist()]
+        assert data["names"][row] == [page_prediction.token_name(encoder, i) for i in best.tolist()]
         assert np.abs(data["lens"][row, -1] - probabilities[row, best]).max() < CLOSE
         for state, of_state in enumerate(every):
             chances = softmax(of_state[row].astype(np.float64))
             assert np.abs(data["lens"][row, state] - chances[best]).max() < CLOSE
             named, its = data["best"][row][state]
-            assert named == page_prediction._token(encoder, int(chances.argmax()))
+            assert named == page_prediction.token_name(encoder, int(chances.argmax()))
             assert its == pytest.approx(chances.max(), abs=CLOSE)
     found = shares(encoder, ids, trace, encoder.head(name), labels)
     assert np.abs(data["shares"].sum(axis=2) - data["totals"]).max() < CLOSE * np.abs(logits).max()
@@ -112,7 +112,7 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
         assert data["lens"][-1, -1, 0] == pytest.approx(encoder.next_words(text, 1)[0]["score"], abs=CLOSE)
     else:
         at = ids[0].tolist().index(4)
-        assert data["names"][at][0] == page_prediction._token(encoder, encoder.fill(text, 1)[0][0]["token"])
+        assert data["names"][at][0] == page_prediction.token_name(encoder, encoder.fill(text, 1)[0][0]["token"])
 
 
 def test_a_large_vocabulary_is_in_memory_for_one_block_at_a_time(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def page(
 
 
 class Beside(NamedTuple):
-    """A text that is compared with the page's own."""
+    """A text that is compared with the page's own; a live page may have none yet, which has no tokens."""
 
     text: str
     tokens: list[str]
@@ -125,7 +125,7 @@ class Contents(NamedTuple):
     numbers: dict[str, Any]
     tokens: str
     norm: str
-    output: Array
+    about: str
 
 
 def contents(run: Run) -> Contents:
@@ -155,19 +155,36 @@ def contents(run: Run) -> Contents:
         if run.head is not None:
             numbers["predictdata"] = page_prediction.numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
         if run.beside is not None:
-            numbers["besidedata"] = page_beside.numbers(encoder, run.trace, run.beside.tokens, run.beside.trace)
+            own = run.beside
+            numbers["besidedata"] = (
+                page_beside.numbers(encoder, run.trace, own.tokens, own.trace) if own.tokens else None
+            )
     choices = (
         _choice(i, *pair, i == run.first) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))
     )
-    return Contents(numbers, "\n".join(choices), norm_lines, output)
+    about = f"{counted(len(tokens), 'token')} of {layer.family.model_type} → {(1, *output.shape)}, {output.dtype}"
+    about += f": {by_hand(plan, run.batch)[1]}"
+    return Contents(numbers, "\n".join(choices), norm_lines, about)
 
 
-def written(run: Run, shown_text: str, name: str | None, why_none: str = "") -> str:
+class LivePart(NamedTuple):
+    """What a page that computes has besides, as HTML; `saved`: it asks no server."""
+
+    style: str = ""
+    asked: str = ""
+    live: str = ""
+    scripts: str = ""
+    saved: bool = True
+
+
+NOT_LIVE = LivePart()
+
+
+def written(run: Run, shown_text: str, name: str | None, why_none: str = "", live: LivePart = NOT_LIVE) -> str:
     """Fill the page's template. `why_none`: why there is no prediction, as HTML."""
     layer, encoder, found = run.layer, run.encoder, contents(run)
     plan = layer_plan(layer.steps, layer.config)
-    family, shape, formulas = layer.family.model_type, (1, *found.output.shape), _formulas(layer, plan)
-    about = f"{counted(len(run.tokens), 'token')} of {family}"
+    family, formulas = layer.family.model_type, _formulas(layer, plan)
     named = f"{name} ({family})" if name and name != family else family
     behind = {"blocks": "", "prediction": why_none, "beside": ""}
     data = {id_: as_json(numbers) for id_, numbers in found.numbers.items()}
@@ -178,13 +195,13 @@ def written(run: Run, shown_text: str, name: str | None, why_none: str = "") -> 
         parts.append(page_beside.part(run.beside.text, data["besidedata"]))
     for each in parts:
         behind |= each
-    behind["script"] = "\n".join(each["script"] for each in parts)
+    behind["script"] = "\n".join([*(each["script"] for each in parts), live.scripts])
     return filled(
         "page.html",
         title=escape(f"{' '.join(shown_text[:60].split())} - {name or 'minibert'}"),
         model=escape(named),
         text=escape(shown_text),
-        about=escape(f"{about} → {shape}, {found.output.dtype}: {by_hand(plan, run.batch)[1]}"),
+        about=escape(found.about),
         layer=escape(repr(layer)),
         tokens=found.tokens,
         norm=found.norm,
@@ -194,6 +211,10 @@ def written(run: Run, shown_text: str, name: str | None, why_none: str = "") -> 
         data=data["data"],
         base=filled("page_base.js"),
         rows=filled("page_rows.js"),
+        style=live.style,
+        asked=live.asked,
+        live=live.live,
+        connect="" if live.saved else "; connect-src 'self'",
         **behind,
     )
 

@@ -83,8 +83,9 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
     for work in works:
         # a masked score is of no weight, and not of the sum
         counted = np.where(trace[work.probabilities][0] > 0, trace[work.scores][0].astype(np.float64), -np.inf)
-        most = counted.max(axis=-1, keepdims=True)
-        rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
+        most = np.maximum(counted.max(axis=-1, keepdims=True), -np.finfo(np.float64).max)
+        with np.errstate(divide="ignore"):  # of a head that is switched off there is no sum, and no weight to explain
+            rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
     seq = rows[0].shape[-1]
     terms = [[term for term in work.terms if term.alone] for work in works]
     own = terms if len({term.scheme for each in terms for term in each}) > 1 else terms[:1]

@@ -163,12 +163,13 @@ def names_of(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]
     """A name for each of these labels."""
     asked = np.unique(labels)
     if head.name in ("masked_word", "next_word"):
-        return {i: _token(encoder, i) for i in asked.tolist()}
+        return {i: token_name(encoder, i) for i in asked.tolist()}
     own = head.id2label or dict(enumerate(NAMES.get(head.name, ())))
     return {i: visible(own.get(i, f"LABEL_{i}")) for i in asked.tolist()}
 
 
-def _token(encoder: Encoder, i: int) -> str:
+def token_name(encoder: Encoder, i: int) -> str:
+    """A token as it is shown."""
     try:
         return visible(encoder.embeddings.tokenizer.tokens(np.array(i)))
     except IndexError:  # many tables have more rows than the tokenizer has tokens

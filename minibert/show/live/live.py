@@ -1,0 +1,216 @@
+"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `serve.live` is the server around it.
+
+Every number is of a `trace`, with `change=` where something is switched off or put in, or of a formula of `equations`
+on it. The page is the one of `minibert explain --html` with a part more, and draws each state as that page does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import cosine, mean
+from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.show.page import page_prediction
+from minibert.show.page.page import KEPT, Beside, LivePart, Run, contents, first_choice, written
+from minibert.show.page.page_parts import as_json, filled
+from minibert.show.text.text import visible
+
+from .cell import opened_cell
+from .changes import change_of, with_replaced
+from .kinds import named_kinds
+from .sampling import sampled
+from .state import State, integer, read_object, read_state
+
+MOST_TOKENS = 128
+FEW_POSITIONS = 24
+COMPARED = 5  # likeliest predictions of each of two runs
+REMEMBERED = 4  # runs
+SAMPLED = ("masked_word", "next_word")  # heads whose labels are words
+SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_sampling")
+
+
+class Runs(NamedTuple):
+    """The run of a state, and that of its text as it was typed."""
+
+    run: Run
+    typed: Run
+
+
+class Live:
+    """What a live page asks for, of one model; safe to call from many threads at once.
+
+    name  what the page calls the model
+    """
+
+    def __init__(self, model: EmbeddingLayer | Encoder, name: str | None = None) -> None:
+        self.encoder: Encoder | None = None if isinstance(model, EmbeddingLayer) else model
+        self.layer = model if isinstance(model, EmbeddingLayer) else model.embeddings
+        self.name = name
+        self.head, self.why_none = (None, "") if self.encoder is None else page_prediction.shown_head(self.encoder)
+        self._runs = lru_cache(REMEMBERED)(self._computed)
+
+    @property
+    def answers(self) -> dict[str, Callable[[Any], Any]]:
+        """Name of a question -> what answers it. Each raises ValueError, in words for the page."""
+        return {"state": self.state, "sample": self.sample, "cell": self.cell, "saved": self.saved}
+
+    def usual_text(self) -> str:
+        """A text to begin with: with a mask where the model finds masked words, short where it has few positions."""
+        longest = self.layer.max_length
+        if longest is not None and longest < FEW_POSITIONS:
+            return "wonderfu"
+        mask = self.layer.tokenizer.mask if self.head is not None and self.head.name == "masked_word" else None
+        return f"The bank of the river was {mask or 'muddy'}."
+
+    def page(self, text: str, saved: dict[str, Any] | None = None) -> str:
+        """Give the page, open at a text. `saved`: a state that needs no server, see `saved_page`."""
+        state = State(text) if saved is None else read_state(saved["state"])
+        runs = self._runs(state)
+        numbers = as_json(self._live(state, runs) | ({"saved": saved} if saved else {}))
+        scripts = "\n".join(f"<script>\n{filled(f'page_{name}.js')}</script>" for name in SCRIPTS)
+        data = f'<script type="application/json" id="livedata">{numbers}</script>'
+        live = LivePart(
+            filled("page_live.css"),
+            filled("page_asked.html"),
+            filled("page_live.html") + data,
+            scripts,
+            saved is not None,
+        )
+        run = runs.run if self.encoder is None else runs.run._replace(beside=runs.run.beside or Beside("", [], {}))
+        return written(run, visible(state.text, KEPT), self.name, self.why_none, live)
+
+    def state(self, given: Any) -> dict[str, Any]:
+        """What the page draws of a state."""
+        state = read_state(given)
+        runs = self._runs(state)
+        found = contents(runs.run)
+        return {
+            "numbers": {"besidedata": None} | found.numbers | {"livedata": self._live(state, runs)},
+            "tokens": found.tokens,
+            "norm": found.norm,
+            "about": found.about,
+            "text": visible(state.text, KEPT),
+        }
+
+    def sample(self, given: Any) -> dict[str, Any]:
+        """A word at a token's position, by temperature, top-k and top-p."""
+        known = ("state", "token", "temperature", "k", "p", "seed")
+        fields = read_object(given, "the question", known)
+        token, k, seed = (integer(fields.get(name), name) for name in ("token", "k", "seed"))
+        temperature, p = (_number(fields.get(name), name) for name in ("temperature", "p"))
+        runs = self._runs(read_state(fields.get("state")))
+        if self.encoder is None or self.head is None or self.head.name not in SAMPLED:
+            raise ValueError("this model has no head for words, so there is nothing to choose from")
+        logits = runs.run.trace["logits"][0]
+        if token >= len(logits):
+            raise ValueError(f"token {token} is not there: the text has {len(logits)}; choose another one")
+        tokenizer, ids = self.layer.tokenizer, runs.run.batch["input_ids"][0].tolist()
+        encoder = self.encoder
+        found = sampled(logits[token], temperature, k, p, seed, lambda i: page_prediction.token_name(encoder, i))
+        word = found.pop("id")
+        last = self.head.name == "next_word" and token + 1 == len(ids)
+        begun = tokenizer.decode(ids)
+        found["appended"] = tokenizer.decode([*ids, word])[len(begun) :] if last else None
+        return found
+
+    def cell(self, given: Any) -> dict[str, Any]:
+        """One cell of attention, number by number."""
+        fields = read_object(given, "the question", ("state", "block", "head", "query", "key"))
+        numbers = [integer(fields.get(name), name) for name in ("block", "head", "query", "key")]
+        runs = self._runs(read_state(fields.get("state")))
+        if self.encoder is None:
+            raise ValueError("this model has no blocks here, so it has no attention weights")
+        return opened_cell(self.encoder, runs.run.trace, *numbers)
+
+    def saved(self, given: Any) -> dict[str, str]:
+        """One state as a page of its own, which needs no server; with what was asked for in it."""
+        fields = read_object(given, "the question", ("state", "token", "sample", "cell"))
+        return {"html": self.page("", {name: fields.get(name) for name in ("state", "token", "sample", "cell")})}
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def _batch(self, text: str, what: str) -> dict[str, Any]:
+        batch: dict[str, Any] = self.layer.tokenize(text)
+        count = batch["input_ids"].shape[1]
+        if not 0 < count <= MOST_TOKENS:
+            raise ValueError(f"{what} has {count} tokens, and this page takes 1 to {MOST_TOKENS}; change it")
+        return batch
+
+    def _computed(self, state: State) -> Runs:
+        batch, causal = self._batch(state.text, "the text"), bool(self.encoder and self.encoder.stack.causal)
+        first = first_choice(self.layer, batch["input_ids"][0], causal)
+        if self.encoder is None:
+            if state._replace(text="") != State(""):
+                raise ValueError("this model has no blocks here, so only the text can be changed")
+            typed = Run(self.layer, None, None, batch, self.layer.trace(**batch), first)
+            return Runs(typed, typed)
+        head = self.head and self.head.name
+        other = None
+        if state.beside:
+            pair = self._batch(state.beside, "the other text")
+            names = [visible(token) for token in self.layer.tokenizer.tokens(pair["input_ids"][0])]
+            other = Beside(state.beside, names, self.encoder.trace(**pair))
+        changed = state._replace(beside="") != state.typed
+        typed = Run(self.layer, self.encoder, self.head, batch, {}, first)
+        if not changed:
+            typed = typed._replace(trace=self.encoder.trace(**batch, head=head))
+            return Runs(typed._replace(beside=other), typed)
+        typed = self._runs(state.typed).typed
+        ids = with_replaced(self.layer, batch["input_ids"], state.replaced)
+        change = change_of(self.encoder, state, other and other.trace, ids.shape[1])
+        trace = self.encoder.trace(**{**batch, "input_ids": ids}, change=change or None, head=head)
+        adds_up = not (state.blocks or state.patches)
+        run = Run(self.layer, self.encoder, self.head, {**batch, "input_ids": ids}, trace, first, other, adds_up)
+        return Runs(run, typed)
+
+    def _live(self, state: State, runs: Runs) -> dict[str, Any]:
+        """The live part's own numbers."""
+        told: dict[str, Any] = {
+            "state": state.as_json,
+            "family": self.layer.family.model_type,
+            "blocks": 0,
+            "words": False,
+        }
+        if self.encoder is None:
+            return told
+        blocks = len(self.encoder.stack.blocks)
+        weights = np.stack([runs.run.trace[f"attentions.{i}"][0] for i in range(blocks)])
+        return told | {
+            "blocks": blocks,
+            "words": self.head is not None and self.head.name in SAMPLED,
+            "kinds": named_kinds(weights, runs.run.batch["input_ids"][0]),
+            "change": self._change(self.encoder, runs),
+        }
+
+    def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
+        """How far a change has moved the prediction of each token; without a head, the mean of all tokens."""
+        if self.head is None:
+            last = f"hidden_states.{len(encoder.stack.blocks)}"
+            both = [mean(run.trace[last]) for run in (runs.typed, runs.run)]
+            return {"cosine": float(cosine(*both)[0, 0])}
+        activate, chance = page_prediction.activation_of(encoder, self.head)
+        k, every = min(COMPARED, self.head.labels), [run.trace["logits"].reshape(-1, self.head.labels) for run in runs]
+        now, before = (activate(logits) for logits in every)
+        labels = [_union(*rows) for rows in zip(*(page_prediction.likeliest(x, k) for x in every), strict=True)]
+        names = page_prediction.names_of(encoder, self.head, np.concatenate(labels))
+        rows = [
+            [[names[i], float(before[row, i]), float(now[row, i])] for i in own.tolist()]
+            for row, own in enumerate(labels)
+        ]
+        return {"each": self.head.takes == "every", "chance": chance, "rows": rows}
+
+
+def _union(first: Array, second: Array) -> Array:
+    return np.concatenate([first, second[~np.isin(second, first)]])
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e6:
+        raise ValueError(f"{what} must be a number, found {value!r:.40}")
+    return float(value)

@@ -1,0 +1,123 @@
+"""What a live page asks for: a text, and what is changed in its run. Read from JSON, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+LONGEST = 4_000  # letters of a text
+MOST = 600  # changes of one kind
+STREAM, ATTENTION, FEED_FORWARD = "stream", "attention", "feed-forward"
+PATCHED = (STREAM, ATTENTION, FEED_FORWARD)
+
+V = TypeVar("V")
+
+
+class Patch(NamedTuple):
+    """Values of the other text that are put into this one.
+
+    what    `stream`: what enters block `block`, or leaves the last one; else what its attention or feed-forward adds
+    place   which token gets them, and `source`, whose they are; both None: every token the one at its own place
+    """
+
+    what: str
+    block: int
+    place: int | None
+    source: int | None
+
+
+class State(NamedTuple):
+    """What a live page shows.
+
+    replaced  (position, token): another token at that place; heads: (block, head)
+    """
+
+    text: str
+    beside: str = ""
+    replaced: tuple[tuple[int, str], ...] = ()
+    heads: tuple[tuple[int, int], ...] = ()
+    feed_forwards: tuple[int, ...] = ()
+    blocks: tuple[int, ...] = ()
+    patches: tuple[Patch, ...] = ()
+
+    @property
+    def typed(self) -> State:
+        """The text as it was typed, with nothing changed."""
+        return State(self.text)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """As `read_state` takes it."""
+        return {**self._asdict(), "patches": [patch._asdict() for patch in self.patches]}
+
+
+def read_state(given: Any) -> State:
+    """Read and check it. Raises ValueError that names the field."""
+    fields = read_object(given, "the state", State._fields)
+    return State(
+        _text(fields, "text"),
+        _text(fields, "beside"),
+        _some(fields, "replaced", _replacement),
+        _some(fields, "heads", _head),
+        _some(fields, "feed_forwards", integer),
+        _some(fields, "blocks", integer),
+        _some(fields, "patches", _patch),
+    )
+
+
+def read_object(given: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
+    """Check that this is an object with no other names. Raises ValueError."""
+    if not isinstance(given, dict) or (set(given) - set(known)):
+        found = f"the names {', '.join(map(str, given))}" if isinstance(given, dict) else repr(given)
+        raise ValueError(f"{what} must be an object with {', '.join(known)}, found {found:.200}")
+    return given
+
+
+def integer(value: Any, what: str) -> int:
+    """Check a number that counts from 0. Raises ValueError."""
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError(f"{what} must be an integer from 0 on, found {value!r:.40}")
+    return value
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, found {value!r:.40}")
+    if len(value) > LONGEST:
+        raise ValueError(f"{name} has {len(value)} letters, and a page shows at most {LONGEST}; shorten it")
+    return value
+
+
+def _some(fields: dict[str, Any], name: str, read: Callable[[Any, str], V]) -> tuple[V, ...]:
+    values = fields.get(name, [])
+    if not isinstance(values, list) or len(values) > MOST:
+        raise ValueError(f"{name} must be a list of at most {MOST}, found {values!r:.80}")
+    return tuple(read(value, f"{name}[{i}]") for i, value in enumerate(values))
+
+
+def _pair(value: Any, what: str, says: str) -> Any:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{what} must be {says}, found {value!r:.40}")
+    return value
+
+
+def _replacement(value: Any, what: str) -> tuple[int, str]:
+    place, token = _pair(value, what, "[position, token]")
+    if not isinstance(token, str) or len(token) > LONGEST:
+        raise ValueError(f"{what} must name a token, found {token!r:.40}")
+    return integer(place, what), token
+
+
+def _head(value: Any, what: str) -> tuple[int, int]:
+    block, head = _pair(value, what, "[block, head]")
+    return integer(block, what), integer(head, what)
+
+
+def _patch(value: Any, what: str) -> Patch:
+    fields = read_object(value, what, Patch._fields)
+    if fields.get("what") not in PATCHED:
+        raise ValueError(f"{what} must be of {', '.join(PATCHED)}, found {fields.get('what')!r:.40}")
+    places = [fields.get(name) for name in ("place", "source")]
+    own, other = (None, None) if places == [None, None] else (integer(each, what) for each in places)
+    return Patch(fields["what"], integer(fields.get("block"), what), own, other)

@@ -1,0 +1,72 @@
+"use strict";
+// Thumbnails of all heads, with the kind that each looks like, and the switches of heads, feed-forwards and blocks.
+if (live.given.blocks) {
+  const grid_ = byId("headgrid"), cells = [], switches = [];
+  const off = (list, part) => live.wanted[list].some((each) => String(each) === String(part));
+  const toggle = (list, part) => live.change({ [list]: off(list, part) ? live.wanted[list].filter((each) => String(each) !== String(part)) : [...live.wanted[list], part] });
+  const turning = (list, part, name, text) => {
+    const button = make("button", { type: "button", className: "switch", textContent: text });
+    button.setAttribute("role", "switch");
+    button.setAttribute("aria-label", name);
+    button.addEventListener("click", () => toggle(list, part));
+    switches.push({ button, list, part });
+    return button;
+  };
+  const look = (b, h) => {
+    chosenBlock.value = b;
+    chosenHead.value = h;
+    chosenHead.dispatchEvent(new Event("change"));
+  };
+  grid_.style.gridTemplateColumns = `auto repeat(${behind.heads}, auto) auto`;
+  for (let b = 0; b < behind.blocks; b++) {
+    grid_.append(make("div", { className: "block" }, turning("blocks", b, `block ${b}`, `block ${b}`)));
+    for (let h = 0; h < behind.heads; h++) {
+      const canvas = make("canvas"), says = make("small"), button = make("button", { type: "button", className: "look" }, canvas);
+      canvas.setAttribute("aria-hidden", "true");
+      button.addEventListener("click", () => look(b, h));
+      const box = make("div", { className: "head" }, button, says, turning("heads", [b, h], `head ${h} of block ${b}`, `head ${h}`));
+      cells.push({ b, h, box, canvas, says, button });
+      grid_.append(box);
+    }
+    grid_.append(make("div", { className: "block" }, turning("feed_forwards", b, `feed-forward of block ${b}`, "feed-fwd")));
+  }
+  // arrow keys move inside the grid: one stop of the tab key for the squares, and one for the switches
+  const wander = (buttons, across) => {
+    buttons.forEach((button, i) => {
+      button.tabIndex = i ? -1 : 0;
+      button.addEventListener("keydown", (event) => {
+        const [down, right] = MOVES[event.key] ?? [];
+        const next = buttons[i + (down ?? NaN) * across + (right ?? NaN)];
+        if (!next) return;
+        event.preventDefault();
+        for (const each of buttons) each.tabIndex = each === next ? 0 : -1;
+        next.focus();
+      });
+    });
+  };
+  wander(cells.map(({ button }) => button), behind.heads);
+  wander(switches.map(({ button }) => button), behind.heads + 2);
+  const measured = (b, h) => {
+    const { kinds, shares, names } = live.given.kinds;
+    const told = kinds.map((kind, i) => `${kind} ${shares[b][h][i] === null ? "–" : shares[b][h][i].toFixed(2)}`);
+    return [names[b][h], told.join(", ")];
+  };
+  live.parts.push(() => {
+    const { kinds, least, shares, names } = live.given.kinds, own = Number(chosenBlock.value), chosen = chosenHead.value;
+    for (const { b, h, box, canvas, says, button } of cells) {
+      const first = (b * behind.heads + h) * pairs, numbers = attention.subarray(first, first + pairs), top = numbers.reduce((a, x) => Math.max(a, x), 0) || 1;
+      paint(canvas, count, count, (i) => (numbers[i] === 0 ? null : numbers[i] / top));
+      const [name, told] = measured(b, h), i = kinds.indexOf(names[b][h]);
+      says.textContent = i < 0 ? "none" : `${name.split(" ")[0]} ${shares[b][h][i].toFixed(2)}`;
+      button.setAttribute("aria-label", `look at head ${h} of block ${b}: ${off("heads", [b, h]) ? "off" : `looks like ${name}; ${told}`}`);
+      button.classList.toggle("chosen", b === own && String(h) === chosen);
+      box.classList.toggle("off", off("heads", [b, h]) || off("blocks", b));
+    }
+    for (const { button, list, part } of switches) button.setAttribute("aria-checked", String(!off(list, part)));
+    byId("kindsay").textContent = `Below a square: the kind that the head looks like in this text, and the measure: the mean share of a query's weight that goes to the token before it, to the first token, or to the same word elsewhere (queries from token 2 on). The largest of the three is the kind if it is ${least} or more, else “none”.`;
+    byId("kindwork").textContent = chosen === "mean" ? "Press a square to read its three measures." : `head ${chosen} of block ${own}: ${measured(own, Number(chosen))[1]}; looks like: ${measured(own, Number(chosen))[0]}`;
+  });
+  for (const choice of [chosenBlock, chosenHead]) choice.addEventListener("change", () => live.parts.forEach((drawn) => drawn()));
+} else {
+  byId("liveheads").hidden = true;
+}

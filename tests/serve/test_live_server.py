@@ -1,0 +1,77 @@
+"""The server of the page that computes: who may ask it, and what it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Address, Answer, needs_server, served
+
+import minibert
+from minibert.serve.live import LiveServer
+from minibert.show.live.live import Live
+
+installed = pytest.fixture(scope="module", autouse=True)(needs_server)
+SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
+STATE = {"text": "wonderfu"}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Address, LiveServer, Live]]:
+    live = Live(minibert.load_encoder(SMALL_GPT2))
+    server = LiveServer(lambda: live.page("wonderfu"), live.answers)
+    with served(server) as address:
+        yield address, server, live
+
+
+def asked(running: tuple[Address, LiveServer, Live], name: str, body: Any, **headers: str) -> Answer:
+    address, server, _ = running
+    return address.ask(f"/{name}", body, **{"Authorization": f"Bearer {server.token}", **headers})
+
+
+def test_the_page_and_a_state(running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, live = running
+    page = address.ask(f"/?token={server.token}")
+    assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+    assert server.token not in page.body.decode(), "only the address has it"
+    assert page.headers["referrer-policy"] == "no-referrer" and page.headers["cache-control"] == "no-store"
+    found = asked(running, "state", STATE)
+    assert found.status == 200 and found.json == json.loads(json.dumps(live.state(STATE)))
+    assert asked(running, "cell", {"state": STATE, "block": 0, "head": 1, "query": 3, "key": 2}).json["seen"]
+
+
+def test_who_has_no_token_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
+    address, _, _ = running
+    assert address.ask("/").status == address.ask("/?token=wrong").status == 401
+    assert "whole address" in address.ask("/").error
+    assert address.ask("/state", STATE).status == asked(running, "state", STATE, Authorization="Bearer x").status == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.168.0.3", ""])
+def test_another_name_than_this_machine_s_is_refused(host: str, running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, _ = running
+    assert address.ask(f"/?token={server.token}", Host=host).status in (400, 403)
+    assert asked(running, "state", STATE, Host=host).status in (400, 403)
+
+
+def test_a_page_of_another_origin_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, _ = running
+    own = f"http://127.0.0.1:{address.port}"
+    assert asked(running, "state", STATE, Origin=own).status == 200
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        found = asked(running, "state", STATE, Origin=origin)
+        assert found.status == 403 and "access-control-allow-origin" not in found.headers
+    preflight = address.ask("/state", method="OPTIONS", Origin="http://evil.example")
+    assert preflight.status == 405 and "access-control-allow-origin" not in preflight.headers
+    assert address.ask(f"/?token={server.token}", Host=f"localhost:{address.port}").status == 200
+
+
+def test_what_cannot_be_is_said_in_words(running: tuple[Address, LiveServer, Live]) -> None:
+    assert asked(running, "state", b"{").error == "the question must be JSON"
+    assert "16" in asked(running, "state", {"text": "a" * 50}).error
+    assert asked(running, "state", {"text": "a", "heads": [[9, 9]]}).status == 400
+    assert asked(running, "state", b"[" * 300_000).status == 413
+    assert asked(running, "nothing", {}).status == 404

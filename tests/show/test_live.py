@@ -1,0 +1,238 @@
+"""The page that computes, without a browser: each number is the trace's, of every family with blocks."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import encoders
+import numpy as np
+import pytest
+from checkpoints import write_byte_level, write_wordpiece
+from strict_html import data_of_script, read
+
+import minibert
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import Array
+from minibert.models.encoder import Encoder
+from minibert.show.live.cell import opened_cell
+from minibert.show.live.live import MOST_TOKENS, Live
+from minibert.show.live.state import LONGEST, read_state
+
+TEXT, OTHER = "we lived above", "the clouds above"
+# of scores and sums in float32, beside the same in float64; measured 6e-6 at scores of 9
+CLOSE = 3e-5
+SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Live:
+    return Live(minibert.load_encoder(SMALL_GPT2))
+
+
+def made(name: str, folder: Path) -> Encoder:
+    if name == "gpt2":
+        return minibert.load_encoder(encoders.write_gpt2(folder))
+    encoders.write(folder, name)
+    write_wordpiece(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
+def weights_of(answer: dict[str, Any]) -> Array:
+    """What the page draws: (blocks, heads, query, key)."""
+    behind, seq = answer["numbers"]["blockdata"], len(answer["numbers"]["data"]["tokens"])
+    numbers = np.frombuffer(base64.b64decode(behind["attention"]), "<f4")
+    return numbers.reshape(behind["blocks"], behind["heads"], seq, seq)
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_a_cell_adds_up_in_every_family(name: str, tmp_path: Path) -> None:
+    """A term, a rotation, a norm or the key's head that is forgotten gives another sum than the run's score."""
+    encoder = made(name, tmp_path)
+    trace = encoder.trace(**encoder.tokenize(TEXT))
+    seq, heads = trace["hidden_states.0"].shape[1], encoder.stack.heads
+    for block, bound in enumerate(encoder.stack.blocks):
+        own = bound.attention
+        for head, query in ((0, seq - 1), (heads - 1, 1)):
+            cells = [opened_cell(encoder, trace, block, head, query, key) for key in range(seq)]
+            scores = trace[own.scores][0, head, query]
+            for key, found in enumerate(cells):
+                products = np.array(found["q"]) * found["k"]
+                assert np.abs(products - found["products"]).max() < CLOSE
+                total = own.scale * products.sum() + sum(term["number"] for term in found["terms"])
+                assert abs(total - scores[key]) < CLOSE and abs(found["sum"] - total) < CLOSE
+                assert found["score"] == scores[key] and found["seen"] == (found["weights"][key] > 0)
+                assert len(found["terms"]) == len(own.terms) and ("turned_q" in found) == own.rotated
+            weights = trace[f"attentions.{block}"][0, head, query]
+            assert np.abs(np.array(cells[0]["softmax"]) - weights).max() < CLOSE
+            gathered = sum(np.array(found["weighted"]) for found in cells)
+            context = trace[own.context][0, query].reshape(heads, -1)[head]
+            assert (
+                np.abs(gathered - context).max() < CLOSE and np.abs(np.array(cells[1]["context"]) - context).max() == 0
+            )
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "deberta-v2", "albert"])
+def test_what_is_switched_off_is_off_in_the_page(name: str, tmp_path: Path) -> None:
+    encoder = made(name, tmp_path)
+    live, ids = Live(encoder), encoder.tokenize(TEXT)
+    state = {"text": TEXT, "heads": [[1, 2]], "blocks": [0], "feed_forwards": [1]}
+    answer = live.state(state)
+    json.dumps(answer, allow_nan=False)
+    feed = encoder.stack.blocks[1].parts[-1]
+    change = minibert.knock_out(encoder, heads=[(1, 2)], blocks=[0])
+    trace = encoder.trace(**ids, change=change | {feed.within or feed.work.output: np.zeros_like})
+    expected = np.stack([trace[f"attentions.{i}"][0] for i in range(encoders.DEPTH)])
+    assert np.array_equal(weights_of(answer), expected) and not expected[1, 2].any()
+    last = f"hidden_states.{encoders.DEPTH}"
+    one, two = (values[last][0].mean(axis=0) for values in (trace, encoder.trace(**ids)))
+    cosine = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+    assert answer["numbers"]["livedata"]["change"]["cosine"] == pytest.approx(cosine, abs=CLOSE) and cosine < 0.99
+
+
+def test_values_of_another_text_are_put_in(tmp_path: Path) -> None:
+    encoder = made("bert", tmp_path)
+    live, ids, other = Live(encoder), encoder.tokenize(TEXT), encoder.trace(**encoder.tokenize(OTHER))
+    names = {"stream": "hidden_states.1", "attention": "encoder.layer.1.attention.output.dense",
+             "feed-forward": "encoder.layer.1.output.dense"}  # fmt: skip
+
+    def cosine(*patches: dict[str, Any]) -> float:
+        numbers = live.state({"text": TEXT, "beside": OTHER, "patches": list(patches)})["numbers"]
+        assert numbers["besidedata"]["tokens"][1:4] == OTHER.split()
+        return float(numbers["livedata"]["change"]["cosine"])
+
+    def mean(change: dict[str, Any] | None) -> Array:
+        return encoder(**ids, change=change)[0].mean(axis=0)
+
+    usual = mean(None)
+    for what, name in names.items():
+
+        def put(values: Array, name: str = name) -> Array:
+            values[0, 2] = other[name][0, 3]
+            return values
+
+        moved = mean({name: put})
+        expected = moved @ usual / np.linalg.norm(moved) / np.linalg.norm(usual)
+        assert cosine({"what": what, "block": 1, "place": 2, "source": 3}) == pytest.approx(expected, abs=CLOSE)
+        assert expected < 1 - 5 * CLOSE
+    theirs = encoder(**encoder.tokenize(OTHER))[0].mean(axis=0)
+    whole = theirs @ usual / np.linalg.norm(theirs) / np.linalg.norm(usual)
+    everything = {"what": "stream", "block": 1, "place": None, "source": None}
+    assert cosine(everything) == pytest.approx(whole, abs=CLOSE), "the stream is all that there is of a text"
+
+
+def test_the_prediction_as_typed_and_now(gpt2: Live) -> None:
+    answer = gpt2.state({"text": "wonderfu", "heads": [[0, 0]], "replaced": [[1, "t"]]})
+    encoder = gpt2.encoder
+    assert encoder is not None
+    batch = encoder.tokenize("wonderfu")
+    before = softmax(encoder.logits(**batch)[0, -1].astype(np.float64))
+    batch["input_ids"][0, 1] = encoder.embeddings.tokenizer.id_of("t")
+    now = softmax(encoder.logits(**batch, change=minibert.knock_out(encoder, heads=[(0, 0)]))[0, -1].astype(np.float64))
+    rows = answer["numbers"]["livedata"]["change"]["rows"]
+    assert len(rows) == 9 and answer["numbers"]["data"]["tokens"][1] == "t"
+    assert rows[-1][0][0] == encoder.tokens([int(now.argmax())])[0]
+    for name, was, is_now in rows[-1]:
+        i = encoder.embeddings.tokenizer.id_of(name)
+        assert (was, is_now) == (pytest.approx(before[i], abs=CLOSE), pytest.approx(now[i], abs=CLOSE))
+    assert {int(i) for i in np.argsort(-before)[:5]} <= {encoder.embeddings.tokenizer.id_of(row[0]) for row in rows[-1]}
+    assert answer["numbers"]["predictdata"]["shares"], "without a head the parts still add up"
+    assert gpt2.state({"text": "wonderfu", "blocks": [0]})["numbers"]["predictdata"]["shares"] is None
+
+
+def test_a_word_is_chosen_by_temperature_top_k_and_top_p(gpt2: Live) -> None:
+    question = {"state": {"text": "wonderfu"}, "token": 8, "temperature": 2.0, "k": 4, "p": 0.9}
+    assert gpt2.encoder is not None
+    logits = gpt2.encoder.logits(**gpt2.encoder.tokenize("wonderfu"))[0, -1].astype(np.float64) / 2
+    order = np.argsort(-logits)[:4]
+    chances = softmax(logits[order])
+    stay = 1 + int(np.count_nonzero(np.cumsum(chances)[:-1] < 0.9))
+    expected = dict(zip(gpt2.encoder.tokens(order[:stay]), chances[:stay] / chances[:stay].sum(), strict=True))
+    found = gpt2.sample(question | {"seed": 0})
+    assert found["kept"] == stay
+    for name, _, after in found["words"]:
+        assert after == pytest.approx(expected.get(name, 0.0), abs=CLOSE)
+    chosen = [gpt2.sample(question | {"seed": seed})["sampled"][0] for seed in range(40)]
+    assert set(chosen) <= set(expected) and len(set(chosen)) > 1
+    assert gpt2.sample(question | {"seed": 7}) == gpt2.sample(question | {"seed": 7})
+    assert gpt2.sample(question | {"temperature": 0.0, "seed": 3})["sampled"] == ["l", 1.0]
+    assert found["appended"] == found["sampled"][0]
+
+
+def test_kinds_are_measured_on_the_weights(gpt2: Live) -> None:
+    answer = gpt2.state({"text": "banana"})
+    kinds, weights = answer["numbers"]["livedata"]["kinds"], weights_of(answer).astype(np.float64)
+    tokens = answer["numbers"]["data"]["tokens"]
+    for (block, head), _ in np.ndenumerate(weights[..., 0, 0]):
+        own, queries = weights[block, head], range(2, len(tokens))
+        same = [sum(own[i, j] for j in range(len(tokens)) if j != i and tokens[j] == tokens[i]) for i in queries
+                if tokens.count(tokens[i]) > 1]  # fmt: skip
+        means = [np.mean([own[i, i - 1] for i in queries]), np.mean([own[i, 0] for i in queries]), np.mean(same)]
+        assert np.allclose(kinds["shares"][block][head], means, atol=1e-12)
+        name = kinds["kinds"][int(np.argmax(means))] if max(means) >= kinds["least"] else "none"
+        assert kinds["names"][block][head] == name
+    few = gpt2.state({"text": "a"})["numbers"]["livedata"]["kinds"]
+    assert few["shares"][0][0] == [None] * 3 and few["names"][0][0] == "none"
+
+
+def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
+    html = gpt2.page("wonderfu")
+    read(html)
+    assert "connect-src 'self'" in html and data_of_script(html, "livedata")["state"]["text"] == "wonderfu"
+    state = {"text": "wonderfu", "heads": [[1, 2]], "beside": "beautifu"}
+    saved = gpt2.saved({"state": state, "token": 3, "sample": None, "cell": None})["html"]
+    read(saved)
+    assert "connect-src" not in saved and "http" not in saved.replace("http-equiv", "").replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+    data = data_of_script(saved, "livedata")
+    assert data["saved"]["token"] == 3 and data["state"]["heads"] == [[1, 2]]
+    assert data_of_script(saved, "blockdata") == json.loads(json.dumps(gpt2.state(state)["numbers"]["blockdata"]))
+
+
+def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
+    encoders.write(tmp_path, "bert")
+    write_wordpiece(tmp_path)
+    live = Live(minibert.load(tmp_path))
+    html = live.page("we lived")
+    read(html)
+    assert data_of_script(html, "livedata")["blocks"] == 0
+    assert len(live.state({"text": "we lived above"})["numbers"]["data"]["tokens"]) == 5
+    with pytest.raises(ValueError, match="no blocks here"):
+        live.state({"text": "we", "heads": [[0, 0]]})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "must be an object"),
+        ({"text": 3}, "text must be a text"),
+        ({"text": "a", "head": []}, "must be an object with text, beside"),
+        ({"text": "a" * (LONGEST + 1)}, "letters"),
+        ({"text": "a", "heads": [[0]]}, r"heads\[0\] must be \[block, head\]"),
+        ({"text": "a", "heads": [[0, 9]]}, "head 9 is not there"),
+        ({"text": "a", "blocks": [True]}, "must be an integer"),
+        ({"text": "a", "feed_forwards": [7]}, "block 7 is not there"),
+        ({"text": "a", "replaced": [[5, "b"]]}, "token 5 is not there"),
+        ({"text": "a", "replaced": [[1, "bcd"]]}, "must be one token"),
+        ({"text": "a", "patches": [{"what": "stream", "block": 0}]}, "give one"),
+        ({"text": "a", "beside": "b", "patches": [{"what": "it", "block": 0}]}, "must be of stream"),
+        ({"text": "a", "beside": "bc", "patches": [{"what": "stream", "block": 0}]}, "found 2 and 3"),
+        ({"text": "a", "beside": "b", "patches": [{"what": "stream", "block": 4}]}, "states 0..3"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused_in_words(given: Any, says: str, gpt2: Live) -> None:
+    with pytest.raises(ValueError, match=says):
+        gpt2.state(given)
+
+
+def test_a_text_that_is_too_long(tmp_path: Path) -> None:
+    encoder = minibert.load_encoder(write_byte_level(encoders.write(tmp_path, "gpt2", n_positions=8 * MOST_TOKENS)))
+    with pytest.raises(ValueError, match=f"takes 1 to {MOST_TOKENS}"):
+        Live(encoder).state({"text": "he was " * MOST_TOKENS})
+    with pytest.raises(ValueError, match="has 0 tokens"):
+        Live(encoder).state({"text": ""})
+    assert read_state({"text": "a"}).typed == read_state({"text": "a", "heads": [[0, 0]]}).typed
