@@ -50,6 +50,10 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a file with the token that clients must send")
     parser.add_argument("--token-env", metavar="NAME", help="a variable of the environment with that token")
+    parser.add_argument(
+        "--token-ids", action="store_true", help="take lists of token ids too as the input of /v1/embeddings: of the "
+        "model's own tokenizer, with its special tokens and the prompt; others give wrong vectors without a sign",
+    )  # fmt: skip
     limited = {
         "waiting": "requests at once; more are refused (503)",
         "body": "bytes of a request",
@@ -124,7 +128,8 @@ def run(arguments: Any) -> int:
     check_packages()
     token = read_token(arguments.host, arguments.token_file, arguments.token_env)
     with listen(arguments.host, arguments.port) as listening, ExitStack() as opened:
-        server = Server(_models(arguments, names, opened), token, limits, arguments.version, arguments.workers)
+        models, more = _models(arguments, names, opened), (arguments.workers, arguments.token_ids)
+        server = Server(models, token, limits, arguments.version, *more)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         named = ", ".join(model.names[0] for model in server.models)

@@ -25,6 +25,7 @@ class Server:
     models  at least one; a request that names none gets the first that can do it
     token   what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
     workers  how many processes will answer with it
+    token_ids  whether a request for vectors may have them instead of texts
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class Server:
         limits: Limits | None = None,
         version: str = "",
         workers: int = 1,
+        token_ids: bool = False,
     ) -> None:
         self.models, self.limits, self.version = list(models), limits or Limits(), version
+        self.token_ids = token_ids
         self.started = int(time.time())
         self.asked = {
             "/v1/embeddings": self.embeddings, "/embed": self.embed, "/embed_sparse": self.embed_sparse,
@@ -88,7 +91,7 @@ class Server:
 
     async def embeddings(self, request: Any) -> Any:
         """POST /v1/embeddings."""
-        asked = requests.read_embedding(await self.gate.body(request), self.limits)
+        asked = requests.read_embedding(await self.gate.body(request), self.limits, self.token_ids)
         model, job = await self._vectors(request, asked)
         return await _answer(
             lambda: answers.embeddings(asked, _finished(model, asked, job), job, model.names[0]), len(asked.texts)

@@ -116,11 +116,24 @@ class Fields:
             raise Refusal(
                 400,
                 f"{name!r} must be text, found token ids: those of another tokenizer would give wrong vectors; send "
-                "the texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)",
+                "the texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False). For those of the model's "
+                "own tokenizer /v1/embeddings takes them if the server was started with --token-ids",
                 name,
             )
         check_count(given, name, limits)
         return [checked_text(text, f"{name}[{i}]") for i, text in enumerate(given)]
+
+    def token_ids(self, name: str, limits: Limits) -> list[list[int]] | None:
+        """Give lists of token ids, where one or several were sent; None where it is anything else."""
+        given = self.get(name)
+        if not isinstance(given, list) or not given or not isinstance(given[0], int | list):
+            return None
+        rows = given if isinstance(given[0], list) else [given]
+        check_count(rows, name, limits)
+        for i, ids in enumerate(rows):
+            if not isinstance(ids, list) or not ids or not all(type(each) is int and each >= 0 for each in ids):
+                raise Refusal(400, f"{name}[{i}] must be a list of token ids, integers >= 0 and at least one", name)
+        return rows
 
     def _checked(self, name: str, right: bool, expected: str) -> Any:
         value = self.get(name)

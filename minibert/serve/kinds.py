@@ -30,6 +30,7 @@ from .worker import Kind, Prepared
 
 TASKS = ("query", "document")  # a folder may set their longest length apart
 VECTORS, SPARSE_VECTORS, SCORES, LABELS = "vectors", "sparse vectors", "scores of documents", "labels"
+LETTERS, SOME = 4, "a"  # about how many letters a token stands for; a text, to see what the tokenizer gives
 T = TypeVar("T")
 
 
@@ -194,9 +195,41 @@ def names_of(typed: str, given: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def vectors(encoder: Encoder, name: str | None, task: str | None) -> Kind:
-    """Vectors as `encode` gives them; with a task as `encode_query`, `encode_document` or with the prompt so named."""
+    """Vectors as `encode` gives them; with a task as `encode_query`, `encode_document` or with the prompt so named.
+
+    An item may be the ids of a text's tokens too: a list of integers.
+    """
     steps = encoder.pipeline(name, task=task)
-    return Kind(prepared(steps.tokenize), steps.vectors, len)
+
+    def tokenize(items: list[Any], start: int) -> list[Encoded]:
+        ids = isinstance(items[0], list)  # then all of a request are
+        return tokens_of(encoder, name, task, items, start) if ids else steps.tokenize(items, start)
+
+    return Kind(prepared(tokenize), steps.vectors, lambda item: len(item) * (LETTERS if isinstance(item, list) else 1))
+
+
+def tokens_of(
+    encoder: Encoder, name: str | None, task: str | None, items: list[list[int]], start: int
+) -> list[Encoded]:
+    """Take a client's token ids as they are. Raises ValueError where they cannot be those of a text alone."""
+    source = encoder.sentence_config.table(task) or encoder
+    own, tokenizer = source.sentence_config.way(task), source.sentence_tokenizer
+    if own.prompt(name, None):
+        raise ValueError(
+            f"with the task {name!r} a prompt stands before each text, and none is put before token ids; send the texts"
+        )
+    if tokenizer.encode([SOME])[0].token_type_ids is not None:
+        raise ValueError("this model needs each token's segment beside its id; send the texts")
+    longest = own.lengths.get(task or "", own.longest)
+    for i, ids in enumerate(items, start):
+        if longest is not None and len(ids) > longest:
+            raise ValueError(f"input[{i}] has {len(ids)} token ids, at most {longest} are read; truncate it")
+        if max(ids) >= tokenizer.size:
+            raise ValueError(
+                f"input[{i}] has the token id {max(ids)}, and those of this model end at {tokenizer.size - 1}; it "
+                "takes those of its own tokenizer, or the texts"
+            )
+    return [Encoded(ids, None) for ids in items]
 
 
 def sparse_vectors(encoder: Encoder, name: str | None, task: str | None) -> Kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .fields import Fields, Limits, Refusal, check_count, checked_text, wrong
 
@@ -13,6 +13,7 @@ TRUNCATION = ("truncate", "truncation_direction")  # fields of text-embeddings-i
 class Embedding(NamedTuple):
     """A request for vectors.
 
+    texts       or, for each of them, the ids of its tokens
     field       of the texts, for messages
     task        whose prompt is put before the texts
     truncate    truncate long texts; otherwise they are refused
@@ -21,7 +22,7 @@ class Embedding(NamedTuple):
     """
 
     model: str | None
-    texts: list[str]
+    texts: list[Any]
     field: str
     task: str | None
     truncate: bool
@@ -70,15 +71,15 @@ class Rerank(NamedTuple):
         return [Item((self.query, text), self.tokens) for text in self.documents]
 
 
-def read_embedding(body: bytes, limits: Limits) -> Embedding:
-    """Read the body of /v1/embeddings, in OpenAI's form. Raises Refusal."""
+def read_embedding(body: bytes, limits: Limits, token_ids: bool = False) -> Embedding:
+    """Read the body of /v1/embeddings, in OpenAI's form; with `token_ids` those too. Raises Refusal."""
     fields = Fields.read(body, ("input", "model", "encoding_format", "dimensions", "user", "task", "truncate"))
     form = fields.get("encoding_format", "float")
     if form not in ("float", "base64"):
         raise wrong("encoding_format", "'float' or 'base64'", form)
     return Embedding(
         fields.string("model"),
-        fields.texts("input", limits, or_one=True),
+        (token_ids and fields.token_ids("input", limits)) or fields.texts("input", limits, or_one=True),
         "input",
         fields.string("task"),
         fields.flag("truncate", True),

@@ -145,11 +145,13 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
 
 
 def test_the_bounds_of_the_command_line_hold() -> None:
-    with serving("--max-texts", "2", "--max-body", "200", "--max-waiting", "1", "--max-grace", "7") as (_, address):
+    bounds = "--max-texts", "2", "--max-body", "200", "--max-waiting", "1", "--max-grace", "7"
+    with serving(*bounds, "--token-ids") as (_, address):
         assert address.ask("/info").json["limits"] == {"waiting": 1, "body": 200, "texts": 2, "grace": 7}
         assert address.embed(["a"] * 3).status == 413
         assert "more than 200 bytes, 100 for each of 2 texts" in address.embed("a" * 200).error
         assert address.embed(["a"] * 2).status == 200
+        assert address.embed([[1, 2]]).status == 200
 
 
 def test_several_models_are_chosen_by_their_names() -> None:

@@ -213,7 +213,7 @@ def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.
         ({"input": {}}, 400, "input must be a string or a list of strings, found an object"),
         ({"input": ["a", None]}, 400, "input[1] must be a string, found nothing"),
         ({"input": [1, 2]}, 400, "'input' must be text, found token ids"),
-        ({"input": [[1, 2]]}, 400, "'input' must be text, found token ids"),
+        ({"input": [[1, 2]]}, 400, "if the server was started with --token-ids"),
         ({"input": ["a", "b\ud800"]}, 400, "input[1] has a lone surrogate U+D800 at index 1"),
         ({"input": "a" * (LONGEST_TEXT + 1)}, 400, f"input[0] has {LONGEST_TEXT + 1} characters"),
         ({"input": ["a"] * 2049}, 413, "'input' has 2049 texts, at most 2048"),
@@ -276,6 +276,44 @@ def test_without_a_reranker_nothing_is_ordered() -> None:
         answer = address.ask("/rerank", {"query": "a", "documents": ["b"]})
         assert answer.status == 404
         assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
+
+
+@pytest.mark.parametrize("name", [NORMED, LENGTHS, "sentences-router"])
+def test_token_ids_give_what_their_text_gives(name: str) -> None:
+    """Where they are asked for: with the special tokens, of which none is added."""
+    with served(server(name, token_ids=True)) as address:
+        encoder = minibert.load_encoder(REFERENCE / name)
+        texts = [*TEXTS[:3], "clouds"]
+        ids = encoder.sentence_tokenizer.encode(texts, truncation=True, max_length=encoder.max_seq_length)
+        rows = [each.input_ids for each in ids]
+        assert near(vectors(address.embed(rows)), encoder.encode(texts))
+        assert near(vectors(address.embed(rows[0])), encoder.encode(texts[:1]))
+        assert near(vectors(address.embed(texts)), encoder.encode(texts)), "texts are taken too"
+        assert near(vectors(address.embed(rows[3], task="document")), encoder.encode_document(["clouds"]))
+        assert address.embed(rows).json["usage"]["prompt_tokens"] == sum(map(len, rows))
+        many = rows[:2] * 1000  # more than one step of the worker
+        assert near(vectors(address.embed(many)), np.tile(encoder.encode(texts[:2]), (1000, 1)))
+
+
+def test_token_ids_that_the_tokenizer_cannot_give_are_refused(encoder: minibert.Encoder) -> None:
+    """cl100k's ids, which LangChain sends, mostly lie beyond the vocabulary."""
+    size = encoder.sentence_tokenizer.size
+    with served(server(token_ids=True)) as address:
+        for given, message in (
+            ([[1, 2], [3, size]], f"input[1] has the token id {size}, and those of this model end at {size - 1}"),
+            ([10**30], f"input[0] has the token id {10**30}"),
+            ([1] * 31, "input[0] has 31 token ids, at most 30 are read"),
+            ([[1], []], "input[1] must be a list of token ids"), ([[1], "dog"], "input[1] must be a list of token ids"),
+            ([1, -1], "input[0] must be a list of token ids"), ([1, True], "input[0] must be a list of token ids"),
+            (["dog", [1]], "input[1] must be a string, found a list"), ([[1]] * 2049, "has 2049 texts, at most 2048"),
+        ):  # fmt: skip
+            answer = address.embed(given)
+            assert answer.status in (400, 413) and message in answer.error, answer.error
+        assert "with the task 'query' a prompt stands before each text" in address.embed([1], task="query").error
+        assert "must be text, found token ids" in address.ask("/embed", {"inputs": [[1]]}).error
+    with served(server(PROMPTS, token_ids=True)) as address:
+        refused = address.embed([1])
+        assert (refused.status, "a prompt stands before each text" in refused.error) == (400, True), "by default"
 
 
 def test_as_many_texts_as_one_request_may_have_fit_into_its_bytes(address: Address) -> None:
