@@ -104,15 +104,15 @@ def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
 
 def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) -> None:
     built("--lab", tmp_path, MINIBERT_MODEL=str(minilm))
-    for name in ("1_input_layer", "2_attention", "3_change_it"):
+    for name, exercises in {"1_input_layer": 8, "2_attention": 8, "3_change_it": 8, "4_words": 6}.items():
         blank, answers = (
             json.loads((tmp_path / "lab" / folder / f"{name}.ipynb").read_text("utf-8")) for folder in ("", "answers")
         )
         open_, filled = (["".join(cell["source"]) for cell in notebook["cells"]] for notebook in (blank, answers))
-        assert sum("...  # " in cell for cell in open_) == 8
+        assert sum("...  # " in cell for cell in open_) == exercises
         assert not any("...  # " in cell for cell in filled)
         outputs = [output for cell in answers["cells"] for output in cell.get("outputs", ())]
-        assert "".join("".join(output.get("text", "")) for output in outputs).count(": right\n") == 8
+        assert "".join("".join(output.get("text", "")) for output in outputs).count(": right\n") == exercises
         assert not any(cell.get("outputs") for cell in blank["cells"])
         for folder in ("", "answers"):
             assert (tmp_path / "lab" / folder / "lab.py").resolve() == STUDY / "lab" / "lab.py"

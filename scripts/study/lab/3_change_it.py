@@ -2,7 +2,8 @@
 # # Lab 3: predict, and change it
 #
 # A GPT-2 predicts; parts are taken out of a BERT, and values of one text put into another. In each cell an answer is
-# missing, where `...` stands. Write it and run the cell: it says whether it is right. Grade 1 is one short expression,
+# missing, where `...` stands. Write it and run the cell: `check` tries your function on models and inputs that it
+# draws, and then on these. It says whether it is right, or which mistake it makes. Grade 1 is one short expression,
 # grade 2 one thought more, grade 3 a small program.
 
 # %%
@@ -16,13 +17,14 @@ from minibert.equations.input_layer import layer_norm
 model = study.load("bert")
 encoder = minibert.load_encoder(model.source)
 river, city = (encoder.tokenize(f"The bank of the {word} was muddy.") for word in ("river", "city"))
-trace = encoder.trace(**river)
-blocks, heads = len(encoder.stack.blocks), encoder.stack.heads
+trace, heads = encoder.trace(**river), encoder.stack.heads
 gpt2, ids = study.gpt2_encoder()
-wte, ln_f, eps = gpt2.embeddings.wte.weight, gpt2["ln_f"], gpt2.config.layer_norm_epsilon
+wte, ln_f = gpt2.embeddings.wte.weight, gpt2["ln_f"]
 depth = len(gpt2.stack.blocks)
 found = gpt2.trace([ids])
-print(f"BERT: {blocks} blocks of {heads} heads; GPT-2: {depth} blocks, {len(ids)} tokens")
+last = found[f"hidden_states.{depth}"][0]
+next_logits = gpt2.logits([ids], head="next_word")[0]
+print(f"BERT: {len(encoder.stack.blocks)} blocks of {heads} heads; GPT-2: {depth} blocks, {len(ids)} tokens")
 
 # %% [markdown]
 # ## Exercise 1 (grade 1): logits
@@ -30,29 +32,44 @@ print(f"BERT: {blocks} blocks of {heads} heads; GPT-2: {depth} blocks, {len(ids)
 # Each row of GPT-2's last hidden state, (seq, dim), is compared with each row of the word table `wte`, (vocab, dim).
 
 # %%
-last = found[f"hidden_states.{depth}"][0]
-logits = last @ wte.T  # blank: one matrix product gives (seq, vocab)
-check("logits", logits, gpt2.logits([ids], head="next_word")[0])
+
+
+def logits(last: np.ndarray, wte: np.ndarray) -> np.ndarray:
+    return last @ wte.T  # blank: one matrix product gives (seq, vocab)
+
+
+check(logits, (last, wte), next_logits)
 
 # %% [markdown]
 # ## Exercise 2 (grade 1): the likeliest next token
 #
-# The logits of the last token say what comes next. Give the id of the likeliest, as an `int`.
+# The logits of the last token say what comes next. Give the id of the likeliest.
 
 # %%
-likeliest = int(logits[-1].argmax())  # blank: argmax gives the place of the largest number
-check("likeliest", likeliest, int(np.argsort(gpt2.logits([ids], head="next_word")[0, -1])[-1]))
+
+
+def likeliest(logits: np.ndarray) -> int:
+    return int(logits[-1].argmax())  # blank: argmax gives the place of the largest number
+
+
+check(likeliest, (next_logits,), int(np.argsort(next_logits[-1])[-1]))
 
 # %% [markdown]
 # ## Exercise 3 (grade 1): knock a head out
 #
-# `minibert.knock_out(encoder, heads=[(block, head)])` makes a change; a call takes it as `change=`. Run `river` without
-# head 3 of block 1.
+# `minibert.knock_out(encoder, heads=[(block, head)])` makes a change; a call takes it as `change=`. Run the text
+# without this head. `text` holds the call's keywords: `encoder(**text)` runs it as it is.
 
 # %%
-without = encoder(**river, change=minibert.knock_out(encoder, heads=[(1, 3)]))  # blank: encoder(**river, change=...)
+
+
+def without(encoder: minibert.Encoder, text: dict, block: int, head: int) -> np.ndarray:
+    return encoder(**text, change=minibert.knock_out(encoder, heads=[(block, head)]))  # blank: encoder(**text, change=)
+
+
 kept = np.arange(heads) != 3
-check("without", without, encoder(**river, change={"attentions.1": lambda w: w * kept[:, None, None].astype(w.dtype)}))
+wanted = encoder(**river, change={"attentions.1": lambda w: w * kept[:, None, None].astype(w.dtype)})
+check(without, (encoder, river, 1, 3), wanted)
 
 # %% [markdown]
 # ## Exercise 4 (grade 2): write a change
@@ -71,23 +88,28 @@ def only_first(weights: np.ndarray) -> np.ndarray:
     # end
 
 
-weights = trace["attentions.0"]
-wanted = np.broadcast_to(np.eye(weights.shape[-1])[0], weights.shape)
-check("only_first", only_first(weights), wanted)
-looking = encoder.trace(**river, change={"attentions.0": only_first})["encoder.layer.0.attention.self.context"][0]
-print("now all tokens have one context:", bool(np.abs(looking - looking[0]).max() < 1e-6))
+def look() -> None:
+    looking = encoder.trace(**river, change={"attentions.0": only_first})["encoder.layer.0.attention.self.context"][0]
+    print("now all tokens have one context:", bool(np.abs(looking - looking[0]).max() < 1e-6))
+
+
+check(only_first, then=look)
 
 # %% [markdown]
 # ## Exercise 5 (grade 2): a lens
 #
-# What would GPT-2 predict after its first block? The last norm comes first: `layer_norm(x, ln_f.weight, ln_f.bias,
-# eps)`. Then the word table, as in exercise 1.
+# What would GPT-2 predict after its first block? The last norm comes first: `layer_norm(x, weight, bias, eps)`, and
+# `ln_f` has all three. Then the word table, as in exercise 1.
 
 # %%
-x = found["hidden_states.1"][0]
-lens = layer_norm(x, ln_f.weight, ln_f.bias, eps) @ wte.T  # blank: norm, then table
+
+
+def lens(x: np.ndarray, ln_f: object, wte: np.ndarray) -> np.ndarray:
+    return layer_norm(x, ln_f.weight, ln_f.bias, ln_f.eps) @ wte.T  # blank: norm, then table
+
+
 gone = minibert.knock_out(gpt2, blocks=range(1, depth))
-check("lens", lens, gpt2.logits([ids], head="next_word", change=gone)[0])
+check(lens, (found["hidden_states.1"][0], ln_f, wte), gpt2.logits([ids], head="next_word", change=gone)[0])
 
 # %% [markdown]
 # ## Exercise 6 (grade 2): a share of the way
@@ -96,64 +118,61 @@ check("lens", lens, gpt2.logits([ids], head="next_word", change=gone)[0])
 # - start` that lies in the direction of `way`, in lengths of it: `(between - start) . way / |way|^2`.
 
 # %%
+
+
+def share(start: np.ndarray, goal: np.ndarray, between: np.ndarray) -> float:
+    way = goal - start
+    return (between - start) @ way / (way @ way)  # blank: two products of vectors; one is way @ way
+
+
 start, goal = (encoder(**text)[0].mean(axis=0) for text in (city, river))
-way = goal - start
-aside = np.roll(way, 1) - way * (np.roll(way, 1) @ way) / (way @ way)  # at a right angle to the way
-between = start + 0.25 * way + aside
-share = (between - start) @ way / (way @ way)  # blank: two products of vectors; one is way @ way
-check("share", share, 0.25)
+check(share, (start, goal, start + 0.25 * (goal - start)), 0.25)
 
 # %% [markdown]
 # ## Exercise 7 (grade 3): patching
 #
-# Run `city`, but give the token at `place` the hidden state that it has in `river` before block `i`. Return the
-# changed run's last hidden state (seq, dim). (`008_what_does_a_head_do.py` draws conclusions from it.)
+# Run `text`, but give the token at `place` the hidden state that it has in `other` before block `i`. Return the changed
+# run's last hidden state (seq, dim). (`008_what_does_a_head_do.py` draws conclusions from it.)
 
 # %%
-(place,) = np.flatnonzero(river["input_ids"][0] != city["input_ids"][0])
 
 
-def patched(i: int) -> np.ndarray:
-    # blank: a function that writes trace[f"hidden_states.{i}"][0, place] into values[0, place], as change of that name
+def patched(encoder: minibert.Encoder, text: dict, other: dict, i: int, place: int) -> np.ndarray:
+    # blank: trace other, and write its hidden_states.i at place into values[0, place], as change of that name
+    source = encoder.trace(**other)[f"hidden_states.{i}"]
+
     def put(values: np.ndarray) -> np.ndarray:
-        values[0, place] = trace[f"hidden_states.{i}"][0, place]
+        values[0, place] = source[0, place]
         return values
 
-    return encoder(**city, change={f"hidden_states.{i}": put})[0]
+    return encoder(**text, change={f"hidden_states.{i}": put})[0]
     # end
 
 
+(place,) = np.flatnonzero(river["input_ids"][0] != city["input_ids"][0])
 mixed = encoder.trace(**city)["hidden_states.2"].copy()
 mixed[0, place] = trace["hidden_states.2"][0, place]
-check("patched", patched(2), encoder(**city, change={"hidden_states.2": mixed})[0])
+check(patched, (encoder, city, river, 2, place), encoder(**city, change={"hidden_states.2": mixed})[0])
 
 # %% [markdown]
 # ## Exercise 8 (grade 3): which head is needed most?
 #
-# Of each head of GPT-2's last block: by how much does the log of the likeliest token's probability fall without it?
-# Give the list of falls, one for each head, in their order.
+# Of each head of one block of GPT-2: by how much does the log of the likeliest next token's probability fall without
+# it? Give the falls, one for each head, in their order. You may call `softmax`.
 
 # %%
 
 
-def falls() -> np.ndarray:
+def falls(gpt2: minibert.Encoder, ids: list, block: int) -> np.ndarray:
     # blank: a loop over gpt2.stack.heads: knock one out, take the logits of the last token, log of softmax
-    def log_probability(change: dict | None) -> float:
-        row = gpt2.logits([ids], head="next_word", change=change)[0, -1]
-        return float(np.log(softmax(row.astype(np.float64))[likeliest]))
+    def log_probabilities(change: dict | None) -> np.ndarray:
+        return np.log(softmax(gpt2.logits([ids], head="next_word", change=change)[0, -1].astype(np.float64)))
 
-    changes = (minibert.knock_out(gpt2, heads=[(depth - 1, head)]) for head in range(gpt2.stack.heads))
-    return np.array([log_probability(None) - log_probability(change) for change in changes])
+    before = log_probabilities(None)
+    word = before.argmax()
+    changes = (minibert.knock_out(gpt2, heads=[(block, head)]) for head in range(gpt2.stack.heads))
+    return np.array([before[word] - log_probabilities(change)[word] for change in changes])
     # end
 
 
-def surprise(run: dict) -> float:
-    row = run["logits"][0, -1].astype(np.float64)
-    return float(np.log(np.exp(row - row[likeliest]).sum()))
-
-
-name, wanted = f"attentions.{depth - 1}", []
-for head in range(gpt2.stack.heads):
-    silent = (np.arange(gpt2.stack.heads) != head)[:, None, None] * found[name]
-    wanted.append(surprise(gpt2.trace([ids], head="next_word", change={name: silent.astype(np.float32)})))
-check("falls", falls(), np.array(wanted) - surprise(gpt2.trace([ids], head="next_word")))
+check(falls, then=lambda: print(f"heads of block {depth - 1}, falls:", np.round(falls(gpt2, ids, depth - 1), 3)))

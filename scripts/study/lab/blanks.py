@@ -2,17 +2,16 @@
 
 A line
 
-    rows = table[ids]  # blank: one row of the table for each id
+    return table[ids]  # blank: one row of the table for each id
 
-becomes `rows = ...  # one row of the table for each id`. In a function the lines from `# blank: ...` to `# end` become
-`return ...  # ...`.
+becomes `return ...  # one row of the table for each id`, and so do the lines from `# blank: ...` to `# end`.
 """
 
 from __future__ import annotations
 
 import re
 
-LINE = re.compile(r"^( *)(\w+) = .+  # blank: (.+)$", re.MULTILINE)
+LINE = re.compile(r"^( *)return .+  # blank: (.+)\n", re.MULTILINE)
 BODY = re.compile(r"^( *)# blank: (.+)\n(?:.*\n)*?\1# end\n", re.MULTILINE)
 
 
@@ -24,14 +23,12 @@ def found(source: str) -> list[re.Match[str]]:
 def opened(source: str, only: int | None = None) -> str:
     """Give a lab file with all blanks open, or with one alone, counted from 0; the others keep their answer.
 
-    >>> opened("y = x + 1  # blank: one more\\n")
-    'y = ...  # one more\\n'
+    >>> opened("    return x + 1  # blank: one more\\n")
+    '    return ...  # one more\\n'
     """
     parts, last = list[str](), 0
     for number, blank in enumerate(found(source)):
         if only is None or number == only:
-            indent, hint = blank[1], blank[blank.lastindex or 0]
-            line = f"{indent}{blank[2]} = ...  # {hint}" if blank.re is LINE else f"{indent}return ...  # {hint}\n"
-            parts += [source[last : blank.start()], line]
+            parts += [source[last : blank.start()], f"{blank[1]}return ...  # {blank[2]}\n"]
             last = blank.end()
     return "".join([*parts, source[last:]])

@@ -1,54 +1,100 @@
-"""What the notebooks of the lab share: `check` says of an answer whether it is right, and if not, why."""
+"""What the notebooks of the lab share: `check` says of an answer whether it is right, or which mistake it makes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a notebook has a link to this file beside it
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import study as study  # the lab's notebooks take it from here
+from judge import NotRightError, judge
+from switched_off import OFF, switched_off
+from trials import TRIALS, Trial
 
-CLOSE = 1e-4  # relative to max(1, the largest number); two right answers differ by 1e-5 at most
+import minibert
+
+LINES, WIDTH = 3, 112  # a message is no longer
+SEEDS = (4, 23, 57)  # of what answers are tried on
+SHOWN = 1e-4  # tolerance for the model's own numbers, relative to max(1, the largest): six blocks of float32
 
 
-class NotRightError(Exception):
-    """An answer that is not right yet; the message says what to look at."""
+def check(
+    answer: Any, arguments: tuple[Any, ...] = (), wanted: Any = None, then: Callable[[], None] = lambda: None
+) -> None:
+    """Try a function on inputs that are drawn here, then on a model's own; print whether it is right, or why not.
 
-
-def check(name: str, found: Any, wanted: Any, used: Callable[[Any], Any] = lambda answer: answer) -> None:
-    """Compare an answer, or what `used` makes of it, with what it has to be. Raises NotRightError, with words."""
-    if found is ...:
-        raise NotRightError(
-            f"{name} is still open: write your answer in the place of `...`; the comment there is a hint"
-        )
+    arguments, wanted: the notebook's own inputs, and what the model has there. `then` is called after a right answer.
+    """
+    name = getattr(answer, "__name__", "")
     try:
-        found = used(found)
-    except (TypeError, ValueError) as error:
-        raise NotRightError(f"{name} cannot be used: {error}") from None
-    if isinstance(wanted, str | list | tuple):
-        if type(found) is not type(wanted) or found != wanted:
-            raise NotRightError(f"{name} is {found!r:.80}, which is not the answer; read the hint once more")
-    else:
-        _check_numbers(name, found, np.asarray(wanted))
+        if not isinstance(answer, FunctionType) or name not in TRIALS:
+            raise NotRightError(
+                f"check takes a function of this lab by its own name, as in check({sorted(TRIALS)[0]}); "
+                f"found {name or type(answer).__name__}"
+            )
+        trials = [trial for seed in SEEDS for trial in TRIALS[name](seed)]
+        for trial in trials:
+            judge(name, run(answer, trial), trial)
+        if arguments:
+            own = trials[0]._replace(arguments=arguments, wanted=wanted, wrong=lambda: iter(()), close=SHOWN)
+            judge(name, run(answer, own), own)
+    except NotRightError as error:
+        print("\n".join(textwrap.wrap(str(error), WIDTH, max_lines=LINES, placeholder=" ...")))
+        return
     print(f"{name}: right")
+    then()
 
 
-def _check_numbers(name: str, found: Any, wanted: np.ndarray[Any, Any]) -> None:
+def run(answer: FunctionType, trial: Trial) -> Any:
+    """Call an answer with copies of its arguments, while the library's own formulas raise."""
+    name = answer.__name__
+    arguments = [x if isinstance(x, minibert.Encoder) else deepcopy(x) for x in trial.arguments]
     try:
-        numbers = np.asarray(found, np.float64)
-    except (TypeError, ValueError):
-        raise NotRightError(f"{name} must be numbers of shape {wanted.shape}, found {type(found).__name__}") from None
-    if numbers.shape != wanted.shape:
+        with np.errstate(all="ignore"), switched_off(trial.may):
+            found = answer(*arguments)
+    except RecursionError:
+        raise NotRightError(f"{name} calls itself without end: write what it does in the place of the call") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a student's line raises is said in one line
+        if OFF in str(error):
+            raise NotRightError(f"{name}: {error}") from None
+        hint = "; print the shapes on the way: keepdims=True keeps an axis" if "broadcast" in str(error) else ""
+        said = f"{name} stops: {type(error).__name__}: {error}{hint} {_line_of(answer, error)}"
+        raise NotRightError(said) from None
+    if not trial.writes and any(
+        not np.array_equal(a, b, equal_nan=True)
+        for a, b in zip(_arrays(arguments), _arrays(trial.arguments), strict=True)
+    ):
         raise NotRightError(
-            f"{name} must have shape {wanted.shape}, found {numbers.shape}: which axis is too many, or missing?"
+            f"{name} changes what it is given: write into a copy, as x.copy() gives, or make a new array"
         )
-    off = np.abs(numbers - wanted).max(initial=0)
-    if not off <= CLOSE * max(1, np.abs(wanted).max(initial=0)):
-        raise NotRightError(
-            f"{name} has the right shape, but its numbers are up to {off:.2g} off; read the formula once more"
-        )
+    return found
+
+
+def _line_of(answer: FunctionType, error: BaseException) -> str:
+    """Where an answer stops: the last line of its own file, or cell, counted from the `def`."""
+    file, first, line, step = answer.__code__.co_filename, answer.__code__.co_firstlineno, 0, error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == file:
+            line = step.tb_lineno - first + 1
+        step = step.tb_next
+    return f"(line {line}, counted from its def)" if line > 0 else ""
+
+
+def _arrays(x: Any) -> Iterator[np.ndarray]:
+    """All arrays of numbers in nested arguments."""
+    if isinstance(x, np.ndarray):
+        yield x
+    elif isinstance(x, tuple | list):
+        for each in x:
+            yield from _arrays(each)
+    elif isinstance(x, dict):
+        yield from _arrays(list(x.values()))

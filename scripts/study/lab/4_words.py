@@ -1,0 +1,161 @@
+# %% [markdown]
+# # Lab 4: words, from a gradient to a table
+#
+# How words are cut, predicted, drawn and learned; GPT-2's block; and a table made of a whole model. In each cell an
+# answer is missing, where `...` stands. Write it and run the cell: `check` tries your function on inputs that it draws,
+# and says whether it is right, or which mistake it makes. Grade 1 is one short expression, grade 2 one thought more,
+# grade 3 a small program.
+
+# %%
+import numpy as np
+from lab import check, study
+
+import minibert
+from minibert.equations.activations import gelu, gelu_tanh
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import layer_norm
+from minibert.show.text.blocks import plain_block
+
+model = study.load("bert")
+encoder = minibert.load_encoder(model.source)
+gpt2, ids = study.gpt2_encoder()
+found = gpt2.trace([ids])
+next_logits = gpt2.logits([ids], head="next_word")[0]
+
+# %% [markdown]
+# ## Exercise 1 (grade 1): a gradient
+#
+# The loss of a prediction is `-log(softmax(logits)[target])`. How does it change with each logit? Its gradient is
+# `p - 1` at the target and `p` at all other places, where `p` is `softmax(logits)`. You may call `softmax`.
+
+# %%
+
+
+def logits_gradient(logits: np.ndarray, target: int) -> np.ndarray:
+    return softmax(logits) - (np.arange(len(logits)) == target)  # blank: np.arange(len(logits)) == target is True once
+
+
+check(logits_gradient)
+
+# %% [markdown]
+# ## Exercise 2 (grade 2): a masked word
+#
+# BERT's head for a masked word takes the last hidden state of the token at `place`, a row of `x`: a map (`dense` has
+# `weight` (out, in) and `bias`), gelu, LayerNorm (`norm` has `weight`, `bias` and `eps`), then the product with each
+# row of the word table `words`, and `bias`. Give the logits of all words. You may call `gelu` and `layer_norm`.
+
+# %%
+
+
+def masked_word(
+    x: np.ndarray, place: int, dense: object, norm: object, words: np.ndarray, bias: np.ndarray
+) -> np.ndarray:
+    row = gelu(x[place] @ dense.weight.T + dense.bias)
+    return layer_norm(row, norm.weight, norm.bias, norm.eps) @ words.T + bias  # blank: map, gelu, norm, then the table
+
+
+check(masked_word)
+
+# %% [markdown]
+# ## Exercise 3 (grade 3): sampling
+#
+# Draw next tokens. Divide the logits by the temperature, keep the `k` likeliest tokens, and make probabilities of them
+# whose sum is 1. Each number of `chances` lies between 0 and 1 and draws one token: go through the ids from 0 on and
+# add up their probabilities; it is the first id where the sum is above the chance. Give an id for each chance.
+
+# %%
+
+
+def sampled(logits: np.ndarray, temperature: float, k: int, chances: np.ndarray) -> list[int]:
+    # blank: np.sort(logits)[-k] is the smallest logit that stays; np.cumsum adds up; then one id for each chance
+    kept = np.where(logits >= np.sort(logits)[-k], logits / temperature, -np.inf)
+    sums = np.cumsum(softmax(kept))
+    return [int((sums > chance).argmax()) for chance in chances]
+    # end
+
+
+row, chances = next_logits[0], np.linspace(0.05, 0.95, 8)
+check(sampled, then=lambda: print("first letters of a word:", gpt2.tokens(sampled(row, 1.0, 5, chances))))
+
+# %% [markdown]
+# ## Exercise 4 (grade 3): tokenization
+#
+# WordPiece cuts a word into pieces that are in the vocabulary. From the beginning it takes the longest piece that fits,
+# then goes on after it; a piece that does not begin the word stands in the vocabulary with `##` before it. Where no
+# piece fits, the whole word is `["[UNK]"]`. Give the pieces.
+
+# %%
+
+
+def wordpiece(word: str, vocab: set[str]) -> list[str]:
+    # blank: a loop while letters are left; in it one over ends, from the last letter to the first; ## but at the start
+    pieces, begin = [], 0
+    while begin < len(word):
+        for end in range(len(word), begin, -1):
+            piece = "##" * (begin > 0) + word[begin:end]
+            if piece in vocab:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        begin = end
+    return pieces
+    # end
+
+
+word = "embeddings"
+vocab = set(encoder.embeddings.tokenizer.names().values())
+check(wordpiece, (word, vocab), encoder.tokens(encoder.tokenize(word)["input_ids"][0])[1:-1])
+
+# %% [markdown]
+# ## Exercise 5 (grade 3): GPT-2's block
+#
+#     x = x + attention(LayerNorm(x))        x = x + down(gelu_tanh(up(LayerNorm(x))))
+#
+# No token sees those after it. `block` has `norm_1`, `query`, `key`, `value`, `output`, `norm_2`, `up` and `down`, each
+# with `weight` (out, in) and `bias`. You may call `softmax`, `gelu_tanh` and `layer_norm(x, *block.norm_1, eps)`.
+
+# %%
+
+
+def gpt2_block(x: np.ndarray, block: object, heads: int, eps: float) -> np.ndarray:
+    # blank: as attend of lab 2, with scores of later tokens at -1e9; the norms come before, and are not added
+    entered = layer_norm(x, *block.norm_1, eps)
+    q, k, v = (
+        (entered @ each.weight.T + each.bias).reshape(len(x), heads, -1).swapaxes(0, 1)
+        for each in (block.query, block.key, block.value)
+    )
+    scores = np.where(np.tri(len(x), dtype=bool), q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]), -1e9)
+    context = (softmax(scores) @ v).swapaxes(0, 1).reshape(len(x), -1)
+    x = x + context @ block.output.weight.T + block.output.bias
+    hidden = gelu_tanh(layer_norm(x, *block.norm_2, eps) @ block.up.weight.T + block.up.bias)
+    return x + hidden @ block.down.weight.T + block.down.bias
+    # end
+
+
+first = plain_block(gpt2.stack.blocks[0])
+arguments = (found["hidden_states.0"][0], first, gpt2.stack.heads, gpt2.config.layer_norm_epsilon)
+check(gpt2_block, arguments, found["hidden_states.1"][0])
+
+# %% [markdown]
+# ## Exercise 6 (grade 3): distilling
+#
+# A static model is a table. `x` has one row for each token, what an encoder gave for it alone, (vocab, dim). Take away
+# the mean of all rows; turn the rows onto their first `count` principal components, those with the most variance; and
+# multiply row `i` by `a / (a + p[i])`, where `p[i]` is proportional to `1 / (i + 2)`, and all `p` have the sum 1. Give
+# the rows, (vocab, count); the sign of a component does not count. (`009_static_models.py` says why.)
+
+# %%
+
+
+def static_rows(x: np.ndarray, count: int, a: float) -> np.ndarray:
+    # blank: np.linalg.svd(rows, full_matrices=False)[2] has the components as rows, the first ones first
+    rows = x - x.mean(axis=0)
+    rows = rows @ np.linalg.svd(rows, full_matrices=False)[2][:count].T
+    p = 1 / (np.arange(len(x)) + 2)
+    p = p / p.sum()
+    return rows * (a / (a + p))[:, None]
+    # end
+
+
+check(static_rows)

@@ -1,0 +1,137 @@
+"""Say of what an answer gave whether it is right, and if not, which mistake it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CLOSE = 3e-5  # relative to max(1, the largest number); on drawn inputs two right answers differ by 3e-6 at most
+Wrong = Iterator[tuple[str, str, Any]]
+
+
+class NotRightError(Exception):
+    """An answer that is not right yet; the message says what to look at."""
+
+
+class Trial(NamedTuple):
+    """One input of an exercise, what it has to give, and what known mistakes give.
+
+    wrong   of each mistake its name, why it is one, and the value
+    may     formulas of the library that an answer may call
+    used    what is compared, made of an answer of the right shape
+    writes  whether an answer may write into what it is given
+    """
+
+    arguments: tuple[Any, ...]
+    wanted: Any
+    wrong: Callable[[], Wrong] = lambda: iter(())
+    may: tuple[Any, ...] = ()
+    used: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    writes: bool = False
+    close: float = CLOSE
+
+
+def judge(name: str, found: Any, trial: Trial) -> None:
+    """Raise NotRightError, with words, where an answer is not what a trial wants."""
+    if found is ...:
+        raise NotRightError(f"{name} is still open: write your answer in the place of `...`; the comment is a hint")
+    if found is None:
+        raise NotRightError(f"{name} gives None: is there a `return` before the result?")
+    if isinstance(found, Iterator):
+        raise NotRightError(f"{name} gives a {type(found).__name__}, which is used up as it is read: make a list of it")
+    if callable(found):
+        raise NotRightError(f"{name} gives a function: call it, and return what that gives")
+    wanted = np.asarray(trial.wanted)
+    numbers = _numbers(name, found, wanted)
+    if _same(numbers, wanted, trial):
+        return
+    with np.errstate(all="ignore"):
+        for mistake, why, value in trial.wrong():
+            if not _same(value, wanted, trial) and _same(numbers, value, trial):
+                raise NotRightError(f"{name}: {mistake}. {why}")
+    if numbers.shape != wanted.shape:
+        raise NotRightError(f"{name}: {_of_shape(numbers, wanted)}")
+    if wanted.dtype.kind != "U":
+        numbers, wanted = trial.used(numbers), trial.used(wanted)
+    raise NotRightError(f"{name}: {_of_numbers(numbers, wanted, trial.close)}")
+
+
+def _same(a: Any, b: Any, trial: Trial) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        return False
+    if b.dtype.kind in "Uiu":
+        return np.array_equal(a, b)
+    with np.errstate(all="ignore"):
+        a, b = (np.asarray(trial.used(x.astype(np.float64))) for x in (a, b))
+        return bool(np.abs(a - b).max(initial=0) <= trial.close * max(1, np.abs(b).max(initial=0)))
+
+
+def _numbers(name: str, found: Any, wanted: np.ndarray) -> np.ndarray:
+    """What was found as an array, of numbers, or of words where words are wanted."""
+    try:
+        numbers = np.asarray(found)
+    except (TypeError, ValueError):
+        raise NotRightError(f"{name} gives rows of different lengths; {_shape(wanted)} is wanted") from None
+    kind = {"U": "words", "i": "whole numbers", "u": "whole numbers"}.get(wanted.dtype.kind, "numbers")
+    if not numbers.size and wanted.size and kind != "words":
+        raise NotRightError(f"{name} gives nothing: {_shape(wanted)} of {kind} is wanted")
+    fits = {"words": "U", "whole numbers": "iu", "numbers": "iuf"}[kind]
+    if numbers.dtype.kind not in fits and numbers.size:
+        found_kind = {"f": "numbers with decimals", "b": "True and False", "U": "words"}
+        one = found_kind.get(numbers.dtype.kind, type(found).__name__ if numbers.ndim == 0 else numbers.dtype.name)
+        raise NotRightError(f"{name} has to give {kind}, found {one}")
+    return numbers
+
+
+def _shape(x: np.ndarray) -> str:
+    return f"shape {x.shape}" if x.ndim else "one value"
+
+
+def _of_shape(found: np.ndarray, wanted: np.ndarray) -> str:
+    """What may have gone wrong where the shape is another."""
+    said = f"{_shape(wanted)} is wanted here, found {_shape(found)}"
+    if wanted.dtype.kind == "U":
+        return f"{wanted.tolist()} is wanted here, found {found.tolist()}"
+    for what, changed in (("exchange the axes", found.T), ("one axis too many", found.squeeze())):
+        if changed.shape == wanted.shape:
+            return f"{said}: {what}"
+    if wanted.ndim and found.ndim == wanted.ndim and found.shape[1:] == wanted.shape[1:]:
+        less = len(wanted) - len(found)
+        for row, where in (("last", slice(None, -1)), ("first", slice(1, None))):
+            if less == 1 and np.allclose(found, wanted[where], atol=CLOSE):
+                return f"a forgotten row: the {row} one. {said}"
+        return f"{abs(less)} rows too {'few' if less > 0 else 'many'}: {said}"
+    return f"{said}: which axis is too many, or missing?"
+
+
+def _of_numbers(found: np.ndarray, wanted: np.ndarray, close: float) -> str:
+    """What may have gone wrong where no known mistake gives these numbers."""
+    if wanted.dtype.kind == "U":
+        return f"{wanted.tolist()} is wanted here, found {found.tolist()}"
+    if not np.isfinite(found).all():
+        return "some numbers are nan or infinite: is there a division by 0, or an exp or a log of what it cannot take?"
+    if found.dtype.kind in "iu" and wanted.dtype.kind == "f" and np.abs(found - wanted).max() <= 1:
+        return "these are whole numbers, the decimals are cut off: is an array of ints written into?"
+    if found.dtype == np.float16:
+        return "float16 is too coarse: take float32, or float64"
+    wrong = np.abs(found - wanted) > close * max(1, np.abs(wanted).max())
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    if not place:
+        return f"it is {found:.6g}, it has to be {wanted:.6g}. Read the formula once more"
+    at = f"The first wrong one, at {place}, is {found[place]:.6g}; it has to be {wanted[place]:.6g}."
+    share = "all" if wrong.all() else f"{wrong.sum()} of {wrong.size}"
+    return f"the shape is right, but {share} numbers are wrong. {at} {_factor(found, wanted)}Read the formula once more"
+
+
+def _factor(found: np.ndarray, wanted: np.ndarray) -> str:
+    some = np.abs(wanted) > 1e-3
+    ratio = found[some] / wanted[some]
+    if ratio.size > 1 and np.ptp(ratio) < 1e-3 * np.abs(ratio).max() and abs(ratio[0] - 1) > 1e-3:
+        return f"All are {ratio.mean():.4g} times what they have to be. "
+    off = found - wanted
+    if off.size > 1 and np.ptp(off) < 1e-4 * np.abs(off).max():
+        return f"All are {off.mean():+.4g} off. "
+    return ""

@@ -1,0 +1,241 @@
+"""The exercises of the lab as trials: inputs drawn from a seed, what is right on them, and what known mistakes give.
+
+What is a step of a model has its mistakes out of the one list, `minibert.verify.mistakes`, made on a model that is
+drawn. What is none has them here, in `more`, or in `trials_by_hand.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from drawn import EPS, Way, drawn
+from judge import Trial
+from trials_by_hand import BY_HAND
+
+from minibert.equations.activations import erf, gelu, gelu_tanh
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import layer_norm
+from minibert.show.text.blocks import plain_block
+
+WORDS, POSITIONS, TYPES = (f"embeddings.{name}_embeddings" for name in ("word", "position", "token_type"))
+NORM, SELF, OUTPUT = "embeddings.LayerNorm", "encoder.layer.0.attention.self", "encoder.layer.0.attention.output"
+HEAD = "cls.predictions"
+More = Sequence[tuple[str, str, Any]]  # mistakes that no step of a model makes: name, why, value
+
+
+class Norm(NamedTuple):
+    """What a norm has learned, and its eps."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    eps: float
+
+
+def by_plan(
+    way: Way, arguments: tuple[Any, ...], key: str, of: Sequence[str] = (),
+    part: Callable[[np.ndarray], np.ndarray] = lambda x: x, more: Callable[[], More] = lambda: (), **options: Any,
+) -> list[Trial]:  # fmt: skip
+    """One trial: of a way's intermediate `key`, or a part of it, where `of` are given; its mistakes out of the list."""
+
+    def wrong() -> Iterator[tuple[str, str, Any]]:
+        yield from ((name, why, part(x)) for name, why, x in way.wrong(key, of) if x.shape == way[key].shape)
+        yield from more()
+
+    return [Trial(arguments, part(way[key]), wrong, **options)]
+
+
+# -- notebook 1 --------------------------------------------------------------------------------------------------
+
+
+def tables(way: Way) -> tuple[np.ndarray, ...]:
+    return tuple(way.encoder.embeddings[path].weight for path in (WORDS, POSITIONS, TYPES))
+
+
+def word_rows(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    return by_plan(way, (tables(way)[0], way.ids), WORDS)
+
+
+def position_rows(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    by_ids = ("rows of the ids", "Positions are counted from 0, whatever the ids are.", tables(way)[1][way.ids % 7])
+    return by_plan(way, (tables(way)[1], way.ids), POSITIONS, more=lambda: [by_ids])
+
+
+def total(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    return by_plan(way, (way[WORDS], way[POSITIONS], tables(way)[2]), "sum", more=lambda: [
+        ("both type rows added", "One text alone has type 0 everywhere.", way["sum"] + tables(way)[2][1]),
+    ])  # fmt: skip
+
+
+def even(seed: int) -> list[Trial]:
+    way = drawn("bert", seed, plain_norms=True)
+    x = way["sum"]
+
+    def over(axis: int | None) -> np.ndarray:
+        return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + EPS)
+
+    why = "Mean and variance are those of each row by itself: axis=-1."
+    return by_plan(way, (x, EPS), NORM, ["sum"], more=lambda: [
+        ("norm over the wrong axis", why, over(0)),
+        ("norm over all numbers", why, over(None)),
+        ("divided by the variance, not by its root", "The root makes the variance 1.",
+         (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + EPS)),
+    ])  # fmt: skip
+
+
+def output(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    norm = way.encoder.embeddings[NORM]
+    x = way["sum"]
+    row = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPS)
+    return by_plan(way, (row, norm.weight, norm.bias), NORM, ["sum"])
+
+
+def input_layer(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    norm = way.encoder.embeddings[NORM]
+    return by_plan(way, (way.ids, *tables(way), Norm(norm.weight, norm.bias, norm.eps)), NORM)
+
+
+# -- notebook 2 --------------------------------------------------------------------------------------------------
+
+
+def first_head(x: np.ndarray) -> np.ndarray:
+    return x[0]
+
+
+def scores(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    q, k = way[".0.q"][0], way[".0.k"][0]
+    given = [f"{SELF}.query", f"{SELF}.key"]
+    return by_plan(way, (q, k), f"{SELF}.scores", given, first_head, more=lambda: [
+        ("division by sqrt(seq)", "The products have head_dim terms.", q @ k.T / np.sqrt(len(q))),
+        ("scores transposed", "Rows are queries, columns keys.", k @ q.T / np.sqrt(q.shape[-1])),
+        ("times sqrt(head_dim)", "Scores are divided by it.", q @ k.T * np.sqrt(q.shape[-1])),
+    ])  # fmt: skip
+
+
+def weights(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    x = way[f"{SELF}.scores"][0]
+    return by_plan(way, (x,), "attentions.0", [f"{SELF}.scores"], first_head, more=lambda: [
+        ("not divided by the sum of the row", "The weights of a token have the sum 1.", np.exp(x)),
+        ("exp forgotten", "Weights are positive, scores need not be.", x / x.sum(axis=-1, keepdims=True)),
+        ("softmax over the queries", "Each query's weights sum to 1: the sum is over the keys, the last axis.",
+         softmax(x.T).T),
+        ("softmax over queries and keys", "Each query's weights sum to 1, not all together.",
+         np.exp(x) / np.exp(x).sum()),
+    ])  # fmt: skip
+
+
+def context(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    return by_plan(way, (way["attentions.0"][0], way[".0.v"][0]), ".0.gathered", ["attentions.0", ".0.v"], first_head)
+
+
+def parted(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    query = f"{SELF}.query"
+    return by_plan(way, (way[query], way.encoder.stack.heads), ".0.q", [query])
+
+
+def causal(seed: int) -> list[Trial]:
+    way = drawn("gpt2", seed)
+    scores = "h.0.attn.scores"
+    return by_plan(way, (way[scores][0],), ".0.masked", [scores], first_head, used=softmax, more=lambda: [
+        ("weights of later tokens made 0, not their scores", "exp(0) is 1: a score of 0 is a weight like another.",
+         np.tril(way[scores][0])),
+        ("earlier tokens hidden", "A token sees itself and those before it.",
+         np.where(np.tri(len(way.ids), k=-1, dtype=bool), -1e9, way[scores][0])),
+    ])  # fmt: skip
+
+
+def added(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    given = ("hidden_states.0", f"{SELF}.context")
+    arguments = (*(way[name] for name in given), plain_block(way.encoder.stack.blocks[0]).output)
+    return by_plan(way, arguments, f"{OUTPUT}.sum", given)
+
+
+def attend(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    given, stack = "hidden_states.0", way.encoder.stack
+    return by_plan(
+        way, (way[given], plain_block(stack.blocks[0]), stack.heads), f"{OUTPUT}.dense", [given], may=(softmax,),
+        more=lambda: [
+            ("the output map left out", "The heads' contexts go through one more map.", way[f"{SELF}.context"]),
+            ("x added", "The sum comes after; what the output map gives is asked.", way[f"{OUTPUT}.sum"]),
+        ],
+    )  # fmt: skip
+
+
+def whole_model(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    given, stack = "hidden_states.0", way.encoder.stack
+    blocks = [plain_block(block) for block in stack.blocks]
+    return by_plan(
+        way, (way[given], blocks, stack.heads, EPS), f"hidden_states.{len(blocks)}", [given],
+        may=(softmax, gelu, gelu_tanh, erf, layer_norm),
+        more=lambda: [("the last block left out", "Take x through all of them.", way["hidden_states.1"])],
+    )  # fmt: skip
+
+
+# -- notebook 3 --------------------------------------------------------------------------------------------------
+
+
+def last_state(way: Way) -> str:
+    return f"hidden_states.{len(way.encoder.stack.blocks)}"
+
+
+def logits(seed: int) -> list[Trial]:
+    way = drawn("gpt2", seed)
+    given, table = last_state(way), way.encoder.embeddings.wte.weight
+    return by_plan(way, (way[given], table), "logits", [given], more=lambda: [
+        ("probabilities, not logits", "Logits are the products as they are.", softmax(way["logits"])),
+    ])  # fmt: skip
+
+
+def lens(seed: int) -> list[Trial]:
+    way = drawn("gpt2", seed)
+    last = way.encoder.stack.last_norm
+    before, norm = way.plan[last].of[0], way.encoder[last]
+    arguments = (way[before], Norm(norm.weight, norm.bias, norm.eps), way.encoder.embeddings.wte.weight)
+    return by_plan(way, arguments, "logits", [before], may=(layer_norm,))
+
+
+# -- notebook 4 --------------------------------------------------------------------------------------------------
+
+
+def masked_word(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    works, place = dict(way.encoder.head("masked_word").works), seed % len(way.ids)
+    dense, norm = works[f"{HEAD}.transform.dense"], works[f"{HEAD}.transform.LayerNorm"]
+    last = way.encoder.head("masked_word").last
+    arguments = (
+        way[last_state(way)], place, dense, Norm(norm.weight, norm.bias, norm.eps), last.weight, last.bias,
+    )  # fmt: skip
+    return by_plan(
+        way, arguments, "logits", [last_state(way)], lambda x: x[place], may=(gelu, gelu_tanh, erf, layer_norm),
+        more=lambda: [("another token's logits", "The token is that at `place`.", row) for row in way["logits"]],
+    )  # fmt: skip
+
+
+def gpt2_block(seed: int) -> list[Trial]:
+    way = drawn("gpt2", seed)
+    given, stack = "hidden_states.0", way.encoder.stack
+    arguments = (way[given], plain_block(stack.blocks[0]), stack.heads, EPS)
+    return by_plan(way, arguments, "hidden_states.1", [given], may=(softmax, gelu, gelu_tanh, erf, layer_norm))
+
+
+TRIALS: dict[str, Callable[[int], list[Trial]]] = {
+    each.__name__: each
+    for each in (
+        word_rows, position_rows, total, even, output, input_layer,
+        scores, weights, context, parted, causal, added, attend, whole_model,
+        logits, lens, masked_word, gpt2_block, *BY_HAND,
+    )
+}  # fmt: skip

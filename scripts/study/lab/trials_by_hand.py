@@ -1,0 +1,283 @@
+"""The exercises of the lab that are no step of a model: trials as in `trials.py`, their mistakes made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from drawn import DEPTH, drawn
+from judge import Trial
+from switched_off import ALL
+
+import minibert
+from minibert.equations.blocks import softmax
+
+# -- rows and vectors --------------------------------------------------------------------------------------------
+
+
+def cosine(seed: int) -> list[Trial]:
+    a, b = np.random.default_rng(seed).standard_normal((2, 9)) * 3
+    lengths = np.linalg.norm(a), np.linalg.norm(b)
+    return [Trial((a, b), a @ b / (lengths[0] * lengths[1]), lambda: iter([
+        ("not divided by the lengths", "A longer row would be more alike.", a @ b),
+        ("divided by one length alone", "Both rows have one.", a @ b / lengths[0]),
+        ("divided by one length alone", "Both rows have one.", a @ b / lengths[1]),
+        ("divided by the squares of the lengths", "np.linalg.norm has the root in it; a @ a has not.",
+         a @ b / (lengths[0] * lengths[1]) ** 2),
+        ("multiplied by a length", "a @ b / x * y multiplies by y: put x * y in brackets.",
+         a @ b / lengths[0] * lengths[1]),
+        ("divided by the sum of the lengths", "The lengths are multiplied.", a @ b / sum(lengths)),
+        ("the distance", "The cosine is the product of both, divided by both lengths.", np.linalg.norm(a - b)),
+    ]))]  # fmt: skip
+
+
+def ids_of(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    words, positions, types = (random.standard_normal((rows, 8)) for rows in (19, 14, 2))
+    words *= random.uniform(0.5, 5, (19, 1))  # some long rows
+    types, positions = types * 4, positions * 4
+    ids = random.integers(0, 19, 5 + seed % 6)
+    sums = words[ids] + positions[: len(ids)] + types[0]
+
+    def nearest(rows: np.ndarray) -> np.ndarray:
+        return ((words - rows[:, None]) ** 2).sum(axis=-1).argmin(axis=-1)
+
+    def wrong() -> Iterator[tuple[str, str, Any]]:
+        of = positions[: len(ids)]
+        rows = sums - of - types[0]
+        yield "positions not taken away", "They are in the sum.", nearest(sums - types[0])
+        yield "types not taken away", "Row 0 of them is in each sum.", nearest(sums - of)
+        yield "nothing taken away", "Positions and type 0 are in the sum.", nearest(sums)
+        yield "positions subtracted, types added", "Both are in the sum.", nearest(rows + 2 * types[0])
+        yield "the farthest row", "The nearest has the smallest distance: argmin.", _farthest(words, rows)
+        yield (
+            "the largest product",
+            "A long row has large products with all: take distances.",
+            (rows @ words.T).argmax(-1),
+        )
+        yield "type 1 taken away", "One text alone has type 0.", nearest(sums - of - types[1])
+
+    return [Trial((sums, words, positions, types), ids, wrong)]
+
+
+def _farthest(words: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return ((words - rows[:, None]) ** 2).sum(axis=-1).argmax(axis=-1)
+
+
+def share(seed: int) -> list[Trial]:
+    start, goal, between = np.random.default_rng(seed).standard_normal((3, 8))
+    way, gone = goal - start, between - start
+    right, length = gone @ way / (way @ way), np.linalg.norm(way)
+    return [Trial((start, goal, between), right, lambda: iter([
+        ("divided by the length, not by its square", "The share is in lengths of the way.", right * length),
+        ("not divided", "The share is in lengths of the way.", gone @ way),
+        ("the cosine", "How far is asked, not in which direction.", gone @ way / np.linalg.norm(gone) / length),
+        ("counted from the goal", "The start has the share 0.", 1 - right),
+        ("start not subtracted", "What counts is between - start.", between @ way / (way @ way)),
+        ("the way's sign", "The way is goal - start.", -right),
+        ("the ratio of the lengths", "Only what lies in the direction of the way counts.",
+         np.linalg.norm(gone) / length),
+    ]))]  # fmt: skip
+
+
+def likeliest(seed: int) -> list[Trial]:
+    logits = np.random.default_rng(seed).standard_normal((7, 23))
+    last = int(logits[-1].argmax())
+    return [Trial((logits,), last, lambda: iter([
+        ("first token instead of the last", "What comes next is said by the last token.", int(logits[0].argmax())),
+        ("place among all logits", "argmax of a table counts through all rows.", int(logits.argmax())),
+        ("the smallest logit", "The likeliest has the largest.", int(logits[-1].argmin())),
+    ]))]  # fmt: skip
+
+
+# -- changes of a model ------------------------------------------------------------------------------------------
+
+
+def without(seed: int) -> list[Trial]:
+    way = drawn("bert", seed)
+    model, batch = way.encoder, {"input_ids": way.ids[None]}
+    block, head, heads = seed % DEPTH, (seed + 1) % 2, model.stack.heads
+
+    def of(blocks: list[int], kept: np.ndarray) -> np.ndarray:
+        weights = kept[:, None, None].astype(np.float32)
+        return model(**batch, change={f"attentions.{i}": lambda x: x * weights for i in blocks})
+
+    other = np.arange(heads) != head
+    return [Trial((model, batch, block, head), of([block], other), lambda: iter([
+        ("nothing is changed", "A change is made by passing it: change=.", model(**batch)),
+        ("block and head exchanged", "The pair is (block, head).", of([head], np.arange(heads) != block)),
+        ("the head of another block", "Blocks are counted from 0.", of([1 - block], other)),
+        ("the head of every block", "Only that block's is taken out.", of([*range(DEPTH)], other)),
+        ("all heads of the block", "Only one is taken out.", of([block], other * 0)),
+        ("the other heads taken out", "The one stays away, the others stay.", of([block], ~other)),
+        ("the whole block", "heads=, not blocks=.", model(**batch, change=minibert.knock_out(model, blocks=[block]))),
+    ]), may=ALL)]  # fmt: skip
+
+
+def only_first(seed: int) -> list[Trial]:
+    weights = softmax(np.random.default_rng(seed).standard_normal((2, 3, 5, 5)))
+    right, query, kept, head = (np.zeros_like(weights) for _ in range(4))
+    right[..., 0], query[:, :, 0], head[:, 0, :, 0] = 1, 1, 1
+    kept[...] = weights
+    kept[..., 0] = 1
+    last = np.flip(right, -1)
+    return [Trial((weights,), right, lambda: iter([
+        ("the first query, not the first key", "The axes are (texts, heads, query, key): the key is the last.", query),
+        ("other weights kept", "They have to become 0.", kept),
+        ("the first head alone", "Every head is changed: [..., 0].", head),
+        ("the last key", "The first has place 0.", last),
+        ("nothing is changed", "Give what you have made.", weights),
+        ("first weight as it was", "It has to become 1.", weights * right),
+    ]), writes=True)]  # fmt: skip
+
+
+def patched(seed: int) -> list[Trial]:
+    way, random = drawn("bert", seed), np.random.default_rng(seed)
+    model, place, i = way.encoder, int(random.integers(1, len(way.ids))), 1
+    other = way.ids.copy()
+    other[place] = (other[place] + 3) % 19
+    text, source = {"input_ids": way.ids[None]}, {"input_ids": other[None]}
+
+    def of(where: Any, at: int = i, into: dict = text, out_of: dict = source) -> np.ndarray:
+        values = model.trace(**into)[f"hidden_states.{at}"].copy()
+        values[0, where] = model.trace(**out_of)[f"hidden_states.{i}"][0, where]
+        return model(**into, change={f"hidden_states.{at}": values})[0]
+
+    return [Trial((model, text, source, i, place), of(place), lambda: iter([
+        ("nothing is changed", "A change is made by passing it: change=.", model(**text)[0]),
+        ("all tokens patched", "Only the one at `place` is.", of(slice(None))),
+        ("another place patched", "It is the one at `place`.", of(place - 1)),
+        ("another block's state", "It is the one before block i.", of(place, i - 1)),
+        ("the two texts exchanged", "The first text gets the state of the second.", of(place, i, source, text)),
+    ]), may=ALL)]  # fmt: skip
+
+
+def falls(seed: int) -> list[Trial]:
+    way = drawn("gpt2", seed)
+    model, ids, heads = way.encoder, way.ids.tolist(), way.encoder.stack.heads
+
+    def probabilities(block: int | None = None, head: int = 0, place: int = -1) -> np.ndarray:
+        change = None if block is None else minibert.knock_out(model, heads=[(block, head)])
+        return softmax(model.logits([ids], head="next_word", change=change)[0, place].astype(np.float64))
+
+    word = int(probabilities().argmax())
+
+    def of(block: int, place: int = -1, f: Any = np.log) -> np.ndarray:
+        first = int(probabilities(place=place).argmax())
+        before = f(probabilities(place=place)[first])
+        return np.array([before - f(probabilities(block, head, place)[first]) for head in range(heads)])
+
+    last = DEPTH - 1
+    return [Trial((model, ids, last), of(last), lambda: iter([
+        ("without the log", "By how much the log falls is asked.", of(last, f=lambda x: x)),
+        ("the sign", "A fall is what it was before, less what it is after.", -of(last)),
+        ("the heads of the first block", "It is the block that is given.", of(0)),
+        ("first token instead of the last", "What comes next is said by the last token.", of(last, 0)),
+        ("the log after, no fall", "Subtract it from the log before.",
+         np.array([np.log(probabilities(last, head)[word]) for head in range(heads)])),
+        ("the likeliest token looked for anew", "It is the word that was likeliest before the change.",
+         np.array([np.log(probabilities()[word]) - np.log(probabilities(last, h).max()) for h in range(heads)])),
+    ]), may=ALL)]  # fmt: skip
+
+
+# -- words -------------------------------------------------------------------------------------------------------
+
+
+def logits_gradient(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    logits, target = random.standard_normal(11) * 2, int(random.integers(11))
+    p, one = softmax(logits), np.eye(11)[target]
+    return [Trial((logits, target), p - one, lambda: iter([
+        ("the sign", "The loss falls as the target's logit grows: its gradient is below 0.", one - p),
+        ("1 not subtracted", "The target's own logit is in the loss once more.", p),
+        ("softmax forgotten", "The gradient is made of probabilities, not of logits.", logits - one),
+        ("1 subtracted everywhere", "Only from the target's.", p - 1),
+        ("exp not divided by its sum", "Probabilities have the sum 1.", np.exp(logits) - one),
+        ("the loss's own value", "Asked is how it changes with each logit.", -np.log(p)),
+    ]), may=(softmax,))]  # fmt: skip
+
+
+def sampled(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    logits, chances, k, temperature = random.standard_normal(12) * 2, random.random(60), 5, 1.7
+
+    def of(k: int = k, temperature: float = temperature, again: bool = True) -> np.ndarray:
+        kept = logits >= np.sort(logits)[-k]
+        p = np.where(kept, np.exp(logits / temperature), 0)
+        p = p / (p if again else np.exp(logits / temperature)).sum()
+        return np.minimum((np.cumsum(p) <= chances[:, None]).sum(axis=-1), len(p) - 1)
+
+    return [Trial((logits, temperature, k, chances), of(), lambda: iter([
+        ("all tokens kept", "Only the k likeliest can be drawn.", of(len(logits))),
+        ("temperature left out", "The logits are divided by it.", of(temperature=1)),
+        ("times the temperature", "The logits are divided by it: a high one makes all alike.", of(temperature=1 / 1.7)),
+        ("one token too few kept", "The k likeliest are kept, the k-th too.", of(k - 1)),
+        ("one token too many kept", "The k likeliest are kept, not the next one.", of(k + 1)),
+        ("cut after softmax", "What is kept needs the sum 1 again.", of(again=False)),
+        ("always the likeliest", "The chance decides.", np.full(60, logits.argmax())),
+    ]), may=(softmax,))]  # fmt: skip
+
+
+def wordpiece(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+
+    def letters(most: int) -> str:
+        return "".join(random.choice(list("abc"), int(random.integers(1, most))))
+
+    vocab = {"[UNK]", "a", "b", "##a", "##c", *("##" * (i % 2) + letters(4) for i in range(16))}
+    return [_wordpiece_trial(letters(8), frozenset(vocab)) for _ in range(25)]
+
+
+def _wordpiece_trial(word: str, vocab: frozenset[str]) -> Trial:
+    def cut(marked: bool = True, longest: bool = True, keeps: bool = False) -> np.ndarray:
+        pieces, begin = list[str](), 0
+        while begin < len(word):
+            ends = range(begin + 1, len(word) + 1)
+            fits = [end for end in ends if ("##" * (begin > 0) * marked) + word[begin:end] in vocab]
+            if not fits:
+                return np.array([*pieces, "[UNK]"] if keeps else ["[UNK]"])
+            end = fits[-1] if longest else fits[0]
+            pieces.append(("##" * (begin > 0) * marked) + word[begin:end])
+            begin = end
+        return np.array(pieces)
+
+    right = cut()
+    return Trial((word, set(vocab)), right, lambda: iter([
+        ("the shortest piece taken", "Of the pieces that fit the longest is taken.", cut(longest=False)),
+        ("## forgotten", "A piece that does not begin a word stands in the vocabulary with ##.", cut(marked=False)),
+        ("pieces kept before [UNK]", "A word with a part that does not fit is [UNK] as a whole.", cut(keeps=True)),
+        ("## taken away", "The pieces are given as they stand in the vocabulary.",
+         np.array([piece.removeprefix("##") for piece in right.tolist()])),
+        ("no [UNK]", "A word with a part that does not fit is [UNK].", cut(keeps=True)[:-1]),
+    ]))  # fmt: skip
+
+
+def static_rows(seed: int) -> list[Trial]:
+    random = np.random.default_rng(seed)
+    x, count, a = random.standard_normal((14, 6)) @ random.standard_normal((6, 6)) + 2, 3, 0.05
+
+    def of(centred: bool = True, first: int = 2, share: bool = True, keep: Any = slice(count), by: float = 1) -> Any:
+        rows = x - x.mean(axis=0) * centred
+        rows = rows @ np.linalg.svd(rows, full_matrices=False)[2].T[:, keep]
+        p = 1 / (np.arange(len(x)) + first)
+        p = p / (p.sum() if share else 1)
+        return rows * (a / (a + p))[:, None] ** by
+
+    return [Trial((x, count, a), of(), lambda: iter([
+        ("mean not subtracted", "Components are of what differs: the mean of all rows is taken away first.", of(False)),
+        ("ranks from 1", "The first token has the rank 2 here.", of(first=1)),
+        ("ranks from 0", "The first token has the rank 2 here.", of(first=0)),
+        ("probabilities not divided by their sum", "They have the sum 1.", of(share=False)),
+        ("the last components", "The first ones have the most variance; np.linalg.eigh gives them last.",
+         of(keep=slice(-count, None))),
+        ("weights left out", "Each row is multiplied by a / (a + p).", of(by=0)),
+        ("divided by the weights", "Each row is multiplied by a / (a + p).", of(by=-1)),
+        ("no components", "The rows are turned first.", (x - x.mean(axis=0))[:, :count] * 1.0),
+    ]), used=lambda rows: rows @ rows.T)]  # fmt: skip
+
+
+BY_HAND = (
+    cosine, ids_of, share, likeliest, without, only_first, patched, falls, logits_gradient, sampled, wordpiece,
+    static_rows,
+)  # fmt: skip
