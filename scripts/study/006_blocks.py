@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import study
+import texts
 from safetensors import safe_open
 
 import minibert
@@ -106,18 +107,29 @@ ax.set_title("similarity of the tokens after the last block", loc="left")
 study.show(ax, "tokens", of=model.name, alt="a square of colours: the cosine of every two tokens after the last block")
 
 # %% [markdown]
-# Do they move in the right direction? Two more sentences, one with each kind of bank. The word row of "bank" is the
-# same in all four. After the blocks of all-MiniLM-L6-v2 each is nearer to the bank of its own kind.
+# Do they move in the right direction? Ten words with two meanings, each in four sentences: two with the one meaning,
+# two with the other. Before the blocks the word's row is the same in all four, but for its place. After the blocks of
+# all-MiniLM-L6-v2 the nearest of the other three has the same meaning in 33 of 40 sentences. "bank" and "plant" are
+# parted in all four sentences, "match" (of a team, of fire) in one.
+
 
 # %%
-others = []
-for text in ("They walked along the bank of the stream.", "The bank lent her money."):
-    ids = encoder.tokenize(text)
-    others.append(encoder(**ids)[0, encoder.tokens(ids["input_ids"][0]).index("bank")])
-near = cosine_similarity(np.stack(vectors[-1]), np.stack(others))
-print(f"{model.name}: lines are the banks of river and money, columns those of stream and loan\n{near.round(3)}")
+def vector_of(word: str, text: str) -> np.ndarray:
+    """What a word's token is after the last block."""
+    batch = encoder.tokenize(text)
+    return encoder(**batch)[0, encoder.tokens(batch["input_ids"][0]).index(word)]
+
+
+parted = {}
+for word, four in texts.MEANINGS.items():
+    near = cosine_similarity(np.stack([vector_of(word, text) for text in four])) - 2 * np.eye(4)  # none is its own
+    parted[word] = int(np.count_nonzero(near.argmax(axis=1) == [1, 0, 3, 2]))
+    same, other = near[[0, 2], [1, 3]], near[:2, 2:]
+    print(f"{word:6} same meaning {same.round(2)}, other meaning {texts.spread(other)}: right for {parted[word]} of 4")
+print(f"{model.name}: the nearest has the same meaning for {sum(parted.values())} of {4 * len(parted)} sentences")
+assert all(0 <= right <= 4 for right in parted.values())
 if model.is_minilm:
-    assert near[0, 0] > near[0, 1] + 0.05 and near[1, 1] > near[1, 0] + 0.05
+    assert sum(parted.values()) == 33 and (parted["bank"], parted["plant"], parted["match"]) == (4, 4, 1)
 
 # %% [markdown]
 # ## Step 5: a vector for a sentence
@@ -137,43 +149,44 @@ if model.is_minilm:
 # %% [markdown]
 # ## Step 6: shared words or shared meaning
 #
-# Three first sentences. The second of each shares words with it, the third shares its meaning. By the mean of the input
-# layer's rows the one with the same words is nearer. By the whole encoder the one with the same meaning is, in these
-# three.
+# Ten first sentences. The second of each shares words with it, the third shares its meaning. By the mean of the input
+# layer's rows the one with the same words is nearer, in all ten. By the whole encoder of all-MiniLM-L6-v2 the one with
+# the same meaning is, in seven. One of the three that it gets wrong: to "He lost his job last week." it finds "He lost
+# his keys last week." nearer than "The company fired him a few days ago."
 #
-# It does not always work. Two things that all-MiniLM-L6-v2 misses:
+# Two things are harder:
 #
-# * a negation: to "The movie was not good." it finds "The movie was good." nearer than "I did not enjoy the film."
-# * who does what: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985.
+# * a negation: in none of ten is the sentence that denies the same in other words nearer than the one that says the
+#   opposite in the same words. To "The movie was not good." it finds "The movie was good." nearer (0.800) than "I did
+#   not enjoy the film." (0.738).
+# * who does what: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985, ten such pairs
+#   0.970 to 0.996.
+
 
 # %%
-contrasts = (
-    ("How do I reset my password?", "How do I boil an egg?", "I forgot my login credentials"),
-    ("The bank raised its interest rates.", "The bank of the river was muddy.", "Loans have become more expensive."),
-    ("What time does the store open?", "What time does the train leave?", "When can I go shopping there?"),
-    ("The movie was not good.", "The movie was good.", "I did not enjoy the film."),
-)
-expected = np.array([
-    [[0.734, 0.593], [0.177, 0.678]],
-    [[0.608, 0.499], [0.294, 0.454]],
-    [[0.785, 0.610], [0.521, 0.642]],
-])  # fmt: skip
-found = []
-for texts in contrasts:
-    by_layer = encoder.embeddings.embed(texts)
-    by_encoder = np.stack([encoder(**encoder.tokenize(text))[0].mean(axis=0) for text in texts])
-    found.append([cosine_similarity(rows[:1], rows[1:])[0] for rows in (by_layer, by_encoder)])
-    (words, meaning), (words_after, meaning_after) = found[-1]
-    print(f"{texts[0]:36} input layer {words:.3f}, {meaning:.3f}; whole encoder {words_after:.3f}, {meaning_after:.3f}")
-found = np.array(found)
-assert found.shape == (4, 2, 2)
+def cosines(three: tuple[str, str, str]) -> np.ndarray:
+    """The first text beside the second and the third, by the input layer and by the whole encoder: (2, 2)."""
+    by_encoder = np.stack([encoder(**encoder.tokenize(text))[0].mean(axis=0) for text in three])
+    return np.stack([cosine_similarity(x[:1], x[1:])[0] for x in (encoder.embeddings.embed(three), by_encoder)])
+
+
+meaning = {}
+for name, some in (("words or meaning", texts.QUESTIONS), ("a negation", texts.NEGATIONS)):
+    found = np.stack([cosines(three) for three in some])  # (texts, input layer or encoder, words or meaning)
+    for three, ((by_words, by_meaning), (words_after, meaning_after)) in zip(some, found, strict=True):
+        print(f"{three[0]:37} input layer {by_words:.3f}, {by_meaning:.3f}; ", end="")
+        print(f"whole encoder {words_after:.3f}, {meaning_after:.3f}")
+    meaning[name] = np.count_nonzero(found[:, :, 1] > found[:, :, 0], axis=0).tolist()
+    print(f"{name}: the meaning is nearer in {meaning[name][0]} of 10 by the input layer, ", end="")
+    print(f"in {meaning[name][1]} of 10 by the whole encoder")
+    assert np.abs(found).max() <= 1
+turned = [[encoder(**encoder.tokenize(text))[0].mean(axis=0) for text in pair] for pair in texts.ROLES]
+alike = np.array([cosine_similarity(first[None], second[None])[0, 0] for first, second in turned])
+print(f"who does what: {alike[0]:.3f}; of ten pairs {texts.spread(alike, 3)}")
 if model.is_minilm:
-    assert np.abs(found[:3] - expected).max() <= 5e-4 + 1e-6, "three digits"
-    assert np.all(found[:3, 0, 0] > found[:3, 0, 1]) and np.all(found[:3, 1, 0] < found[:3, 1, 1])
-    assert found[3, 1, 0] > found[3, 1, 1], "it misses the negation"
-    cat, mouse = encoder.encode(["The cat chased the mouse.", "The mouse chased the cat."])
-    print(f"who does what: {cat @ mouse:.3f}")
-    assert abs(cat @ mouse - 0.985) <= 5e-4 + 1e-6
+    assert meaning == {"words or meaning": [0, 7], "a negation": [0, 0]}
+    assert (round(float(alike.min()), 3), round(float(alike.max()), 3)) == (0.970, 0.996)
+    assert abs(alike[0] - 0.985) <= 5e-4 + 1e-6
 
 # %% [markdown]
 # ## Exercises

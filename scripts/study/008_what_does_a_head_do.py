@@ -3,8 +3,9 @@
 #
 # A picture of attention weights shows where a head looks. It does not show whether that matters. To know what a part of
 # a model does, take it away, or put other values in its place, and look at what comes out. Here heads, blocks and
-# positions are knocked out, one text's values are put into another's (*patching*), and the hidden state of every block
-# is asked what it would predict (*lens*).
+# positions are knocked out (papers call it *ablation*), one text's values are put into another's (*activation
+# patching*), and the hidden state of every block is asked what it would predict (*lens*). Each finding is tried on ten
+# texts or words, and the text says how often it held.
 #
 # * Michel, Levy, Neubig 2019, *Are Sixteen Heads Really Better than One?*
 #   ([arXiv:1905.10650](https://arxiv.org/abs/1905.10650)): heads knocked out one by one.
@@ -16,6 +17,7 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 import study
+import texts
 
 import minibert
 from minibert.equations.blocks import softmax
@@ -51,41 +53,46 @@ same = encoder(**batch, change=minibert.knock_out(encoder, heads=[(1, 2)]))
 assert np.abs(same - changed[f"hidden_states.{blocks}"]).max() < CLOSE
 
 # %% [markdown]
-# ## Step 2: a question with a right answer
+# ## Step 2: ten questions with a right answer
 #
 # Of three texts the first has to be nearer to the third, which means the same, than to the second, which shares words
-# with it. The *margin* is the difference of the two cosines: above 0 the answer is right.
+# with it. The *margin* is the difference of the two cosines: above 0 the answer is right. There are ten such questions,
+# those of `006_blocks.py`. all-MiniLM-L6-v2 is right in seven of them, with a mean margin of 0.132.
 
 # %%
-QUESTIONS = (
-    ("How do I reset my password?", "How do I boil an egg?", "I forgot my login credentials"),
-    ("The bank raised its interest rates.", "The bank of the river was muddy.", "Loans have become more expensive."),
-    ("What time does the store open?", "What time does the train leave?", "When can I go shopping there?"),
-)
-batches = [[encoder.tokenize(text) for text in texts] for texts in QUESTIONS]
+together = encoder.tokenize([text for three in texts.QUESTIONS for text in three])
 
 
-def vector(batch: dict[str, np.ndarray], change: dict | None = None) -> np.ndarray:
-    mean = encoder(**batch, change=change)[0].mean(axis=0)
-    return mean / np.linalg.norm(mean)
+def vectors(batch: dict[str, np.ndarray], change: dict | None = None) -> np.ndarray:
+    """The mean of each text's tokens, of length 1: (texts, dim)."""
+    mean = (encoder(**batch, change=change) * batch["attention_mask"][..., None]).sum(axis=1)
+    return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
 
 def margins(change: dict | None = None) -> np.ndarray:
-    found = [[vector(batch, change) for batch in texts] for texts in batches]
-    return np.array([first @ meaning - first @ words for first, words, meaning in found])
+    first, words, meaning = vectors(together, change).reshape(-1, 3, encoder.dim).swapaxes(0, 1)
+    return np.vecdot(first, meaning) - np.vecdot(first, words)
+
+
+def told(found: np.ndarray) -> str:
+    """What a change does to the ten margins."""
+    right, fallen = np.count_nonzero(found > 0), np.count_nonzero(found < usual)
+    return f"margins {texts.spread(found, 3)}; {right} of {len(found)} right, {fallen} smaller"
 
 
 usual = margins()
-print(f"margins: {usual.round(3)}, mean {usual.mean():.3f}")
-assert usual.shape == (3,) and np.abs(usual).max() < 2
+print(f"margins: {usual.round(3)}, mean {usual.mean():.3f}; {np.count_nonzero(usual > 0)} of {len(usual)} right")
+assert usual.shape == (10,) and np.abs(usual).max() < 2
 if model.is_minilm:
-    assert np.all(usual > 0.1)
+    assert np.count_nonzero(usual > 0) == 7 and round(float(usual.mean()), 3) == 0.132
 
 # %% [markdown]
 # ## Step 3: every head alone
 #
-# Each head is knocked out by itself. In all-MiniLM-L6-v2 most are hardly missed: 59 of 72 move the mean margin by less
-# than 0.01. One is missed: head 10 of block 5. Michel and others saw the same in larger models.
+# Each head is knocked out by itself. In all-MiniLM-L6-v2 most are hardly missed: 62 of 72 move the mean margin by less
+# than 0.01, and of 720 answers 3 become wrong. One is missed: without head 10 of block 5 the mean margin falls by
+# 0.055, the next one's by 0.020. Without it 9 of the 10 margins fall; of 6 questions it is the head that is missed
+# most. Michel and others saw the same in larger models.
 
 # %%
 lost = np.array(
@@ -94,14 +101,20 @@ lost = np.array(
 mean = lost.mean(axis=-1)
 block, head = np.unravel_index(mean.argmax(), mean.shape)
 wrong = int(np.count_nonzero((usual - lost <= 0) & (usual > 0)))
-print(f"most missed: block {block}, head {head}: the mean margin falls by {mean.max():.3f}")
-print(f"of {mean.size} heads {np.count_nonzero(np.abs(mean) < 0.01)} move it by less than 0.01")
+most_missed = int(np.count_nonzero(lost.reshape(mean.size, -1).argmax(axis=0) == mean.argmax()))
+fallen = int(np.count_nonzero(lost[block, head] > 0))
+print(f"most missed: block {block}, head {head}: the mean margin falls by {mean.max():.3f}", end="")
+print(f", without the next one by {np.sort(mean.ravel())[-2]:.3f}")
+print(f"the ten margins fall by {texts.spread(lost[block, head], 3)}: {fallen} of 10 fall, and of ", end="")
+print(f"{most_missed} of 10 questions it is missed most")
+print(f"of {mean.size} heads {np.count_nonzero(np.abs(mean) < 0.01)} move the mean by less than 0.01")
 print(f"{wrong} of {lost.size} answers become wrong")
 # the head that is found is needed, and not by the way it was counted: taken out alone it does what the table says
 assert abs(margins(minibert.knock_out(encoder, heads=[(block, head)])).mean() - (usual.mean() - mean.max())) < CLOSE
 if model.is_minilm:
-    assert (block, head) == (5, 10) and round(float(mean.max()), 3) == 0.071
-    assert np.sort(mean.ravel())[-2] < 0.03 and wrong == 1 and np.count_nonzero(np.abs(mean) < 0.01) == 59
+    assert (block, head) == (5, 10) and (fallen, most_missed, wrong) == (9, 6, 3)
+    assert np.abs(np.sort(mean.ravel())[-2:] - [0.020, 0.055]).max() < 6e-4
+    assert np.count_nonzero(np.abs(mean) < 0.01) == 62
 else:
     print(f"head 10 of block 5 is all-MiniLM-L6-v2's; not for this model, {model.name}")
 
@@ -118,55 +131,66 @@ study.show(
 # %% [markdown]
 # ## Step 4: many heads, and whole blocks
 #
-# One head is hardly missed. Are all of a block? Is the block? In all-MiniLM-L6-v2 block 0 can lose all its heads: the
-# mean margin even rises a little, from 0.260 to 0.270. Without its feed-forward it is 0.216, without both parts 0.179.
-# But `blocks=[0]` also takes the two norms after these parts, and leaves 0.057. So these three answers need block 0's
-# norms more than its parts: the blocks behind it have learned from rows that had passed them. Of the last block they
-# need the heads: without them the margin is 0.109.
+# One head is hardly missed. Are all of a block? Is the block? In all-MiniLM-L6-v2 blocks 0 to 4 can each lose all their
+# heads: 7 of 10 answers stay right, and the mean margin stays between 0.114 and 0.154; without those of block 3 or 4 it
+# is even larger than with them. Of the last block these questions need the heads: without them it is 0.036, and 9 of
+# the 10 margins fall.
+#
+# A block is more than its heads. Without the feed-forward of block 0 the mean is 0.102, without both parts 0.069. But
+# `blocks=[0]` also takes the two norms after these parts, and leaves -0.044: all 10 margins fall, and each of them
+# lower than by the other three changes. So these answers need block 0's norms more than its parts: the blocks behind it
+# have learned from rows that had passed them.
 
 # %%
 headless = np.array([margins(minibert.knock_out(encoder, heads=[(i, h) for h in range(heads)])) for i in range(blocks)])
 skipped = np.array([margins(minibert.knock_out(encoder, blocks=[i])) for i in range(blocks)])
 for i in range(blocks):
-    print(
-        f"block {i}: mean margin {headless[i].mean():.3f} without its heads, {skipped[i].mean():.3f} without all of it"
-    )
+    print(f"block {i} without its heads: {told(headless[i])}")
+    print(f"block {i} without all of it: {told(skipped[i])}")
 trace = encoder.trace(**batch, change=minibert.knock_out(encoder, blocks=[0]))
 assert np.array_equal(trace["hidden_states.1"], trace["hidden_states.0"]), "what enters it leaves it"
 no_feed_forward = {"encoder.layer.0.output.dense": np.zeros_like}
 no_parts = no_feed_forward | minibert.knock_out(encoder, heads=[(0, head) for head in range(heads)])
-feedless, partless = margins(no_feed_forward).mean(), margins(no_parts).mean()
-print(f"block 0: {feedless:.3f} without its feed-forward, {partless:.3f} without both parts, the norms left")
+feedless, partless = margins(no_feed_forward), margins(no_parts)
+print(f"block 0 without its feed-forward: {told(feedless)}\nwithout both parts, the norms left: {told(partless)}")
+lowest = int(np.count_nonzero(skipped[0] < np.minimum(headless[0], np.minimum(feedless, partless))))
+print(f"without all of block 0 the margin is the lowest of these four in {lowest} of 10 questions")
 if model.is_minilm:
-    assert abs(feedless - 0.216) < 1e-3 and abs(partless - 0.179) < 1e-3
-    assert round(float(usual.mean()), 3) == 0.260
-    assert (round(float(headless[0].mean()), 3), round(float(skipped[0].mean()), 3)) == (0.270, 0.057)
-    assert headless[-1].mean() == headless.mean(axis=1).min() and round(float(headless[-1].mean()), 3) == 0.109
+    means = np.array([feedless, partless, skipped[0], headless[-1]]).mean(axis=1)
+    assert np.abs(means - [0.102, 0.069, -0.044, 0.036]).max() < 1e-3
+    means = headless[:5].mean(axis=1)
+    assert abs(means.min() - 0.114) < 1e-3 and abs(means.max() - 0.154) < 1e-3
+    assert np.count_nonzero(headless[:5] > 0, axis=1).tolist() == [7] * 5
+    assert np.all((means > usual.mean()) == [False, False, False, True, True])
+    assert np.count_nonzero(headless[-1] < usual) == 9 and np.all(skipped[0] < usual) and lowest == 10
 
 # %% [markdown]
 # ## Step 5: without positions
 #
-# `006_blocks.py` found the cosine of "The cat chased the mouse." and "The mouse chased the cat." to be 0.985. Is the
-# rest, 0.015, all that the model knows of the order? Without position rows both texts are the same set of rows, and the
-# cosine is 1. So the little that is between the two comes from the positions, and from nothing else.
+# `006_blocks.py` found the cosine of "The cat chased the mouse." and "The mouse chased the cat." to be 0.985, and of
+# ten such pairs 0.970 to 0.996. Is the rest all that the model knows of the order? Without position rows both texts are
+# the same set of rows, and the cosine is 1, in all ten. So the little that is between the two comes from the positions,
+# and from nothing else.
 #
-# In all-MiniLM-L6-v2 the margins fall too, the third to -0.102: a wrong answer. Is that the order? Only in part. With
-# row 5 at every place the order is lost as well, and the margin is -0.005. A part that is taken out leaves values that
-# no block has met in training; here the rows of zeros do the rest of the harm.
+# In all-MiniLM-L6-v2 nine of ten margins of step 2 fall too, and 4 answers are right instead of 7. Is that the order?
+# Only in part. With row 5 at every place the order is lost as well, and 7 answers are right; 6 margins fall. A part
+# that is taken out leaves values that no block has met in training; here the rows of zeros do the rest of the harm.
 
 # %%
-cat, mouse = (encoder.tokenize(text) for text in ("The cat chased the mouse.", "The mouse chased the cat."))
 no_positions = minibert.knock_out(encoder, positions=True)
-between = [float(vector(cat, change) @ vector(mouse, change)) for change in (None, no_positions)]
-print(f"who chased whom: cosine {between[0]:.3f}; without positions {between[1]:.6f}")
-assert abs(between[1] - 1) < CLOSE and between[0] < 1 - 100 * CLOSE
 row_5 = encoder.embeddings.position_embeddings.weight[5]
 everywhere = {"embeddings.position_embeddings": lambda rows: np.broadcast_to(row_5, rows.shape)}
+turned = [encoder.tokenize(list(pair)) for pair in texts.ROLES]
+between = [[float(np.vecdot(*vectors(pair, change))) for pair in turned] for change in (None, no_positions, everywhere)]
+print(f"who chased whom: cosine {between[0][0]:.3f}; without positions {between[1][0]:.6f}")
+print(f"of ten pairs {texts.spread(between[0], 3)}; without positions {texts.spread(between[1], 6)}")
+assert np.abs(np.array(between[1:]) - 1).max() < CLOSE, "in both the order is lost"
+assert max(between[0]) < 1 - 100 * CLOSE
 bag, same_row = margins(no_positions), margins(everywhere)
-print(f"margins without positions: {bag.round(3)}; with row 5 at every place: {same_row.round(3)}")
-assert abs(vector(cat, everywhere) @ vector(mouse, everywhere) - 1) < CLOSE, "here too the order is lost"
+print(f"without positions: {told(bag)}\nwith row 5 at every place: {told(same_row)}")
 if model.is_minilm:
-    assert abs(bag[2] + 0.102) < 1e-3 and abs(same_row[2] + 0.005) < 1e-3
+    assert [np.count_nonzero(found > 0) for found in (bag, same_row)] == [4, 7]
+    assert [np.count_nonzero(found < usual) for found in (bag, same_row)] == [9, 6]
 
 # %% [markdown]
 # ## Step 6: patching, or where the difference sits
@@ -175,10 +199,11 @@ if model.is_minilm:
 # has in the first. How much of the way from the second text's vector to the first's does that go? Before block 0 all
 # the way: there nothing else differs. After the last block only as far as the token's own part of the mean.
 #
-# In all-MiniLM-L6-v2, for "river" and "city", it is still 0.90 before the last block, and 0.36 after it. So the
-# difference stays at the token for five blocks, and the last one hands it to the others. That agrees with step 4: of
-# the last block these answers need the heads. How much stays depends on the word: of "good" and "bad" it is 0.64 before
-# the last block.
+# In all-MiniLM-L6-v2, for "river" and "city", it is still 0.90 before the last block, and 0.36 after it. Of ten such
+# pairs it is 0.64 to 0.99 before the last block, 0.25 to 0.43 after it, and in all ten the last block is the one that
+# takes the most. So the difference stays at the token for five blocks, and the last one hands it to the others. That
+# agrees with step 4: of the last block these answers need the heads. How much stays depends on the word: the least is
+# that of "good" and "bad".
 
 
 # %%
@@ -204,14 +229,19 @@ def shares(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> np.nd
     return way
 
 
-first, second = (encoder.tokenize(f"The bank of the {word} was muddy.") for word in ("river", "city"))
-good, bad = (encoder.tokenize(f"The movie was {word}.") for word in ("good", "bad"))
-river_way, good_way = shares(first, second), shares(good, bad)
+pairs = [[encoder.tokenize(text) for text in pair] for pair in texts.SWAPS]
+first, second = pairs[0]
+ways = np.array([shares(*pair) for pair in pairs])
 print("share of the way, patched before block 0 and after each block:")
-print(f"river, city  {river_way.round(2)}\ngood, bad    {good_way.round(2)}")
+for (text, _), way in zip(texts.SWAPS, ways, strict=True):
+    print(f"{text:34} {way.round(2)}")
+last_takes_most = int(np.count_nonzero(np.diff(ways).argmin(axis=1) == blocks - 1))
+print(f"before the last block {texts.spread(ways[:, -2])}; after it {texts.spread(ways[:, -1])}; ", end="")
+print(f"the last block takes the most in {last_takes_most} of {len(ways)}")
 if model.is_minilm:
-    assert np.abs(river_way - [1, 0.96, 0.93, 0.93, 0.91, 0.90, 0.36]).max() < 6e-3
-    assert abs(good_way[-2] - 0.64) < 6e-3
+    ends = [(round(float(column.min()), 2), round(float(column.max()), 2)) for column in ways[:, -2:].T]
+    assert ends == [(0.64, 0.99), (0.25, 0.43)] and last_takes_most == 10 and ways[:, -2].argmin() == 1
+    assert np.abs(ways[0, -2:] - [0.90, 0.36]).max() < 6e-3
 else:
     print(f"the text above quotes all-MiniLM-L6-v2; not for this model, {model.name}")
 
@@ -225,16 +255,24 @@ else:
 #
 # The small GPT-2 of `007_training.py` knows words, letter by letter. After "wonderfu" it says "l". Before block 0 the
 # lens says "u", the letter that is there: the same table stands at the entrance. Block 0 finds the "l" (0.62), the
-# other two make it surer (0.81).
+# other two make it surer (0.81). Of ten words: before block 0 the lens says the letter that is there in all ten; after
+# block 0 it says what the model will say in nine. But it is surer with each block in two alone: in the other eight a
+# later block takes some of the probability back.
+
 
 # %%
+def lenses_of(ids: list[int]) -> list[np.ndarray]:
+    """The logits for the next token, before block 0 and after each block."""
+    found = gpt2.trace([ids])
+    made = [gpt2["ln_f"](found[f"hidden_states.{i}"][0, -1:])[0] @ table.T for i in range(depth)]
+    return [*made, found[f"hidden_states.{depth}"][0, -1] @ table.T]  # the last has passed the norm
+
+
 gpt2, ids = study.gpt2_encoder()
 shipped = not os.environ.get(study.VARIABLES["gpt2"])
-ids = gpt2.tokenize("wonderfu")["input_ids"][0].tolist() if shipped else ids
-depth, table = len(gpt2.stack.blocks), gpt2.embeddings.wte.weight
-found = gpt2.trace([ids])
-lenses = [gpt2["ln_f"](found[f"hidden_states.{i}"][0, -1:])[0] @ table.T for i in range(depth)]
-lenses.append(found[f"hidden_states.{depth}"][0, -1] @ table.T)  # which has passed the norm
+rows = [gpt2.tokenize(word)["input_ids"][0].tolist() for word in texts.BEGUN] if shipped else [ids]
+ids, depth, table = rows[0], len(gpt2.stack.blocks), gpt2.embeddings.wte.weight
+lenses = lenses_of(ids)
 predicted = int(lenses[-1].argmax())
 for i, lens in enumerate(lenses):
     rank = int(np.count_nonzero(lens > lens[predicted])) + 1
@@ -243,10 +281,22 @@ for i, lens in enumerate(lenses):
     print(f"after {i} blocks: {token!r} has probability {chance:.3f}, place {rank}; the likeliest is {best!r}")
 logits = gpt2.logits([ids], head="next_word")[0, -1]
 assert np.abs(lenses[-1] - logits).max() < CLOSE * max(1, np.abs(logits).max())
+there, early, surer = [], [], []
+for row in rows:
+    found = lenses_of(row)
+    said = [int(lens.argmax()) for lens in found]
+    chances = [float(softmax(lens.copy())[said[-1]]) for lens in found]
+    there.append(said[0] == row[-1])
+    early.append(said[1] == said[-1])
+    surer.append(bool(np.all(np.diff(chances) > 0)))
+    print(f"{''.join(gpt2.tokens(row[1:])):10} lens says {gpt2.tokens(said)}; the last one's {np.round(chances, 3)}")
+print(f"the letter that is there before block 0: {sum(there)} of {len(rows)}; ", end="")
+print(f"the prediction after block 0: {sum(early)}; surer with each block: {sum(surer)}")
 if shipped:
     chances = [float(softmax(lens.copy())[predicted]) for lens in lenses]
     assert gpt2.tokens([int(lens.argmax()) for lens in lenses]) == ["u", "l", "l", "l"]
     assert np.abs(np.array(chances) - [0.000, 0.625, 0.719, 0.806]).max() < 2e-3
+    assert len(rows) == 10 and (sum(there), sum(early), sum(surer)) == (10, 9, 2)
 else:
     print("what the text above says is the small GPT-2's; not for this model")
 
@@ -257,8 +307,9 @@ else:
 # prediction needs the head. Above 0: without the head it is surer.
 #
 # After "wonderfu" two heads of block 0 are needed, head 0 (-1.19) and head 2 (-0.60); no other moves it by more than
-# 0.2. Without both it moves by -4.96, far more than their sum: each can do some of the other's work. That is what one
-# word shows: over ten words seven different heads are needed most.
+# 0.2. Without both it moves by -4.96, far more than their sum: each can do some of the other's work. Over ten words the
+# head that is needed most moves it by -1.22 to -0.06, and it changes from word to word: seven different heads. The last
+# finding holds more often: without the two heads that are needed most it moves by more than their sum in 8 of 10 words.
 
 
 # %%
@@ -274,29 +325,29 @@ def moves(ids: list[int], predicted: int) -> np.ndarray:
     return found - log_probability(ids, predicted)
 
 
-usually, needed = log_probability(ids, predicted), moves(ids, predicted)
-i, head = np.unravel_index(needed.argmin(), needed.shape)
-print(f"log probability {usually:.3f}; without one head it moves by\n{needed.round(3)}")
-print(f"needed most: head {head} of block {i}")
-order = [np.unravel_index(place, needed.shape) for place in np.argsort(needed.ravel())]
-together = {}
-for count in (1, 2, 4):
-    gone = [(int(block), int(head)) for block, head in order[:count]]
-    together[count] = log_probability(ids, predicted, minibert.knock_out(gpt2, heads=gone)) - usually
-    print(f"without the {count} that are needed most it moves by {together[count]:.3f}")
+most, largest, both, more = [], [], [], 0
+for row in rows:
+    last = int(gpt2.logits([row], head="next_word")[0, -1].argmax())
+    found = moves(row, last)
+    two = [tuple(map(int, np.unravel_index(place, found.shape))) for place in np.argsort(found.ravel())[:2]]
+    gone = log_probability(row, last, minibert.knock_out(gpt2, heads=two)) - log_probability(row, last)
+    most.append(two[0])
+    largest.append(float(found.min()))
+    both.append(gone)
+    more += gone < sum(found[place] for place in two)
+    print(f"{''.join(gpt2.tokens(row[1:])):10} needed most, (block, head): {two[0]} {found[two[0]]:.2f}, ", end="")
+    print(f"{two[1]} {found[two[1]]:.2f}; without both {gone:.2f}")
+    if row == ids:
+        needed = found
+print(f"{len(set(most))} heads are needed most in {len(rows)} words; the largest move {texts.spread(largest)}")
+print(f"without the two the move is more than their sum in {more} of {len(rows)} words")
+usually = log_probability(ids, predicted)
 assert abs(log_probability(ids, predicted, minibert.knock_out(gpt2)) - usually) < CLOSE, "nothing is knocked out"
 if shipped:
-    words = ("wonderfu", "beautifu", "stati", "questio", "happines", "walkin", "governmen", "importan", "childre", "q")
-    most = set()
-    for word in words:
-        letters = gpt2.tokenize(word)["input_ids"][0].tolist()
-        found = moves(letters, int(gpt2.logits([letters], head="next_word")[0, -1].argmax()))
-        most.add(tuple(map(int, np.unravel_index(found.argmin(), found.shape))))
-    print(f"over {len(words)} words {len(most)} heads are needed most, as (block, head): {sorted(most)}")
-    assert len(most) == 7
-    assert [tuple(map(int, place)) for place in order[:2]] == [(0, 0), (0, 2)]
-    assert np.abs(needed[0, [0, 2]] - [-1.19, -0.60]).max() < 0.01 and np.sort(np.abs(needed).ravel())[-3] < 0.2
-    assert abs(together[2] + 4.96) < 0.02
+    assert most[0] == (0, 0) and np.abs(needed[0, [0, 2]] - [-1.19, -0.60]).max() < 0.01
+    assert np.sort(np.abs(needed).ravel())[-3] < 0.2 and abs(both[0] + 4.96) < 0.02
+    assert len(set(most)) == 7 and more == 8
+    assert (round(min(largest), 2), round(max(largest), 2)) == (-1.22, -0.06)
 else:
     print("what the text above says is the small GPT-2's; not for this model")
 assert needed.shape == (depth, gpt2.stack.heads) and np.isfinite(needed).all() and np.abs(needed).max() > CLOSE

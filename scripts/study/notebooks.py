@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SHARED = ("study", "probes", "training")  # what the study files import
+SHARED = ("study", "probes", "texts", "training")  # what the study files import
 README = (HERE / "README.md").read_text("utf-8")
 ORDER, PLACE = (
     "Read in this order",

@@ -93,12 +93,12 @@ def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder:
             assert found.count(f'"{name}"' if suffix == "html" else f"({name})") == 2, name
     assert re.findall(r'href="(\w+)\.html"', order)[0] == "003_bert_step_by_step"
     assert set(re.findall(r'href="(\w+)\.html"', order)) == {path.stem for path in STUDY.glob("*.py")} - {
-        "study", "probes", "training", "notebooks"
+        "study", "probes", "texts", "training", "notebooks"
     }  # fmt: skip
 
 
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
-    for name in ("study.py", "probes.py", "training.py"):
+    for name in ("study.py", "probes.py", "texts.py", "training.py"):
         assert (folder / name).resolve() == STUDY / name
 
 
