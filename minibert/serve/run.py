@@ -64,7 +64,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
-        return socket.create_server(address[:2], family=family, backlog=128)
+        listening = socket.create_server(address[:2], family=family, backlog=128)
+        # connections inherit it, and asyncio would not set it: a small answer waited 40 ms between head and body
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except (OSError, UnicodeError) as error:
         # a UnicodeError is Python's word on a name that no host can have
         reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or error

@@ -4,7 +4,7 @@
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
                                              families, sentences, bits, parts, cores, soak, serve, bulk, weights,
-                                             search, static; three rounds
+                                             search, static, live; three rounds
     python scripts/bench sentences --kernels own Haswell    with one kernel of BLAS, then with another
     python scripts/bench --json FILE         the figures as JSON too
 
@@ -58,6 +58,8 @@ What is measured, and how it was chosen
                   model2vec: encode() of the same folder, in its default setting and with use_multiprocessing=False; the
                   faster one is the peer. One thread: RAYON_NUM_THREADS=1 and MINIBERT_THREADS=1, so model2vec's own
                   threads are left out
+    live          the server of `minibert explain --live`, asked over HTTP from this process, each time about another
+                  text; one call of the model on the same ids beside it. What a browser draws is not in it
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
     limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
                   way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
@@ -106,6 +108,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "weights": ("memory", ("Linux",)),
     "search": ("arrays", ("Linux",)),
     "static": ("static", ("MiniLM",)),
+    "live": ("live", ("MiniLM", "server")),
 }
 THERE = {
     "Linux": (sys.platform == "linux", "needs Linux"),

@@ -7,7 +7,7 @@ on it. The page is the one of `minibert explain --html` with a part more, and dr
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from minibert.show.page import page_prediction
 from minibert.show.page.page import KEPT, Beside, LivePart, Run, contents, first_choice, written
 from minibert.show.page.page_parts import as_json, filled
 from minibert.show.text.text import visible
+from minibert.threads.computing import compute
 
 from .cell import opened_cell
 from .changes import change_of, with_replaced
@@ -58,7 +59,15 @@ class Live:
     @property
     def answers(self) -> dict[str, Callable[[Any], Any]]:
         """Name of a question -> what answers it. Each raises ValueError, in words for the page."""
-        return {"state": self.state, "sample": self.sample, "cell": self.cell, "saved": self.saved}
+        every = {"state": self.state, "sample": self.sample, "cell": self.cell, "saved": self.saved}
+        return {name: partial(self._in_turn, answer) for name, answer in every.items()}
+
+    def _in_turn(self, answer: Callable[[Any], Any], given: Any) -> Any:
+        """Answer as one who computes, among others: BLAS's threads would wait for each other where cores are taken."""
+        found: list[Any] = []
+        threads = None if self.encoder is None else self.encoder.threads
+        compute(lambda given: found.append(answer(given)), [given], threads)
+        return found[0]
 
     def usual_text(self) -> str:
         """A text to begin with: with a mask where the model finds masked words, short where it has few positions."""
