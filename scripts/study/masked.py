@@ -1,0 +1,252 @@
+"""How `bert-words` was trained, a small BERT whose tokens are letters: some letters of a word are hidden, it says which.
+
+    python scripts/study/masked.py      four minutes on two cores; writes bert-words in build/study/
+
+Its words are those of `training.py`, in the same two parts. The formulas are `minibert.equations`: `bert_model` forward,
+its parts backward, `adam` for the step. BERT's paper leaves some of the hidden letters as they are; here `[MASK]` stands
+for each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import training
+
+from minibert.equations.blocks import Affine, Block, additive_mask, gelu, linear, post_norm_block, self_attention
+from minibert.equations.gradients import (
+    bert_input_gradient,
+    cross_entropy_gradient,
+    gelu_gradient,
+    layer_norm_gradient,
+    linear_gradient,
+)
+from minibert.equations.heads import cross_entropy
+from minibert.equations.input_layer import Array, bert_input, layer_norm
+from minibert.equations.training import adam, self_attention_gradient
+from minibert.equations.whole_models import BertWeights, bert_model
+
+SHIPPED = Path(__file__).resolve().parent / "bert-words"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL))
+VOCAB = len(SPECIAL) + len(training.LETTERS)
+POSITIONS, DIM, BLOCKS, HEADS, EPS = training.LONGEST + 2, 48, 2, 4, 1e-12
+STEPS, BATCH, HIDDEN = 3000, 128, 0.2
+
+
+class Masked(NamedTuple):
+    """Words with hidden letters: ids as the model sees them, the true ones, and which are hidden; (words, seq)."""
+
+    ids: Array
+    targets: Array
+    hidden: Array
+
+
+def as_ids(words: Sequence[str]) -> Array:
+    """`[CLS]`, the letters, `[SEP]`, and padding: (words, 17)."""
+    ids = np.full((len(words), POSITIONS), PAD)
+    for row, word in zip(ids, words, strict=True):
+        row[: len(word) + 2] = [CLS, *(len(SPECIAL) + training.LETTERS.index(letter) for letter in word), SEP]
+    return ids
+
+
+def masked(ids: Array, random: np.random.Generator) -> Masked:
+    """Hide every fifth letter by chance, and one at least."""
+    chance = np.where(ids >= len(SPECIAL), random.random(ids.shape), 1.0)
+    hidden = chance <= np.maximum(HIDDEN, chance.min(axis=1, keepdims=True))
+    return Masked(np.where(hidden, MASK, ids), ids, hidden)
+
+
+def one_hidden(ids: Array) -> Masked:
+    """Each word as often as it has letters, each time with another one hidden."""
+    words, places = np.nonzero(ids >= len(SPECIAL))
+    hidden = np.arange(POSITIONS) == places[:, None]
+    return Masked(np.where(hidden, MASK, ids[words]), ids[words], hidden)
+
+
+def random_weights(seed: int = 0) -> BertWeights:
+    """A BERT before training: normal noise, 0.02 wide in tables and 0.1 in maps, biases 0, norms 1 and 0."""
+    random = np.random.default_rng(seed)
+
+    def table(rows: int) -> Array:
+        return (0.02 * random.standard_normal((rows, DIM))).astype(np.float32)
+
+    def dense(out: int, into: int) -> Affine:
+        return Affine((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
+
+    norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
+    square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
+    blocks = [
+        Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(BLOCKS)
+    ]
+    tables = table(VOCAB), table(2), table(POSITIONS)
+    return BertWeights(*tables, norm, blocks, dense(*square), norm, np.zeros(VOCAB, np.float32))
+
+
+def vector_of(weights: Any) -> Array:
+    """All arrays of a model, or of its gradient, one after the other."""
+    return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
+
+
+def model_of(vector: Array, like: Any = None) -> Any:
+    """The arrays of a model as views into a vector, in the order of `vector_of`."""
+    like = random_weights() if like is None else like
+    if isinstance(like, np.ndarray):
+        return vector.reshape(like.shape)
+    ends = np.cumsum([len(vector_of(part)) for part in like])
+    parts = [model_of(each, part) for each, part in zip(np.split(vector, ends[:-1]), like, strict=True)]
+    return parts if isinstance(like, list) else type(like)(*parts)
+
+
+def losses(weights: BertWeights, words: Masked) -> Array:
+    """The cross-entropy of each hidden letter, in nats: (letters,)."""
+    logits = bert_model(words.ids, np.zeros_like(words.ids), words.ids != PAD, weights, HEADS, EPS)
+    return cross_entropy(logits[words.hidden], words.targets[words.hidden])
+
+
+def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Array, Block]:
+    """Backward of `post_norm_block`: each norm, then the sum, which hands the gradient to x and to the part."""
+    added = x + self_attention(x, block, HEADS, mask)
+    middle = layer_norm(added, *block.norm_1, EPS)
+    inner = linear(middle, *block.up)
+    norm_2 = layer_norm_gradient(grad, middle + linear(gelu(inner), *block.down), block.norm_2.weight, EPS)
+    down = linear_gradient(norm_2.x, gelu(inner), block.down.weight)
+    up = linear_gradient(gelu_gradient(down.x, inner), middle, block.up.weight)
+    norm_1 = layer_norm_gradient(norm_2.x + up.x, added, block.norm_1.weight, EPS)
+    look = self_attention_gradient(norm_1.x, x, block, HEADS, mask)
+    own = Block(
+        query=look.query, key=look.key, value=look.value, output=look.output,
+        norm_1=Affine(norm_1.weight, norm_1.bias), norm_2=Affine(norm_2.weight, norm_2.bias),
+        up=Affine(up.weight, up.bias), down=Affine(down.weight, down.bias),
+    )  # fmt: skip
+    return norm_1.x + look.x, own
+
+
+def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertWeights]:
+    """The mean loss of the hidden letters, and its gradient; `bert_model` line by line, forward and backward."""
+    word, token_type, position, norm, blocks, transform, transform_norm, bias = weights
+    types, mask = np.zeros_like(words.ids), additive_mask((words.ids != PAD)[:, None, None, :])
+    x, entered = bert_input(words.ids, types, word, token_type, position, *norm, EPS), []
+    for block in blocks:
+        entered.append(x)
+        x = post_norm_block(x, block, HEADS, EPS, gelu, mask)
+    taken = x[words.hidden]  # the head is needed at hidden letters alone
+    inner = linear(taken, *transform)
+    last = layer_norm(gelu(inner), *transform_norm, EPS)
+    logits, targets = linear(last, word, bias), words.targets[words.hidden]
+    loss = float(cross_entropy(logits, targets).mean())
+
+    share = np.full(len(targets), 1 / len(targets), logits.dtype)
+    decoder = linear_gradient(cross_entropy_gradient(share, logits, targets), last, word)
+    head_norm = layer_norm_gradient(decoder.x, gelu(inner), transform_norm.weight, EPS)
+    dense = linear_gradient(gelu_gradient(head_norm.x, inner), taken, transform.weight)
+    grad, found = np.zeros_like(x), []
+    grad[words.hidden] = dense.x
+    for block, before in zip(reversed(blocks), reversed(entered), strict=True):
+        grad, own = block_gradient(grad, before, block, mask)
+        found.insert(0, own)
+    rows = bert_input_gradient(grad, words.ids, types, word, token_type, position, norm.weight, EPS)
+    gradient = BertWeights(
+        rows.word + decoder.weight, rows.token_type, rows.position, Affine(rows.weight, rows.bias), found,
+        Affine(dense.weight, dense.bias), Affine(head_norm.weight, head_norm.bias), decoder.bias,
+    )  # fmt: skip
+    return loss, gradient
+
+
+def train(ids: Array, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float, Array]]:
+    """Give after each step the loss before it and the weights after it, as one vector."""
+    random, vector = np.random.default_rng(seed), vector_of(random_weights(seed))
+    mean, square = np.zeros_like(vector), np.zeros_like(vector)
+    for step in range(1, steps + 1):
+        rows = ids[random.choice(len(ids), BATCH, replace=False)]
+        rows = rows[:, : int((rows != PAD).sum(axis=1).max())]
+        loss, gradient = loss_and_gradient(model_of(vector), masked(rows, random))
+        vector, mean, square = adam(vector, vector_of(gradient), mean, square, step, training.rate_at(step, steps))
+        yield loss, vector
+
+
+CONFIG = {
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "vocab_size": VOCAB,
+    "hidden_size": DIM,
+    "max_position_embeddings": POSITIONS,
+    "num_hidden_layers": BLOCKS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 4 * DIM,
+    "type_vocab_size": 2,
+    "layer_norm_eps": EPS,
+    "pad_token_id": PAD,
+    "tie_word_embeddings": True,
+    "dtype": "float32",
+}
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    **dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)),
+    "model_max_length": POSITIONS,
+    "clean_up_tokenization_spaces": False,
+}
+
+
+def tensors_of(weights: BertWeights) -> dict[str, Array]:
+    """The arrays by the names that BERT's files give them."""
+    inputs, head = "bert.embeddings", "cls.predictions"
+    maps = {f"{inputs}.LayerNorm": weights.norm, f"{head}.transform.dense": weights.transform}
+    maps[f"{head}.transform.LayerNorm"] = weights.transform_norm
+    parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+             "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
+    for i, block in enumerate(weights.blocks):
+        maps |= {f"bert.encoder.layer.{i}.{name}": part for name, part in zip(parts, block, strict=True)}
+    named = {f"{inputs}.word_embeddings.weight": weights.word, f"{head}.bias": weights.bias}
+    named |= {f"{inputs}.token_type_embeddings.weight": weights.token_type}
+    named |= {f"{inputs}.position_embeddings.weight": weights.position}
+    for name, (weight, bias) in maps.items():
+        named |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    return {name: np.ascontiguousarray(array) for name, array in named.items()}
+
+
+def save(weights: BertWeights, folder: Path) -> Path:
+    """Write a checkpoint that any reader of BERT opens: weights, config and tokenizer."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors_of(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def write_tokenizer(path: Path) -> None:
+    """A tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for whatever is no letter."""
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
+
+    vocab = {token: i for i, token in enumerate((*SPECIAL, *training.LETTERS))}
+    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    ends = [("[CLS]", CLS), ("[SEP]", SEP)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.save(str(path))
+
+
+def main() -> None:
+    import study
+
+    bert = study.load("bert").layer
+    to_learn, to_test = training.parted(training.whole_words(bert.tokens(np.arange(bert.config.vocab_size))))
+    test = one_hidden(as_ids(to_test))
+    for step, (loss, vector) in enumerate(train(as_ids(to_learn)), 1):
+        if step % 250 == 0:
+            print(f"step {step:5,}: loss {loss:.3f}; one hidden letter of a test word ", end="")
+            print(f"{losses(model_of(vector), test).mean():.4f}", flush=True)
+    print(save(model_of(vector), study.arguments.output / "bert-words"))
+
+
+if __name__ == "__main__":
+    main()
