@@ -2,8 +2,8 @@
 # # Training a GPT-2
 #
 # A GPT-2 begins as random numbers. This file trains a small one, in NumPy: 3 blocks, 64 wide, whose tokens are letters.
-# It learns the words in the vocabulary of a BERT, and then makes up words of its own. In the end it is saved as a
-# checkpoint that every program opens that reads GPT-2.
+# It learns words, and then makes up words of its own. In the end it is saved as a checkpoint that every program opens
+# that reads GPT-2.
 #
 # All it takes: the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward
 # (`gradients.py` and `training.py` there), and Adam, which takes a step. What belongs to this model alone is in
@@ -38,18 +38,16 @@ steps = training.STEPS if full else 200
 # %% [markdown]
 # ## Step 1: the words
 #
-# Every token of the vocabulary that is a word of 2 to 15 letters. (A BERT that knows capitals has other words.) Every
+# Every token of BERT's vocabulary that is a word of 2 to 15 letters; the list is `words.txt` beside this file. Every
 # tenth is kept apart: the model never learns from it, so its loss there says what it has understood and not what it
 # knows by heart.
 
 # %%
-bert = study.load("bert").layer
-words = training.whole_words(bert.tokens(np.arange(bert.config.vocab_size)))
+words = training.words()
 to_learn, to_test = training.parted(words)
 learned, tested = training.as_ids(to_learn), training.as_ids(to_test)
 print(f"{len(words):,} words, {len(to_learn):,} to learn and {len(to_test):,} to test: {', '.join(to_test[-8:])}")
 assert not set(to_learn) & set(to_test)
-assert len(to_learn) >= training.BATCH, "too few words to learn from; name another BERT with --model or MINIBERT_BERT"
 
 # %% [markdown]
 # ## Step 2: a word as a row of ids

@@ -1,10 +1,10 @@
-"""How `bert-words` was trained, a small BERT whose tokens are letters: some letters of a word are hidden, it says which.
+"""How `bert-words` was trained, a small BERT whose tokens are letters: some letters of a word are hidden from it.
 
-    python scripts/study/masked.py      four minutes on two cores; writes bert-words in build/study/
+    python scripts/study/masked.py      a few minutes on two cores; writes bert-words in build/study/
 
-Its words are those of `training.py`, in the same two parts. The formulas are `minibert.equations`: `bert_model` forward,
-its parts backward, `adam` for the step. BERT's paper leaves some of the hidden letters as they are; here `[MASK]` stands
-for each of them.
+Its words are those of `training.py`, in the same two parts. The formulas are `minibert.equations`, forward and
+backward, and `adam` for the step. BERT's paper leaves some of the hidden letters as they are; here `[MASK]` stands for
+each of them. gelu is computed by tanh, as in GPT-2.
 """
 
 from __future__ import annotations
@@ -17,25 +17,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import training
 
-from minibert.equations.blocks import Affine, Block, additive_mask, gelu, linear, post_norm_block, self_attention
-from minibert.equations.gradients import (
-    bert_input_gradient,
+from minibert.equations.activations import gelu_tanh
+from minibert.equations.block_gradients import (
     cross_entropy_gradient,
-    gelu_gradient,
-    layer_norm_gradient,
+    feed_forward_gradient,
+    gelu_tanh_gradient,
     linear_gradient,
+    self_attention_gradient,
 )
+from minibert.equations.blocks import (
+    Affine,
+    Block,
+    additive_mask,
+    feed_forward,
+    linear,
+    post_norm_block,
+    self_attention,
+)
+from minibert.equations.gradients import bert_input_gradient, layer_norm_gradient
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array, bert_input, layer_norm
-from minibert.equations.training import adam, self_attention_gradient
-from minibert.equations.whole_models import BertWeights, bert_model
+from minibert.equations.training import adam
+from minibert.equations.whole_models import BertWeights
 
 SHIPPED = Path(__file__).resolve().parent / "bert-words"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL))
 VOCAB = len(SPECIAL) + len(training.LETTERS)
-POSITIONS, DIM, BLOCKS, HEADS, EPS = training.LONGEST + 2, 48, 2, 4, 1e-12
-STEPS, BATCH, HIDDEN = 3000, 128, 0.2
+POSITIONS, DIM, BLOCKS, HEADS, EPS = training.LONGEST + 2, 32, 2, 4, 1e-12
+STEPS, BATCH, HIDDEN = 2500, 128, 0.2
 
 
 class Masked(NamedTuple):
@@ -80,9 +90,7 @@ def random_weights(seed: int = 0) -> BertWeights:
 
     norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
     square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
-    blocks = [
-        Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(BLOCKS)
-    ]
+    blocks = [Block(*(dense(*square) for _ in range(4)), norm, dense(*up), dense(*down), norm) for _ in range(BLOCKS)]
     tables = table(VOCAB), table(2), table(POSITIONS)
     return BertWeights(*tables, norm, blocks, dense(*square), norm, np.zeros(VOCAB, np.float32))
 
@@ -102,59 +110,75 @@ def model_of(vector: Array, like: Any = None) -> Any:
     return parts if isinstance(like, list) else type(like)(*parts)
 
 
+class Forward(NamedTuple):
+    """What goes forward and is needed on the way back: what entered each block, and the head's numbers at the masks."""
+
+    entered: list[Array]
+    taken: Array
+    inner: Array
+    last: Array
+    logits: Array
+
+
+def forward(weights: BertWeights, words: Masked) -> Forward:
+    """The logits of the hidden letters; the head is not needed at others."""
+    types, mask = np.zeros_like(words.ids), _mask(words)
+    x = bert_input(words.ids, types, weights.word, weights.token_type, weights.position, *weights.norm, EPS)
+    entered = []
+    for block in weights.blocks:
+        entered.append(x)
+        x = post_norm_block(x, block, HEADS, EPS, gelu_tanh, mask)
+    taken = x[words.hidden]  # (letters, dim)
+    inner = linear(taken, *weights.transform)
+    last = layer_norm(gelu_tanh(inner), *weights.transform_norm, EPS)
+    return Forward(entered, taken, inner, last, linear(last, weights.word, weights.bias))
+
+
+def _mask(words: Masked) -> Array:
+    return additive_mask((words.ids != PAD)[:, None, None, :])
+
+
 def losses(weights: BertWeights, words: Masked) -> Array:
     """The cross-entropy of each hidden letter, in nats: (letters,)."""
-    logits = bert_model(words.ids, np.zeros_like(words.ids), words.ids != PAD, weights, HEADS, EPS)
-    return cross_entropy(logits[words.hidden], words.targets[words.hidden])
+    return cross_entropy(forward(weights, words).logits, words.targets[words.hidden])
 
 
 def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Array, Block]:
     """Backward of `post_norm_block`: each norm, then the sum, which hands the gradient to x and to the part."""
     added = x + self_attention(x, block, HEADS, mask)
     middle = layer_norm(added, *block.norm_1, EPS)
-    inner = linear(middle, *block.up)
-    norm_2 = layer_norm_gradient(grad, middle + linear(gelu(inner), *block.down), block.norm_2.weight, EPS)
-    down = linear_gradient(norm_2.x, gelu(inner), block.down.weight)
-    up = linear_gradient(gelu_gradient(down.x, inner), middle, block.up.weight)
-    norm_1 = layer_norm_gradient(norm_2.x + up.x, added, block.norm_1.weight, EPS)
+    worked = middle + feed_forward(middle, block.up, block.down, gelu_tanh)
+    norm_2 = layer_norm_gradient(grad, worked, block.norm_2.weight, EPS)
+    work = feed_forward_gradient(norm_2.x, middle, block.up, block.down)
+    norm_1 = layer_norm_gradient(norm_2.x + work.x, added, block.norm_1.weight, EPS)
     look = self_attention_gradient(norm_1.x, x, block, HEADS, mask)
     own = Block(
-        query=look.query, key=look.key, value=look.value, output=look.output,
+        query=look.query, key=look.key, value=look.value, output=look.output, up=work.up, down=work.down,
         norm_1=Affine(norm_1.weight, norm_1.bias), norm_2=Affine(norm_2.weight, norm_2.bias),
-        up=Affine(up.weight, up.bias), down=Affine(down.weight, down.bias),
     )  # fmt: skip
     return norm_1.x + look.x, own
 
 
 def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertWeights]:
-    """The mean loss of the hidden letters, and its gradient; `bert_model` line by line, forward and backward."""
-    word, token_type, position, norm, blocks, transform, transform_norm, bias = weights
-    types, mask = np.zeros_like(words.ids), additive_mask((words.ids != PAD)[:, None, None, :])
-    x, entered = bert_input(words.ids, types, word, token_type, position, *norm, EPS), []
-    for block in blocks:
-        entered.append(x)
-        x = post_norm_block(x, block, HEADS, EPS, gelu, mask)
-    taken = x[words.hidden]  # the head is needed at hidden letters alone
-    inner = linear(taken, *transform)
-    last = layer_norm(gelu(inner), *transform_norm, EPS)
-    logits, targets = linear(last, word, bias), words.targets[words.hidden]
-    loss = float(cross_entropy(logits, targets).mean())
-
+    """The mean loss of the hidden letters, and its gradient: the head backward, then the blocks, then the tables."""
+    entered, taken, inner, last, logits = forward(weights, words)
+    targets = words.targets[words.hidden]
     share = np.full(len(targets), 1 / len(targets), logits.dtype)
-    decoder = linear_gradient(cross_entropy_gradient(share, logits, targets), last, word)
-    head_norm = layer_norm_gradient(decoder.x, gelu(inner), transform_norm.weight, EPS)
-    dense = linear_gradient(gelu_gradient(head_norm.x, inner), taken, transform.weight)
-    grad, found = np.zeros_like(x), []
+    decoder = linear_gradient(cross_entropy_gradient(share, logits, targets), last, weights.word)
+    head_norm = layer_norm_gradient(decoder.x, gelu_tanh(inner), weights.transform_norm.weight, EPS)
+    dense = linear_gradient(gelu_tanh_gradient(head_norm.x, inner), taken, weights.transform.weight)
+    grad, found = np.zeros_like(entered[0]), list[Block]()
     grad[words.hidden] = dense.x
-    for block, before in zip(reversed(blocks), reversed(entered), strict=True):
-        grad, own = block_gradient(grad, before, block, mask)
+    for block, before in zip(reversed(weights.blocks), reversed(entered), strict=True):
+        grad, own = block_gradient(grad, before, block, _mask(words))
         found.insert(0, own)
-    rows = bert_input_gradient(grad, words.ids, types, word, token_type, position, norm.weight, EPS)
+    tables = weights.word, weights.token_type, weights.position
+    rows = bert_input_gradient(grad, words.ids, np.zeros_like(words.ids), *tables, weights.norm.weight, EPS)
     gradient = BertWeights(
         rows.word + decoder.weight, rows.token_type, rows.position, Affine(rows.weight, rows.bias), found,
         Affine(dense.weight, dense.bias), Affine(head_norm.weight, head_norm.bias), decoder.bias,
     )  # fmt: skip
-    return loss, gradient
+    return float(cross_entropy(logits, targets).mean()), gradient
 
 
 def train(ids: Array, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float, Array]]:
@@ -172,7 +196,7 @@ def train(ids: Array, steps: int = STEPS, seed: int = 0) -> Iterator[tuple[float
 CONFIG = {
     "architectures": ["BertForMaskedLM"],
     "model_type": "bert",
-    "hidden_act": "gelu",
+    "hidden_act": "gelu_new",
     "vocab_size": VOCAB,
     "hidden_size": DIM,
     "max_position_embeddings": POSITIONS,
@@ -236,16 +260,13 @@ def write_tokenizer(path: Path) -> None:
 
 
 def main() -> None:
-    import study
-
-    bert = study.load("bert").layer
-    to_learn, to_test = training.parted(training.whole_words(bert.tokens(np.arange(bert.config.vocab_size))))
+    to_learn, to_test = training.parted(training.words())
     test = one_hidden(as_ids(to_test))
     for step, (loss, vector) in enumerate(train(as_ids(to_learn)), 1):
         if step % 250 == 0:
             print(f"step {step:5,}: loss {loss:.3f}; one hidden letter of a test word ", end="")
             print(f"{losses(model_of(vector), test).mean():.4f}", flush=True)
-    print(save(model_of(vector), study.arguments.output / "bert-words"))
+    print(save(model_of(vector), Path(__file__).resolve().parents[2] / "build" / "study" / "bert-words"))
 
 
 if __name__ == "__main__":

@@ -4,21 +4,26 @@
     sh scripts/study/build 003_bert_step_by_step    some
     sh scripts/study/build --lab                    the lab's notebooks with blanks, and with answers in a folder apart
 
-Needs the extra `study`, which that command installs. Which models: `study.py` says.
+Needs the extra `study`, and `lab` to open the lab; that command installs them. Which models: `study.py` says.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import shlex
+import shutil
+import sys
 from copy import deepcopy
 from html import escape
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SHARED = ("study", "probes", "texts", "training")  # what the study files import
+# what the study files need
+SHARED = ("study.py", "probes.py", "texts.py", "training.py", "words.txt", "gpt2-words", "bert-words")
 README = (HERE / "README.md").read_text("utf-8")
 ORDER, PLACE = (
     "Read in this order",
@@ -27,7 +32,7 @@ ORDER, PLACE = (
 TITLES = {row[2]: row[1] for line in README.splitlines() if (row := re.match(PLACE, line))}
 STUDIES = list(TITLES)
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
-VARIABLES = ("MINIBERT_BERT", "MINIBERT_GPT2", "MINIBERT_T5", "MINIBERT_MODEL")
+VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 NO_WORDS = "No description has been provided for this image"  # what the exporter writes
 LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
@@ -50,15 +55,16 @@ def executed(name: str, folder: Path) -> Any:
     return notebook
 
 
-def with_neighbours(notebook: Any, name: str, suffix: str) -> Any:
-    """Give a copy of a notebook with links to its neighbours in the one order, under its title and at its end."""
+def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: str) -> Any:
+    """Give a copy of a notebook with links to its neighbours in an order, under its title and at its end."""
     from nbformat.v4 import new_markdown_cell
 
-    place, links = STUDIES.index(name), [f"[{ORDER.lower()}](index.html)"]
+    names, links = list(titles), [f"[{ORDER.lower()}](index.html)"] if titles is TITLES else []
+    place = names.index(name)
     if place:
-        links.insert(0, f"before: {linked(STUDIES[place - 1], suffix)}")
-    if place + 1 < len(STUDIES):
-        links.append(f"next: {linked(STUDIES[place + 1], suffix)}")
+        links.insert(0, f"before: [{titles[names[place - 1]]}]({names[place - 1]}{suffix})")
+    if place + 1 < len(names):
+        links.append(f"next: [{titles[names[place + 1]]}]({names[place + 1]}{suffix})")
     copy, text = deepcopy(notebook), " · ".join(links)
     copy.cells[1:] = [
         new_markdown_cell(text, id="first-links"),
@@ -66,10 +72,6 @@ def with_neighbours(notebook: Any, name: str, suffix: str) -> Any:
         new_markdown_cell(text, id="last-links"),
     ]
     return copy
-
-
-def linked(name: str, suffix: str) -> str:
-    return f"[{TITLES[name]}]({name}{suffix})"
 
 
 def index() -> str:
@@ -100,12 +102,27 @@ def described(notebook: Any, html: str) -> str:
     return first + "".join(f'alt="{escape(alt)}"{part}' for alt, part in zip(words, rest, strict=bool(rest)))
 
 
-def link(folder: Path, *names: str) -> None:
-    """Put shared files beside the notebooks, so that they can be run again; a link knows where the project is."""
+def put(folder: Path, *names: str) -> None:
+    """Put what notebooks need beside them, and the BERT that a variable names: the folder can be moved as a whole."""
     for name in names:
-        beside = folder / Path(f"{name}.py").name
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(HERE / f"{name}.py")
+        source, beside = HERE / name, folder / Path(name).name
+        if source.is_dir():
+            shutil.copytree(source, beside, dirs_exist_ok=True)
+        else:
+            beside.unlink(missing_ok=True)
+            shutil.copyfile(source, beside)
+    shutil.rmtree(folder / "bert", ignore_errors=True)
+    bert = next((Path(named) for name in VARIABLES[:2] if (named := os.environ.get(name))), None)
+    if bert and bert.is_dir() and json.loads((bert / "config.json").read_text("utf-8"))["model_type"] == "bert":
+        shutil.copytree(bert, folder / "bert" / bert.name, copy_function=_same)
+
+
+def _same(source: str, beside: str) -> None:
+    """One file under a second name where the disk can do that: a model is large."""
+    try:
+        os.link(os.path.realpath(source), beside)
+    except OSError:
+        shutil.copyfile(source, beside)
 
 
 def make_lab(folder: Path) -> None:
@@ -116,15 +133,22 @@ def make_lab(folder: Path) -> None:
 
     answers = folder / "answers"
     answers.mkdir(parents=True, exist_ok=True)
-    for place in (folder, answers):
-        link(place, "lab/lab")
-    for name in LAB:
-        blank = jupytext.reads(opened((HERE / "lab" / f"{name}.py").read_text("utf-8")), fmt="py:percent")
+    shared = [f"lab/{path.name}" for path in (HERE / "lab").glob("*.py") if path.stem not in (*LAB, "blanks")]
+    put(folder, "study.py", "training.py", "gpt2-words", *shared)
+    for name in (path.name for path in folder.iterdir() if path.name != "answers" and path.suffix != ".ipynb"):
+        (answers / name).unlink(missing_ok=True)
+        (answers / name).symlink_to(Path("..", name))  # which holds where the folder is moved
+    sources = {name: (HERE / "lab" / f"{name}.py").read_text("utf-8") for name in LAB}
+    titles = {name: source.splitlines()[1].removeprefix("# # ") for name, source in sources.items()}
+    for name, source in sources.items():
+        blank = jupytext.reads(opened(source), fmt="py:percent")
         blank.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-        nbformat.write(blank, folder / f"{name}.ipynb")
-        nbformat.write(executed(f"lab/{name}", answers), answers / f"{name}.ipynb")
+        nbformat.write(with_neighbours(blank, name, titles, ".ipynb"), folder / f"{name}.ipynb")
+        filled = with_neighbours(executed(f"lab/{name}", answers), name, titles, ".ipynb")
+        nbformat.write(filled, answers / f"{name}.ipynb")
         print(folder / f"{name}.ipynb", flush=True)
-    print("Open these with Jupyter. The folder answers has the same notebooks, filled in and run.")
+    print("The folder answers has the same notebooks, filled in and run. To open the first one, type:\n")
+    print(" ", shlex.join([str(Path(sys.executable).parent / "jupyter"), "lab", str(folder / f"{LAB[0]}.ipynb")]))
 
 
 def main() -> None:
@@ -144,13 +168,13 @@ def main() -> None:
     if arguments.lab:
         make_lab(folder / "lab")
         return
-    link(folder, *SHARED)
+    put(folder, *SHARED)
     import nbformat
 
     for name in arguments.names or STUDIES:
         notebook = executed(name, folder)
-        nbformat.write(with_neighbours(notebook, name, ".ipynb"), folder / f"{name}.ipynb")
-        html = page(with_neighbours(notebook, name, ".html"), TITLES[name])
+        nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
+        html = page(with_neighbours(notebook, name, TITLES, ".html"), TITLES[name])
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
         print(folder / f"{name}.html", flush=True)
     (folder / "index.html").write_text(index(), encoding="utf-8")

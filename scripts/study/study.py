@@ -6,8 +6,9 @@ A study file is a plain script and, through jupytext, a notebook:
     sh scripts/study/build                        makes executed notebooks and HTML pages of all of them
 
 Without --model the variable MINIBERT_BERT, MINIBERT_GPT2 or MINIBERT_T5 names the model, after the family that the file
-is about; then MINIBERT_MODEL, where its family fits. Each is a folder or a name on the Hub. As a script a file writes
-its pictures into build/study/, or where --output says; as a notebook it shows them.
+is about; then MINIBERT_MODEL, where its family fits. Each is a folder or a name on the Hub. Where none names a BERT, a
+notebook takes the one that `build` has put beside it; in the lab it always does. As a script a file writes its pictures
+into build/study/, or where --output says; as a notebook it shows them.
 """
 
 from __future__ import annotations
@@ -39,10 +40,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
-PICTURES = Path(__file__).resolve().parents[2] / "build" / "study"
-TINY = PICTURES.parents[1] / "tests" / "reference"
-GPT2 = Path(__file__).resolve().parent / "gpt2-words"  # what 007_training.py made
+HERE = Path(__file__).resolve().parent
+PICTURES = HERE.parents[1] / "build" / "study"
+TINY = Path(minibert.__file__).parents[1] / "tests" / "reference"
+GPT2 = HERE / "gpt2-words"  # what 007_training.py made
+BERT = next((file.parent for file in HERE.glob("bert/*/config.json")), None)  # what `build` has put beside a notebook
 VARIABLES = {"bert": "MINIBERT_BERT", "gpt2": "MINIBERT_GPT2", "t5": "MINIBERT_T5"}
+if BERT and (HERE / "lab.py").is_file():  # the lab's answers are for these models
+    for name in (*VARIABLES.values(), "MINIBERT_MODEL"):
+        os.environ.pop(name, None)
 # A model is known by the sha256 of its position table: a folder may have any name, and more training moves the table
 POSITIONS = {
     "bert-base-uncased": "94bcadc1afb3b760a8829ddf2b3f37579c8bfbb8b671345fc9a33f506901db69",
@@ -132,8 +138,8 @@ def _blocks(source: str) -> str | None:
 def load(model_type: str) -> Model:
     """Load the input layer of the model that is named for this family, and print its name.
 
-    Where none is named, "bert" is bert-base-uncased from the Hub, "gpt2" the small one that stands beside this file,
-    and "t5" an untrained one of the size of t5-small, made here. The last two need no network.
+    Where none is named, "bert" is the one that `build` has put beside a notebook, or else bert-base-uncased from the
+    Hub, "gpt2" the small one that stands beside this file, and "t5" an untrained one of the size of t5-small.
     """
     variable, general = VARIABLES[model_type], "MINIBERT_MODEL"
     named = {"--model": arguments.model, variable: os.environ.get(variable), general: os.environ.get(general)}
@@ -151,7 +157,8 @@ def load(model_type: str) -> Model:
                 f"name a {model_type} with --model or {variable}"
             )
     if model_type == "bert":
-        return _told(Model(minibert.load("bert-base-uncased"), "bert-base-uncased", trained=True))
+        source = str(BERT or "bert-base-uncased")
+        return _told(Model(minibert.load(source), source, trained=True))
     if model_type == "gpt2":
         return _told(Model(minibert.load(GPT2), str(GPT2), trained=True), f"; name another with --model or {variable}")
     return _told(Model(untrained_t5(), "T5", trained=False), f"; name a trained one with --model or {variable}")

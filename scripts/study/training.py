@@ -60,6 +60,11 @@ class Words(NamedTuple):
         return Words(*(each[rows, :width] for each in self))
 
 
+def words() -> list[str]:
+    """The words beside this file, `words.txt`: what `whole_words` finds in all-MiniLM-L6-v2's vocabulary."""
+    return (SHIPPED.parent / "words.txt").read_text("utf-8").split()
+
+
 def whole_words(tokens: Sequence[str]) -> list[str]:
     """The words among a vocabulary's tokens: letters alone, from 2 to 15, in the order of the vocabulary."""
     return [token for token in tokens if re.fullmatch(f"[a-z]{{2,{LONGEST}}}", token)]

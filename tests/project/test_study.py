@@ -89,7 +89,7 @@ def test_each_page_has_its_place_and_its_title_in_the_one_order() -> None:
 
 
 def test_every_file_is_run() -> None:
-    plumbing = {"study", "notebooks", "probes", "texts", "training"}
+    plumbing = {"study", "notebooks", "probes", "texts", "training", "masked"}
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
 
 
@@ -160,7 +160,7 @@ def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_p
     printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
     assert [said for said in SAID.get(name, ()) if said not in printed] == []
     assert ("UNTRAINED" in printed) == (name in ("002_sinusoids_t5", "t5_relative_bias"))
-    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "t5_relative_bias", "learning")
+    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "t5_relative_bias", "007_training", "learning")
     assert (f"model: {'/'.join(minilm.parts[-2:])}\n" in printed) != (name in of_another)
 
 

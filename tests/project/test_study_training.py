@@ -25,9 +25,9 @@ SHORT, SHORT_LOSS, BAND = 250, 2.304, 0.05
 CLOSE = 2e-5
 
 
-def vocabulary(minilm: Path) -> tuple[list[str], list[str]]:
+def test_the_word_list_is_that_of_a_vocabulary(minilm: Path) -> None:
     tokens = (minilm / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    return training.parted(training.whole_words(tokens))
+    assert training.words() == training.whole_words(tokens)
 
 
 def test_it_is_the_file_that_was_trained() -> None:
@@ -43,8 +43,8 @@ def test_its_settings_and_tokenizer_are_those_that_training_writes(tmp_path: Pat
         assert (tmp_path / name).read_bytes() == (training.SHIPPED / name).read_bytes()
 
 
-def test_what_it_has_learned_holds_for_words_that_it_never_saw(minilm: Path) -> None:
-    to_learn, to_test = vocabulary(minilm)
+def test_what_it_has_learned_holds_for_words_that_it_never_saw() -> None:
+    to_learn, to_test = training.parted(training.words())
     assert (len(to_learn), len(to_test)) == (19534, 2171) and not set(to_learn) & set(to_test)
     tested = training.as_ids(to_test)
     with minibert.load_encoder(training.SHIPPED) as encoder:
@@ -104,8 +104,8 @@ def test_halves_of_a_batch_add_up_to_the_whole() -> None:
 
 
 @pytest.mark.slow
-def test_training_again_finds_as_good_a_model(minilm: Path) -> None:
-    to_learn, to_test = vocabulary(minilm)
+def test_training_again_finds_as_good_a_model() -> None:
+    to_learn, to_test = training.parted(training.words())
     for _, weights in training.train(training.random_weights(), training.as_ids(to_learn), SHORT):
         vector = weights
     loss = training.losses(training.model_of(vector), training.as_ids(to_test)).mean()
