@@ -73,12 +73,11 @@ def test_the_lines_about_blocks_run_and_their_families_are_the_package_s(minilm:
 
 def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
     (code,) = [block for block in BLOCKS if ".fill(" in block]
-    code = code.replace('"bert-base-uncased"', repr(str(word_models.write(tmp_path / "bert", "bert"))))
-    code = code.replace('"gpt2"', repr(str(word_models.write(tmp_path / "gpt2", "gpt2", n_positions=64))))
+    code = code.replace("./scripts", f"{ROOT}/scripts")
     code = code.replace("cross-encoder/ms-marco-MiniLM-L6-v2", str(ROOT / "tests/reference/uses-reranker"))
     printed = run(code, tmp_path, PYTHONIOENCODING="utf-8:replace")
     assert len(re.findall(r" \d(?:\.\d+)?(?:e-\d+)?$", printed, re.MULTILINE)) == 10
-    assert printed.count("The meaning of life is") == 1
+    assert printed.startswith("o 0.8") and "\nl 0.8" in printed and "\nhapp" in printed
     assert len(re.findall(r"{'corpus_id': [01], 'score': 0\.\d+, 'text': '[AJ]", printed)) == 2
 
 
@@ -101,11 +100,12 @@ def test_the_students_commands_name_a_model_that_can(tmp_path: Path, monkeypatch
     """The demo's model, which MINIBERT_MODEL names, has no head: a line that leaves -m out fails."""
     monkeypatch.setenv("MINIBERT_MODEL", str(ROOT / "tests/reference/sentences-dense"))
     lines = re.findall(r"`minibert ((?:fill|next) .+?)`", README)
-    assert len(lines) == 2
+    assert len(lines) == 4
     for name in ("bert", "gpt2"):
         word_models.write(tmp_path / name, name)
     for line in lines:
-        command = line.replace("bert-base-uncased", "bert").replace("-m ", f"-m {tmp_path}/")
+        small = "scripts/study" in line  # the first lines work in a clone as they stand
+        command = line.replace("bert-base-uncased", "bert").replace("-m ", f"-m {ROOT if small else tmp_path}/")
         assert main(shlex.split(command)) == 0
 
 

@@ -27,6 +27,8 @@ from minibert.models.run.packing import Packed
 # of them it is the same words for each tile.
 PIECE = 1 << 22
 TOKENS = 1024
+# small models of this repository that hold them, for a first try without a network
+SHIPPED = {"masked_word": "scripts/study/bert-words", "next_word": "scripts/study/gpt2-words"}
 Product = Callable[[Array, Array, "Array | None"], Array]  # rows, weight, bias -> rows
 WEIGHTS = 1 << 22  # and with how many numbers of the table, which are converted together where they stay as stored
 
@@ -78,7 +80,8 @@ class Heads:
         if name not in self._held:
             why = f"; in this model {self._seen}" if name in self._others else ""
             said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "
-            raise error_of(CheckpointError, said, Load("a model with that head"))
+            small = f", such as {SHIPPED[name]} of the repository" if name in SHIPPED else ""
+            raise error_of(CheckpointError, said, Load(f"a model with that head{small}"))
         if name not in self._bound:
             self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
             self._binder.expect()
