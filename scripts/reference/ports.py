@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Print the table of tests/reference/GOLDEN.md: ports with planted mistakes, where each is found, how it is named.
 
-    python scripts/reference/ports.py          runs all; needs torch and transformers, a minute
+    python scripts/reference/ports.py          runs all; needs torch and transformers, some minutes
     python scripts/reference/ports.py --write  and puts the table into the page
 
-The ports are made by transformers' modules (`tests/support/planted_ports.py`) and by plain loops (`planted_loops.py`).
+The ports of `tests/support` are made by transformers' modules (`planted_ports.py`, `planted_blocks.py`) and by plain
+loops (`planted_loops.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ PAGE = ROOT / "tests" / "reference" / "GOLDEN.md"
 PART = re.compile(r"(<!-- \$ python scripts/reference/ports.py -->\n).*?(<!-- end -->)", re.DOTALL)
 sys.path[:0] = [str(ROOT / "tests" / "support")]
 
+import planted_blocks  # noqa: E402
 import planted_loops  # noqa: E402  the tests' own modules
 import planted_ports  # noqa: E402
 
@@ -27,10 +29,11 @@ import planted_ports  # noqa: E402
 def table() -> str:
     """Run all ports."""
     rows, right, wrong = [], 0, 0
-    every = {**planted_ports.PLANTED, **planted_loops.PLANTED}
+    by_modules = {**planted_ports.PLANTED, **planted_blocks.PLANTED}
+    every = {**by_modules, **planted_loops.PLANTED}
     for name, planted in every.items():
         with tempfile.TemporaryDirectory() as folder:
-            judged = planted_ports.judged if name in planted_ports.PLANTED else planted_loops.judged
+            judged = planted_ports.judged if name in by_modules else planted_loops.judged
             report = judged(planted, Path(folder))
         rows.append(planted_ports.row(name, report))
         fits = {each.key: each.fits for each in report.local}

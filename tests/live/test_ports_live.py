@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import planted_blocks
 import planted_ports
 import pytest
-from planted_ports import HONEST, PLANTED
+from planted_ports import HONEST
 from reference_files import REFERENCE
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
+PLANTED = {**planted_ports.PLANTED, **planted_blocks.PLANTED}
 pytestmark = pytest.mark.reference
 
 

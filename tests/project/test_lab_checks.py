@@ -131,7 +131,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("context", lambda weights, v: weights.T @ v, "probabilities transposed"),
     ("parted", lambda q, heads: q.reshape(heads, len(q), -1), "heads split without transposing"),
     ("parted", lambda q, heads: np.array([q[:, i::heads] for i in range(heads)]), "heads interleaved"),
-    ("causal", np.tril, "weights of later tokens made 0, not their scores"),
+    ("causal", np.tril, "scores times the mask"),
     ("causal", lambda s: np.where(np.tri(len(s), k=1, dtype=bool), s, -1e9), "one token too far"),
     ("causal", lambda s: np.where(np.tri(len(s), k=-1, dtype=bool), s, -1e9), "hides the token itself"),
     ("added", lambda x, context, output: context @ output.weight.T + output.bias, "residual missing"),

@@ -39,6 +39,7 @@ class Planted(NamedTuple):
     attention: Mapping[str, Any] = {}
     prepare: Callable[[dict[str, Any]], None] = lambda tensors: None  # of the checkpoint, before both open it
     settings: Mapping[str, Any] = {}  # other ones of its config
+    kinds: tuple[str, ...] = KINDS  # of batches
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def written(root: Path, port: Planted) -> Path:
 def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
     """Inputs, and what transformers gives for them with the change: of each batch what `save` writes."""
     with load_encoder(folder) as encoder:
-        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
+        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in port.kinds}
         reference = Reference(EncoderSubject(encoder, partial(load_encoder, folder)), str(folder))
         model: Any = reference._model
         port.change(model)
@@ -86,7 +87,7 @@ def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
                 for kind, batch in inputs.items():
                     traces[kind] = reference.trace(batch)
                     traces[kind] |= {reference._subject.scores[i]: x for i, x in scores.items()}
-                for key in reference._subject.pairs:
+                for key in reference._subject.pairs if "long" in traces else ():
                     del traces["long"][key]
                 return inputs, traces
         finally:
@@ -160,8 +161,9 @@ def by_hand(wrong: Mapping[str, Any], module: Any, q: Any, k: Any, v: Any, mask:
     scores = (q @ k.transpose(2, 3)) * scale
     kept[module.layer_idx] = scores.numpy()
     added = None if mask is None else wrong.get("mask", lambda mask: mask)(mask)
-    total = scores if added is None else scores + added
+    total = scores if added is None else wrong.get("hide", torch.add)(scores, added)
     weights = torch.nn.functional.softmax(total, dim=wrong.get("axis", -1))
+    weights = wrong.get("softmax", lambda total: weights)(total)
     if mask is not None:
         weights = wrong.get("after", lambda weights, mask: weights)(weights, mask)
     made = wrong.get("gather", torch.matmul)(weights, v)
@@ -648,7 +650,8 @@ PLANTED: dict[str, Planted] = {
     "GTE's theta of 10000": Planted(
         "gte", every("layers.{i}.self_attn.scores", "theta 10000"), theta("rotary_emb", 1e4)),
     # -- what a long text alone shows
-    "Llama with a window of 8": Planted("llama", every("layers.{i}.self_attn.context", ""), attention=near(8)),
+    "Llama with a window of 8": Planted(
+        "llama", every("layers.{i}.self_attn.context", "window that reaches 7 tokens"), attention=near(8)),
     "Llama's positions clipped at 7": Planted("llama", every("layers.{i}.self_attn.context", ""), rotated_by(clipped)),
     "Mistral without its window of 512": Planted(
         "mistral", every("layers.{i}.self_attn.context", "window forgotten"), configured(sliding_window=None),

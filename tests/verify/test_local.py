@@ -123,6 +123,11 @@ def test_each_wrong_module_is_found_and_named_by_itself(name: str, folder: Path,
     assert {each.key: each.fits for each in report.local} == {
         path: fits.split(" or ") if fits else [] for path, (fits, _) in planted.items()
     }, "\n".join(report.lines)
+    for each in report.local:  # what was tried is said where nothing fits
+        assert bool(each.excluded) == (not each.fits) and ("bias missing" in each.excluded) == (not each.fits)
+        assert bool(each.fits) or f"  nothing explains {each.key}; excluded: {each.excluded[0]}" in "\n".join(
+            report.lines
+        )
 
 
 @pytest.mark.parametrize("block", [0, 1])

@@ -18,13 +18,14 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.block_names import module_path
-from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.bound_blocks import BoundAttention, Dense
 from minibert.families.parts.modules import RMSNorm
 from minibert.families.parts.plan import REAL, Plan, Step
 from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_of, one_pass
+from minibert.verify.mistakes.wrong_masks import window_of
 from minibert.verify.mistakes.wrong_steps import rounded_weight
 from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 
@@ -36,18 +37,25 @@ LEFT, ROUNDED = 0.05, 10.0
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
 OTHER = "Each module has numbers of its own."
+SAME_SCORE = 1e-3  # so near, scores that are seen are taken for right, and those that are hidden for what a mask left
 MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
+
+TINY = 1e-30  # an attention weight so small is of a token that is hidden
 
 Made = Callable[..., "Array | None"]  # kind of batch, and whether in float64 -> what a module with a mistake gives
 
 
 class Local(NamedTuple):
-    """A module that is wrong by itself: its key, how far from ours on the same input, and which mistakes fit it."""
+    """A module that is wrong by itself: its key, how far from ours on the same input, and which mistakes fit it.
+
+    excluded: the mistakes that were tried, where none fits
+    """
 
     key: str
     place: str
     largest: float
     fits: list[str]
+    excluded: list[str]
 
 
 class Judged(NamedTuple):
@@ -93,8 +101,11 @@ class Fed:
         self.fed.add(step.key)
         there = there.astype(x.dtype)
         good = np.isfinite(there)
-        if step.kind == "scores":  # where a mask has been added already, it would hide what is done with it next
-            good &= there > x - MASKED
+        if step.kind == "scores":  # where they are hidden already, that would hide what is done with them next
+            (kept,) = (keep.formula(self.flow[REAL]) for keep in self.plan.values() if keep.kind == "keep")
+            seen = kept & self.flow[REAL][:, None, :, None]
+            right = good & (np.abs(there - x) <= SAME_SCORE * np.maximum(1, np.abs(x)))
+            good &= kept if np.all(right | ~seen) else there > x - MASKED
         return np.where(good, there, x)
 
     def value(self, key: str, wrong: Plan) -> Array | None:
@@ -199,7 +210,9 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
                 module = WrongModule(place, d, known, tolerance)
                 if not found:
                     whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
-                found.append(Local(d.key, subject.place(d.key), d.largest, module.names()))
+                found.append(Local(d.key, subject.place(d.key), d.largest, fits := module.names(), []))
+                if not fits:
+                    found[-1].excluded.extend(module.tried)
 
         def explaining(known: list[Mistake], change: Callable[[Place], Place] = lambda place: place) -> list[Mistake]:
             for place in (each for each in _places(subject, exact, inputs, theirs) if each.at.part in parts):
@@ -253,6 +266,7 @@ class WrongModule:
         same = {kind: self._compared(kind, self.fed[kind].found[d.key]).passes for kind in kinds}
         self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
         self.left_by = cache(self._left_by)
+        self.tried: dict[str, None] = {}  # names, in order
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
@@ -260,9 +274,10 @@ class WrongModule:
         """
         if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
             return [name]
-        tried = [each for each in self.known if each.where != "whole" and self._is_here(each)]
-        tried += _of_others(self.key, self.at)
-        left = {each.name: rest for each in tried if (rest := self.left_by(each)) is not None}
+        left: dict[str, float] = {}
+        for some in (self._of_list(), self._of_windows()):
+            if not left:
+                left = {each.name: rest for each in some if (rest := self.left_by(each)) is not None}
         for tier in (self._of_input, self._of_pairs, self._of_factor):
             if left:
                 break
@@ -270,6 +285,37 @@ class WrongModule:
         if not left:
             return self._of_size()
         return alike(left, self.rounding)
+
+    def _of_list(self) -> Iterator[Mistake]:
+        """Those of the list that change something here, and other modules' numbers."""
+        for each in self.known:
+            if each.where != "whole" and self._is_here(each):
+                self.tried[each.name] = None
+                yield each
+        yield from _of_others(self.key, self.at)
+
+    def _of_windows(self) -> Iterator[Mistake]:
+        """A window where there is none, as wide as the last token of a text shows."""
+        own = self.at.block and self.at.block.attention
+        if own and self.key in (own.scores, own.probabilities, own.context):
+            reach = self._reach(own)
+            yield Mistake(f"window that reaches {reach} tokens", "", window_of(reach))
+
+    def _reach(self, own: BoundAttention) -> int:
+        """How far back the last token sees: by its scores, by its weights, else by what it gathers."""
+        kind = self.kinds[0]
+        flow, theirs, ours = self.fed[kind].flow, self.theirs[kind][self.key][0], self.fed[kind].found[self.key][0]
+        real = np.flatnonzero(flow[REAL][0])
+        last, back = real[-1], real[::-1]
+        if self.key == own.context:
+            (gather,) = self.at.of("gather")
+            weights, values = (flow[name][0] for name in gather.of)
+            weights = weights[:, last, back]
+            gathered = np.cumsum(weights[..., None] * values[:, back], axis=1) / np.cumsum(weights, axis=1)[..., None]
+            off = gathered - theirs[last].reshape(len(values), 1, -1)
+            return int(last - back[np.argmin(np.square(off).sum((0, 2)))])
+        hidden = theirs[:, last, back] < (ours[:, last, back] - MASKED if self.key == own.scores else TINY)
+        return int(last - back[np.argmax(hidden.all(0)) - 1]) if hidden.all(0).any() else int(last)
 
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is not the mistake of another module, whose output the port does not have."""
@@ -283,13 +329,19 @@ class WrongModule:
             return None
         rest = self._left(partial(self._by, plans, self.key))
         if rest is None and self.step.kind == "scores":
-            rest = self._left(partial(self._by, plans, f".{self.at.i}.mask"))
+            rest = self._left(partial(self._by, plans, f".{self.at.i}.masked"))
         return rest
 
     def _by(self, plans: Callable[[bool], Plan], key: str, kind: str, wide: bool = False) -> Array | None:
-        fed = (self.wide if wide else self.fed)[kind]
-        x = fed.value(key, plans(wide))
-        return x if x is None or key == self.key else fed.found[self.key] + x
+        fed, plan = (self.wide if wide else self.fed)[kind], plans(wide)
+        if key == self.key:
+            return fed.value(key, plan)
+        masked = [fed.value(name, plan) for name in plan[key].of[1:]]
+        if plan[key] is fed.plan[key] and masked[0] is None:
+            return None
+        right = (fed.flow[name] for name in plan[key].of[1:])
+        given = (r if x is None else x for x, r in zip(masked, right, strict=True))
+        return np.asarray(plan[key].formula(fed.found[self.key], *given))
 
     def _left(self, made: Made) -> float | None:
         """What a mistake leaves of the difference, rms over all batches; None where it does not explain it."""

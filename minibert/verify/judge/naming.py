@@ -81,3 +81,9 @@ def _say_local(report: Report, judged: Judged) -> None:
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
     report.say(*taken_together(report.local))
+    unexplained: dict[tuple[str, ...], list[str]] = {}
+    for wrong in report.local:
+        if wrong.excluded:
+            unexplained.setdefault(tuple(wrong.excluded), []).append(wrong.key)
+    for excluded, keys in unexplained.items():
+        report.say(f"  nothing explains {', '.join(keys)}; excluded: {', '.join(excluded)}")

@@ -12,9 +12,8 @@ from itertools import permutations
 
 import numpy as np
 
-from minibert.equations.blocks import additive_mask
+from minibert.equations.blocks import join_heads
 from minibert.equations.input_layer import Array
-from minibert.equations.rotary import rotate
 from minibert.families.parts.activations import ACTIVATIONS
 from minibert.families.parts.bound_blocks import BoundAttention, Dense
 from minibert.families.parts.plan import Step
@@ -23,28 +22,24 @@ from minibert.models.input_layer import EmbeddingLayer
 
 from . import wrong_attention as attend
 from . import wrong_formulas as wrong
+from . import wrong_norms as norms
 from . import wrong_steps as make
 from .mistake import At, Mistake, by_part, on
+from .wrong_attention import SCALE
 from .wrong_formulas import LAYER_NORMS, RMS_NORMS, ROUNDINGS
+from .wrong_masks import OF_MASKS, window_of
+from .wrong_rotation import FLOATS, OF_ROTATION
 from .wrong_rows import OF_ROWS
 
 HEADS_SPLIT = "Cut rows into (heads, head_dim), then exchange seq and heads."
-ONE_SUM = "Each query's probabilities sum to 1: softmax is over the keys, the last axis."
 LETTERS = "Scores are of queries and keys; what is gathered are the values."
-SCALE = "Scores are divided by sqrt(head_dim), or by what config.json says, no more and no less."
-WINDOW = "A causal window of w tokens counts the token itself; ModernBERT's has w // 2 tokens on each side."
-MASK = "A mask that is added is 0 for kept tokens, the most negative number for others."
-SEES = "A token of a causal model sees itself and those before it."
+LAST = "After the last block comes one more norm, once."
 ADDED = "Each part adds what it makes to what entered it, once."
 CONVOLVED = "After block 0 comes a convolution of what entered it, which is added, and a norm."
 TAKES = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
-ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
-PADDING_SEEN = "padding seen"
 EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
-FLOATS = ("float16", "bfloat16")
-THETAS = (1e4, 1.6e5, 5e5, 1e6)
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
 # what a port may have in place of the right activation; a rare one would be no more than a guess
 FORMULAS = {ACTIVATIONS[word][0]: word for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu")}
@@ -68,25 +63,32 @@ MISTAKES: tuple[Mistake, ...] = (
               on_vectors=True, rounding=name) for name in FLOATS),
     # norms
     *(Mistake(f"eps {eps:g}", "config.json names it: BERT has 1e-12, RoBERTa 1e-5 as torch, Llama and its kin 1e-6.",
-              partial(make.other_eps, eps), on_vectors=True) for eps in EPS),
-    *(Mistake(name, why, make.norm(formula, False)) for name, (formula, why) in LAYER_NORMS.items()),
-    *(Mistake(name, why, make.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
+              partial(norms.other_eps, eps), on_vectors=True) for eps in EPS),
+    *(Mistake(name, why, norms.norm(formula, False)) for name, (formula, why) in LAYER_NORMS.items()),
+    *(Mistake(name, why, norms.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
-            by_part("norm", lambda own: make.plain(own) if getattr(own, "plus", 0) else None)),
+            by_part("norm", lambda own: norms.plain(own) if getattr(own, "plus", 0) else None)),
     Mistake("1 + weight for weight", "Only Gemma's files hold the weight less 1.",
-            by_part("norm", lambda own: make.plain(own) if getattr(own, "plus", 1) == 0 else None)),
+            by_part("norm", lambda own: norms.plain(own) if getattr(own, "plus", 1) == 0 else None)),
+    Mistake("1 + weight for weight", "Only Gemma's files hold the weight less 1.",
+            norms.rebound(lambda own: (own.weight + 1, own.bias, own.eps), lambda own: not hasattr(own, "plus"))),
     Mistake("weight ignored", "Each number of a row is multiplied by its weight.",
-            make.norm_of_one(lambda own: not make.biased(own))),
+            norms.norm_of_one(lambda own: not make.biased(own))),
+    Mistake("weight ignored", "Each number of a row is multiplied by its weight.",
+            norms.rebound(lambda own: (np.ones_like(own.weight), own.bias, own.eps), make.biased)),
     Mistake("weight and bias ignored", "Old files call them gamma and beta, and readers miss them.",
-            make.norm_of_one(make.biased)),
-    Mistake("bias missing", BIAS, make.rebound(lambda own: (own.weight, None, own.eps), make.biased)),
+            norms.norm_of_one(make.biased)),
+    Mistake("bias missing", BIAS, norms.rebound(lambda own: (own.weight, None, own.eps), make.biased)),
     Mistake("bias added before the weight", BIAS,
-            make.rebound(lambda own: (own.weight, own.weight * own.bias, own.eps), make.biased)),
+            norms.rebound(lambda own: (own.weight, own.weight * own.bias, own.eps), make.biased)),
+    Mistake("norm applied twice", "What a norm gives is not normed again.", by_part("norm", norms.twice)),
     Mistake("norm not applied", "This norm is there.", by_part("norm", lambda own: np.asarray)),
     # activations
     *(Mistake(f"activation {word}", "This activation is what config.json names, or one that the head fixes.",
               by_part("activation", partial(make.other_than, formula)), on_vectors=True)
       for formula, word in FORMULAS.items()),
+    Mistake("gelu without the root of 2", "gelu is x * (1 + erf(x / sqrt(2))) / 2.",
+            by_part("activation", make.gelu_without_root)),
     Mistake("activation left out", "An activation stands between the two maps.",
             by_part("activation", lambda own: np.asarray), on_vectors=True),
     # scores
@@ -110,70 +112,36 @@ MISTAKES: tuple[Mistake, ...] = (
       for q, k in ("kq", "qq", "kk", "qv", "vk", "vq", "kv")),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
               attend.in_order(order), "whole") for order in ORDERS),
-    # positions
-    Mistake("neighbours rotated instead of halves", "A rotation is of pairs (x[i], x[i + n]), not (x[2i], x[2i + 1]).",
-            attend.rotation(attend.neighbours)),
-    Mistake("queries and keys not rotated", ROTATED, attend.rotation(lambda rotary, x, cos, sin: x)),
-    Mistake("queries not rotated", ROTATED, attend.rotation(lambda rotary, x, cos, sin: x, "q")),
-    Mistake("keys not rotated", ROTATED, attend.rotation(lambda rotary, x, cos, sin: x, "k")),
-    Mistake("rotated the other way", ROTATED,
-            attend.rotation(lambda rotary, x, cos, sin: rotate(x, cos, -sin, rotary.pairing))),
-    Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
-            attend.other_layer_type),
-    Mistake("rotary frequencies not scaled", "config.json names a rule that slows them down for longer texts.",
-            attend.unscaled),
-    *(Mistake(f"rotary frequencies in {name}", "Angles are computed in float32, whatever the weights are stored in.",
-              make.rounded_frequencies(ROUNDINGS[name])) for name in FLOATS),
-    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", attend.rotation(partial(attend.by_theta, theta)))
-      for theta in THETAS),
+    *OF_ROTATION,
+    # how numbers lie
+    Mistake("queries, keys and values side by side for each head", "All queries stand in a row, then all keys, then "
+            "all values; GPT-NeoX has them head by head.", attend.by_head),
+    Mistake("gate and up interleaved", "Of the map that gives both the first half is one, the second the other.",
+            on("cut", attend.gate_and_up_by_turns)),
+    *(Mistake(f"bias of {what} missing", BIAS, attend.third_without_bias(what[0]))
+      for what in ("queries", "keys", "values")),
     # heads of attention
     Mistake("norm of queries and keys not applied", "Queries and keys are normed in each head before they are rotated.",
-            attend.without_head_norms),
+            norms.without_head_norms),
     Mistake("heads split without transposing", HEADS_SPLIT, attend.split(wrong.split_without_transposing)),
     Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
             attend.split(wrong.split_interleaved)),
     Mistake("heads joined without transposing", "Exchange heads and seq before rows are made of them again.",
             attend.attention("join", wrong.join_without_transposing, attend.several_heads)),
+    Mistake("heads joined interleaved", HEADS_SPLIT,
+            attend.attention("join", wrong.join_interleaved, attend.several_heads)),
+    Mistake("the last head lost", "Each head gathers numbers of its own.",
+            by_part("join", lambda own: (lambda x: join_heads(wrong.without_last_head(x)))
+                    if attend.several_heads(own) else None)),
+    Mistake("all queries on one key head", "Keys and values have several heads.",
+            attend.one_key_head),
+    Mistake("queries and keys normed over all heads", "They are normed in each head by itself.",
+            norms.norm_over_heads),
     Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
             by_part("share", lambda own: (lambda x: x[:, np.arange(own.heads) % x.shape[1]])
                      if own.key_heads > 1 else None)),
-    # what a token sees
-    Mistake("causal mask one token too far", SEES, attend.causal(True, True, 1)),
-    Mistake("causal mask hides the token itself", SEES, attend.causal(True, True, -1)),
-    Mistake("causal mask forgotten", "No token of this model sees those after it.", attend.causal(True, False),
-            on_vectors=True),
-    Mistake("causal mask where there is none", "Every token of this model sees all others.", attend.causal(False, True),
-            on_vectors=True),
-    Mistake("window one token too wide", WINDOW, attend.window(lambda window: window + 1)),
-    Mistake("window one token too narrow", WINDOW, attend.window(lambda window: window - 1)),
-    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", attend.window(lambda window: None)),
-    Mistake("window twice as wide", WINDOW, attend.window(lambda window: 2 * window)),
-    Mistake("window half as wide", WINDOW, attend.window(lambda window: window // 2)),
-    Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", on("keep", attend.padding_seen)),
-    Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.",
-            attend.by_ids),
-    Mistake("mask ignored", "Padding and what a token does not see get attention weights.",
-            attend.masked(attend.no_mask)),
-    Mistake("mask added as 0 and 1", MASK, attend.masked(lambda kept, dtype: kept.astype(dtype))),
-    Mistake("mask added as 1 and 0", MASK, attend.masked(lambda kept, dtype: (~kept).astype(dtype))),
-    Mistake("mask inverted", MASK, attend.masked(lambda kept, dtype: additive_mask(~kept, dtype))),
-    Mistake("mask inverted, by -1e4", MASK, attend.masked(lambda kept, dtype: np.asarray(kept * dtype.type(-1e4)))),
-    Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
-            attend.mask_after_softmax),
-    Mistake("mask along the queries", "Keys are hidden, the last axis.",
-            attend.masked(lambda kept, dtype: additive_mask(kept.swapaxes(-1, -2), dtype))),
-    Mistake("the first text's mask for all", "Each text has padding of its own.",
-            attend.masked(lambda kept, dtype: additive_mask(kept[:1], dtype)), "local"),
-    # softmax, and what is gathered
-    Mistake("softmax over the queries", ONE_SUM, attend.attention("softmax", partial(wrong.softmax_over, -2))),
-    Mistake("softmax over the heads", ONE_SUM,
-            attend.attention("softmax", partial(wrong.softmax_over, -3), attend.several_heads)),
-    Mistake("softmax over queries and keys", ONE_SUM, attend.attention("softmax", wrong.softmax_over_both)),
-    Mistake("sigmoid for softmax", ONE_SUM, attend.attention("softmax", wrong.sigmoid)),
-    Mistake("scores scaled after they are kept", SCALE,
-            attend.softmax_scaled(lambda own: own.scale), "local"),
-    Mistake("scale taken back after the scores are kept", SCALE,
-            attend.softmax_scaled(lambda own: 1 / own.scale), "local"),
+    *OF_MASKS,
+    # what is gathered
     Mistake("probabilities transposed", "Rows are queries, columns keys.",
             attend.attention("gather", lambda weights, v: np.matmul(weights.swapaxes(-1, -2), v))),
     *(Mistake(f"{letter} gathered in place of v", LETTERS, attend.looks(v=letter), "local") for letter in "qk"),
@@ -186,7 +154,13 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("norm before the sum not applied", "What attention and feed-forward give is normed before it is added.",
             make.parts(lambda part: part._replace(within=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
-            make.without_last_norm, on_vectors=True),
+            norms.without_last_norm, on_vectors=True),
+    Mistake("last norm applied twice", LAST, norms.last_norm_twice),
+    Mistake("last norm applied twice", LAST, norms.state_normed_again),
+    *(Mistake("last norm applied to each block", LAST, norms.last_norm_of_each_block(in_sum))
+      for in_sum in (False, True)),
+    *(Mistake("norm where this block has none", "ModernBERT's block 0 has no norm before attention: the input layer "
+              "has one.", norms.norm_where_there_is_none(plain)) for plain in (True, False)),
     Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",
             make.residual_normed),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
@@ -235,7 +209,7 @@ def mistakes(model: EmbeddingLayer | Encoder) -> list[Mistake]:
     ):
         found.append(Mistake(name, why, partial(_own_of_term, name)))
     for window in sorted({own.window for own in attentions if own.window is not None}):
-        other = attend.window_of(window)
+        other = window_of(window)
         found.append(Mistake(f"window of {window} tokens", "Each block has its own window.", other, "local"))
     return found
 

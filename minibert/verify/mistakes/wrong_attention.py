@@ -1,4 +1,4 @@
-"""What makes the mistakes of attention: other steps for what is looked at, scored, rotated, masked and gathered."""
+"""What makes the mistakes of attention: other steps for what is looked at, split into heads, scored and gathered."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import softmax
+from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
-from minibert.equations.rotary import rotary_angles, rotary_frequencies, rotate
-from minibert.families.parts.attention_schemes import Rotary
-from minibert.families.parts.bound_blocks import (
-    BoundAttention,
-    keep,
-    rotated,
-    scored,
-)
-from minibert.families.parts.plan import IDS, REAL, Step
-from minibert.families.parts.rotations import Rotation
+from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward, Dense, scored
+from minibert.families.parts.plan import Step
 
 from .mistake import At, Wrong, by_part, given_place, on
+
+SCALE = "Scores are divided by sqrt(head_dim), or by what config.json says, no more and no less."
 
 
 def attention(kind: str, formula: Callable[..., Any], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
@@ -38,11 +32,6 @@ def several_heads(own: BoundAttention) -> bool:
 def scaled(scale: Callable[[BoundAttention], float], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
     """Scores with another factor."""
     return by_part("scores", lambda own: partial(scored, scale(own)) if where(own) else None)
-
-
-def softmax_scaled(by: Callable[[BoundAttention], float]) -> Wrong:
-    """Scores with a factor that comes once more, where there is one."""
-    return by_part("softmax", lambda own: None if own.scale == 1 else lambda x: softmax(x * x.dtype.type(by(own))))
 
 
 def scale_of_one_term(own: BoundAttention) -> Callable[..., Array] | None:
@@ -78,6 +67,61 @@ def in_order(at: At, order: tuple[int, ...]) -> Iterator[Step]:
                 yield look._replace(formula=looks[i].formula)
 
 
+def by_head(at: At) -> Iterator[Step]:
+    """Queries, keys and values of each head side by side in a row, also where three maps give them."""
+    own = at.block and at.block.attention
+    if not own or not several_heads(own) or own.key_heads < own.heads or any(own.norms):
+        return
+    if len(own.maps) == 1:
+        for number, step in enumerate(at.of("cut")[:3]):
+            yield step._replace(formula=partial(_of_each_head, own.heads, number))
+        return
+    for number, step in enumerate(at.of("split")):
+        yield step._replace(formula=partial(_split_by_head, own.heads, number), of=own.maps)
+
+
+def _of_each_head(heads: int, number: int, x: Array) -> Array:
+    return x.reshape(*x.shape[:-1], heads, 3, -1)[..., number, :].reshape(*x.shape[:-1], -1)
+
+
+def _split_by_head(heads: int, number: int, *looks: Array) -> Array:
+    return split_heads(_of_each_head(heads, number, np.concatenate(looks, -1)), heads)
+
+
+def gate_and_up_by_turns(step: Step) -> Step | None:
+    """Every second number of the map that gives both."""
+    if not isinstance(step.part, BoundFeedForward):
+        return None
+    (number,) = step.formula.args  # type: ignore[attr-defined]  # a partial
+    return step._replace(formula=lambda x: x[..., number::2])
+
+
+@given_place
+def third_without_bias(at: At, letter: str) -> Iterator[Step]:
+    """A third of the bias of the map that gives queries, keys and values."""
+    own = at.block and at.block.attention
+    step = at.plan[own.maps[0]] if own and len(own.maps) == 1 else None
+    if own and step and step.part.bias is not None:
+        bias = np.array(step.part.bias)
+        np.split(bias, own.edges)["qkv".index(letter)][:] = 0
+        yield step._replace(formula=Dense(step.part.weight, bias, step.part.transposed))
+
+
+def one_key_head(at: At) -> Iterator[Step]:
+    """The first head's keys and values for all queries."""
+    for step in at.of("share"):
+        if step.part.key_heads > 1:
+            yield step._replace(formula=partial(_first_of, step.formula))
+    for step in () if at.of("share") else at.of("split"):
+        if several_heads(step.part) and not step.key.endswith(".q"):
+            yield step._replace(formula=partial(_first_of, step.formula))
+
+
+def _first_of(heads: Callable[[Array], Array], x: Array) -> Array:
+    made = heads(x)
+    return np.repeat(made[:, :1], made.shape[1], axis=1)
+
+
 def split(formula: Callable[[Array, int], Array]) -> Wrong:
     """Heads split in another way."""
 
@@ -90,119 +134,9 @@ def split(formula: Callable[[Array, int], Array]) -> Wrong:
 
 
 @given_place
-def rotation(at: At, change: Callable[[Any, Array, Array, Array], Array], only: str = "qk") -> Iterator[Step]:
-    """Another rotation: from the scheme, x, cos and sin. `only`: of queries or of keys."""
-    for step in at.of("rotation"):
-
-        def rotate_wrong(x: Array, step: Step = step) -> Array:
-            rotary: Any = at.stack.rotary
-            cos, sin = rotary.rotary(np.arange(x.shape[-2]), step.part.layer_type)
-            return change(rotary, x, cos, sin)
-
-        if step.of[0][-1] in only:
-            yield step._replace(formula=rotate_wrong)
-
-
-def neighbours(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
-    """Rotate the other pairs."""
-    return rotate(x, cos, sin, {"halves": "neighbours", "neighbours": "halves"}[rotary.pairing])
-
-
-def by_theta(theta: float, rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
-    """By the angles of a plain rotation as wide as this model's."""
-    angles = rotary_angles(np.arange(x.shape[-2]), rotary_frequencies(cos.shape[-1], theta))
-    return rotate(x, *angles, rotary.pairing)
-
-
-def other_layer_type(at: At) -> Iterator[Step]:
-    """The rotation of the other type of blocks."""
-    for step in at.of("rotation"):
-        rotary = at.stack.rotary
-        others = [name for name in rotary.rotations if name != step.part.layer_type] if rotary else []
-        if others and step.part.layer_type:
-            yield step._replace(formula=partial(rotated, rotary, others[0]))
-
-
-def unscaled(at: At) -> Iterator[Step]:
-    """The rotation before its frequencies are scaled."""
-    for step in at.of("rotation"):
-        rotary: Any = at.stack.rotary
-        own = rotary.rotations[step.part.layer_type]
-        if own.unscaled is not None:
-            plain = Rotary(rotations={None: Rotation(own.unscaled)}, pairing=rotary.pairing)
-            yield step._replace(formula=partial(rotated, plain, None))
-
-
-def without_head_norms(at: At) -> Iterator[Step]:
-    """Queries and keys as they are before the norm of each head."""
-    for step in at.of("view"):
-        if (before := at.plan[step.of[0]]).kind == "norm":
-            yield step._replace(of=before.of)
-
-
-def seen(change: Callable[[bool, float | None], tuple[bool, float | None, int] | None]) -> Wrong:
-    """Other tokens that a token sees: causal and window -> causal, window, how many after itself."""
-
-    def made(step: Step) -> Step | None:
-        causal, window = step.formula.args  # type: ignore[attr-defined]  # a partial
-        found = change(causal, window)
-        return None if found is None else step._replace(formula=lambda real: keep(*found[:2], real, found[2]))
-
-    return on("keep", made)
-
-
-def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
-    """Another causal mask, in a model whose own is the right one."""
-    return seen(lambda causal, window: (wrong, window, ahead) if causal == right else None)
-
-
-def window_of(other: int) -> Wrong:
-    """This window in the blocks that have another or none."""
-    return seen(lambda causal, window: None if window == other else (causal, other, 0))
-
-
-def window(change: Callable[[float], float | None]) -> Wrong:
-    """Another window, in the blocks that have one."""
-    return seen(lambda causal, window: None if window is None else (causal, change(window), 0))
-
-
-def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
-    """Another mask, from what is kept and a dtype."""
-    return attention("mask", lambda kept, scores: formula(kept, scores.dtype))
-
-
-def no_mask(kept: Array, dtype: Any) -> Array:
-    """Nothing is hidden."""
-    return np.zeros((), dtype)
-
-
-def mask_after_softmax(at: At) -> Iterator[Step]:
-    """Probabilities times the mask."""
-    yield from masked(no_mask)(at)
-    kept = [step.key for step in at.of("keep")]
-    for step in at.of("softmax"):
-        yield step._replace(of=(*step.of, *kept), formula=lambda scores, kept: np.asarray(softmax(scores) * kept))
-
-
-def padding_seen(step: Step) -> Step | None:
-    """In causal models and those with a window this is another thing than no mask at all."""
-    right: Any = step.formula
-    plain = right.args == (False, None)
-    return None if plain else step._replace(formula=lambda real: right(np.ones_like(real)))
-
-
-@given_place
 def term(at: At, name: str, change: Callable[[Array, BoundAttention], Array]) -> Iterator[Step]:
     """A term of the scores, changed."""
     for step in at.of("term"):
         if step.part.name == name and at.block:
             right, own = step.formula, at.block.attention
             yield step._replace(formula=lambda *given: change(right(*given), own))  # noqa: B023
-
-
-def by_ids(at: At) -> Iterator[Step]:
-    """Padding is where the ids are those of padding."""
-    pad_id = at.model.config.get("pad_token_id")
-    for step in at.of("keep") if type(pad_id) is int else ():
-        right = step.formula
-        yield step._replace(formula=lambda real, ids: right(ids != pad_id), of=(REAL, IDS))  # noqa: B023

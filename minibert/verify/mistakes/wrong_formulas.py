@@ -37,6 +37,16 @@ def one_pass(x: Array, eps: float) -> Array:
     return np.asarray((x - mean(x)) / np.sqrt(np.maximum(mean(x * x) - mean(x) ** 2, 0) + eps))
 
 
+def not_rooted(x: Array, eps: float) -> Array:
+    """(x - mean) / (variance + eps)."""
+    return np.asarray((x - mean(x)) / (x.var(axis=-1, keepdims=True) + eps))
+
+
+def not_centred(x: Array, eps: float) -> Array:
+    """x / sqrt(variance + eps), with the variance of x - mean."""
+    return np.asarray(x / np.sqrt(x.var(axis=-1, keepdims=True) + eps))
+
+
 def root_mean_square(x: Array, eps: float, less: int = 0) -> Array:
     """x / sqrt(sum of x^2 / (dim - less) + eps): the mean is not subtracted."""
     return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True) / (x.shape[-1] - less) + eps))
@@ -68,6 +78,24 @@ def softmax_over_both(scores: Array) -> Array:
 def sigmoid(scores: Array) -> Array:
     """Of each score by itself."""
     return np.asarray(1 / (1 + np.exp(-np.clip(scores, -80, 80))))
+
+
+def softmax_off_by_one(after: bool, scores: Array) -> Array:
+    """One more in the sum, as of one more score of 0: `after` the largest score is subtracted, or before."""
+    top = scores.max(axis=-1, keepdims=True)
+    y = np.exp(scores - top)
+    return np.asarray(y / (y.sum(axis=-1, keepdims=True) + (1 if after else np.exp(-top))))
+
+
+def join_interleaved(x: Array) -> Array:
+    """(batch, heads, seq, head_dim) -> (batch, seq, dim), the heads' first numbers side by side, then their second."""
+    batch, heads, seq, head_dim = x.shape
+    return x.transpose(0, 2, 3, 1).reshape(batch, seq, heads * head_dim)
+
+
+def without_last_head(x: Array) -> Array:
+    """Zeros for the last one of (batch, heads, seq, head_dim)."""
+    return np.concatenate([x[:, :-1], x[:, -1:] * 0], axis=1)
 
 
 def split_without_transposing(x: Array, heads: int) -> Array:
@@ -134,10 +162,16 @@ LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "variance in one pass": (one_pass, "E[x^2] - E[x]^2 cancels where the mean is large."),
     "RMSNorm for LayerNorm": (root_mean_square, "T5 and Llama do not subtract the mean; this norm does."),
     "mean square for variance": (mean_square, "The variance is that of x - mean."),
+    "variance without the root": (not_rooted, "Each row is divided by the root of its variance."),
+    "mean not subtracted": (not_centred, "LayerNorm subtracts the mean of each row, not only in the variance."),
     "not divided by the standard deviation": (lambda x, eps: x - mean(x), "Each row is divided by its deviation."),
 }  # fmt: skip
 RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "eps outside the root": (rms_eps_outside, "eps is added to the mean square, not to its root."),
+    "mean square without the root": (
+        lambda x, eps: x / (mean(x * x) + eps),
+        "RMSNorm divides by the root of the mean square.",
+    ),
     "mean square divided by dim - 1": (partial(root_mean_square, less=1), "RMSNorm divides by dim."),
     "mean subtracted in RMSNorm": (right, "RMSNorm divides by the root of the mean square; the mean stays."),
 }

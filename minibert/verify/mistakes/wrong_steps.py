@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache, partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations import fast
+from minibert.equations import activations, fast
 from minibert.equations.disentangled import token_windows
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
@@ -21,13 +22,13 @@ from minibert.families.parts.bound_blocks import (
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import BoundHead, taken
 from minibert.families.parts.layer_plan import looked_up, times
-from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
+from minibert.families.parts.modules import Embedding, LayerNorm
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.verify.sides.traces import INPUT_LAYER
 
 from .mistake import At, Wrong, by_part, given_place
-from .wrong_formulas import Formula, NormFormula
+from .wrong_formulas import Formula
 
 # linear maps
 
@@ -138,41 +139,6 @@ def without_block(at: At, which: int) -> Iterator[Step]:
         yield last._replace(of=(f"hidden_states.{at.i}",))
 
 
-# norms
-
-
-def norm(formula: NormFormula, rms: bool) -> Wrong:
-    """A norm by another formula, with its own weight and bias."""
-
-    def make(own: Any) -> Formula | None:
-        if isinstance(own, RMSNorm) != rms:
-            return None
-        weight = own.weight + own.weight.dtype.type(getattr(own, "plus", 0))
-        return lambda x: np.asarray(formula(x, own.eps) * weight + (0 if own.bias is None else own.bias))
-
-    return by_part("norm", make)
-
-
-def rebound(change: Callable[[Any], tuple[Array, Array | None, float]], where: Callable[[Any], Any] = bool) -> Wrong:
-    """A norm with another weight, bias or eps."""
-    return by_part("norm", lambda own: type(own)(*change(own)) if where(own) else None)
-
-
-def norm_of_one(where: Callable[[Any], Any]) -> Wrong:
-    """A norm without its weight and bias."""
-    return rebound(lambda own: (np.full_like(own.weight, 1 - getattr(own, "plus", 0)), None, own.eps), where)
-
-
-def other_eps(eps: float, at: At) -> Iterable[Step]:
-    """Norms by another eps."""
-    return rebound(lambda own: (own.weight, own.bias, eps), lambda own: own.eps != eps)(at)
-
-
-def plain(own: RMSNorm) -> RMSNorm:
-    """Without 1 + where there is one, with one where there is none."""
-    return RMSNorm(own.weight if own.plus else own.weight + 1, None, own.eps)
-
-
 # residuals and norms around them
 
 
@@ -226,13 +192,6 @@ def windows_reversed(own: BoundConvolution) -> Formula:
     return lambda x: np.asarray(token_windows(x[..., ::-1, :], own.size)[..., ::-1, :])
 
 
-def without_last_norm(at: At) -> Iterator[Step]:
-    """The last hidden state is what enters the last norm."""
-    for step in at.of("state"):
-        if at.block and step.of == (at.stack.last_norm,):
-            yield step._replace(of=at.plan[step.of[0]].of)
-
-
 def gate_for_up(at: At) -> Iterator[Step]:
     """The activation of what multiplies."""
     for step in at.of("product"):
@@ -244,6 +203,14 @@ def gate_for_up(at: At) -> Iterator[Step]:
 def other_than(formula: Formula, own: Formula) -> Formula | None:
     """Another activation; textbook and fast form are one."""
     return None if own in (formula, fast.faster(formula)) else formula
+
+
+def gelu_without_root(own: Formula) -> Formula | None:
+    """`x * (1 + erf(x)) / 2` in the place of a gelu."""
+    gelu = fast.faster(activations.gelu)
+    if own not in (activations.gelu, gelu, activations.gelu_tanh):
+        return None
+    return lambda x: gelu(x * x.dtype.type(math.sqrt(2))) / x.dtype.type(math.sqrt(2))
 
 
 # heads

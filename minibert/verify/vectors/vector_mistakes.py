@@ -17,9 +17,10 @@ from minibert.equations.sentences import POOLINGS
 from minibert.families.static import STATIC
 from minibert.files.tokenizer_static import unknown_token
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES, PADDING_SEEN
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
+from minibert.verify.mistakes.wrong_masks import PADDING_SEEN
 from minibert.verify.mistakes.wrong_steps import dense, rounded, rounded_weight, without_block, without_first_norm
 
 from .vector_recipes import Maker, Rules

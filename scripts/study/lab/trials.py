@@ -147,8 +147,6 @@ def causal(seed: int) -> list[Trial]:
     way = drawn("gpt2", seed)
     scores = "h.0.attn.scores"
     return by_plan(way, (way[scores][0],), ".0.masked", [scores], first_head, used=softmax, more=lambda: [
-        ("weights of later tokens made 0, not their scores", "exp(0) is 1: a score of 0 is a weight like another.",
-         np.tril(way[scores][0])),
         ("earlier tokens hidden", "A token sees itself and those before it.",
          np.where(np.tri(len(way.ids), k=-1, dtype=bool), -1e9, way[scores][0])),
     ])  # fmt: skip
