@@ -22,6 +22,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import study
+import texts
 import training
 
 import minibert
@@ -112,7 +113,8 @@ assert abs(untrained - bounds["uniform"]) < 0.05
 # ## Step 5: one step of training
 #
 # Forward, the loss, backward, Adam: each line is one function of `minibert.equations`. The gradient has a number for
-# each weight: how much the loss grows where that weight grows. Adam moves every weight the other way.
+# each weight: how much the loss grows where that weight grows. Adam moves every weight the other way. Of ten steps from
+# the same noise, each with 128 other words, all ten make the loss of their words smaller, by 0.20 to 0.24.
 
 # %%
 some = learned.of(np.arange(128))
@@ -123,12 +125,16 @@ share = some.counts.astype(np.float32) / np.float32(some.counts.sum())
 grad = cross_entropy_gradient(share, logits, some.targets)
 gradient = gpt2_model_gradient(grad, some.ids, model, training.HEADS)
 direction = training.vector_of(gradient)
-zeros = np.zeros_like(vector)
-moved, _, _ = adam(vector, direction, zeros, zeros, step=1, rate=1e-3)
-again = training.losses(training.model_of(moved), some).mean()
-print(f"loss of these 128 words: {loss:.3f} before the step, {again:.3f} after it")
-assert again < loss
 assert np.allclose(training.batch_gradient(vector, learned, np.arange(128))[1], direction, atol=1e-6)
+zeros, falls = np.zeros_like(vector), []
+for begin in range(0, 1280, 128):
+    rows = np.arange(begin, begin + 128)
+    before, direction = training.batch_gradient(vector, learned, rows)
+    moved, _, _ = adam(vector, direction, zeros, zeros, step=1, rate=1e-3)
+    falls.append(before - training.losses(training.model_of(moved), learned.of(rows)).mean())
+print(f"loss of the first 128 words: {loss:.3f} before the step, {loss - falls[0]:.3f} after it")
+print(f"ten steps with 128 words each: the loss falls by {texts.spread(falls, 3)}")
+assert min(falls) > 0
 
 # %% [markdown]
 # ## Step 6: is the gradient right? Try it
@@ -140,7 +146,7 @@ assert np.allclose(training.batch_gradient(vector, learned, np.arange(128))[1], 
 h, exact = 1e-5, vector.astype(np.float64)
 few = learned.of(np.arange(4))
 _, direction = training.loss_and_gradient(exact, few, int(few.counts.sum()))
-for place in (5, 70, 27 * 64 + 1, 20_000, 100_000, len(vector) - 1):
+for place in (5, 70, 27 * 64 + 1, 5_000, 20_000, 50_000, 75_000, 100_000, 130_000, len(vector) - 1):
     more, less = exact.copy(), exact.copy()
     more[place] += h
     less[place] -= h
@@ -180,8 +186,8 @@ assert seen[200] < bounds["pairs of letters"], "after 200 steps it knows more th
 
 # %%
 with minibert.load_encoder(training.SHIPPED) as encoder:
-    logits = encoder.logits(input_ids=tested.ids, attention_mask=np.ones_like(tested.ids))
-shipped = cross_entropy(logits, tested.targets)[tested.counts].mean()
+    said = encoder.logits(input_ids=tested.ids, attention_mask=np.ones_like(tested.ids))
+shipped = cross_entropy(said, tested.targets)[tested.counts].mean()
 print(f"loss on the test words: {seen[steps]:.3f} after {steps:,} steps, {shipped:.3f} of gpt2-words")
 _, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 ax.plot(range(1, steps + 1), course, color=plot.LIGHT, linewidth=1, label="words of the step")
@@ -202,23 +208,27 @@ assert shipped < bounds["pairs of letters"] - 0.3
 # ## Step 9: words that it makes up
 #
 # `complete` begins with nothing, draws each letter by its probability, and stops where the model says that the word has
-# ended. Some of them are words of the vocabulary, most are none.
+# ended. Some of them are words of the vocabulary, most are none: of 200 words of `gpt2-words` 35 are among those of
+# all-MiniLM-L6-v2, in ten times 20 words 0 to 7.
 
 # %%
 written = made_up(training.SHIPPED, 200)
 new = [word for word in written if word not in set(words)]
 print(", ".join(new[:20]))
-print(f"{len(written) - len(new)} of {len(written)} are words of the vocabulary")
+usual = np.array([word in set(words) for word in written]).reshape(10, 20).sum(axis=1)
+print(f"{usual.sum()} of {len(written)} are words of the vocabulary; of each 20 {texts.spread(usual, 0)}")
 assert 0 < len(new) < len(written)
 
 # %% [markdown]
-# At a low temperature it prefers what is likely, and invents less.
+# At a low temperature it prefers what is likely, and invents less: 72 of 200 are words of the vocabulary, 4 to 9 of
+# each 20. That is more than at temperature 1 in nine of the ten times 20.
 
 # %%
 careful = made_up(training.SHIPPED, 200, temperature=0.5)
-known = sum(word in set(words) for word in careful)
-print(f"{known} of 200 at temperature 0.5: {', '.join(careful[:12])}")
-assert known > len(written) - len(new)
+known = np.array([word in set(words) for word in careful]).reshape(10, 20).sum(axis=1)
+print(f"{known.sum()} of 200 at temperature 0.5: {', '.join(careful[:12])}")
+print(f"of each 20 {texts.spread(known, 0)}; more than at temperature 1 in {np.count_nonzero(known > usual)} of 10")
+assert known.sum() > usual.sum()
 
 # %% [markdown]
 # ## Step 10: what the positions have learned
@@ -248,6 +258,11 @@ assert similarity[9:14, 9:14].min() > 0.8 and round(float(similarity[8, 14]), 2)
 # The folder holds `config.json`, `model.safetensors` with GPT-2's own names and shapes, and a tokenizer of letters.
 # `load_encoder` opens it, and its logits are those of the formulas. (This project's tests open it with transformers,
 # which gives the same logits.)
+#
+# What does `gpt2-words` know of words that it never saw? It sees each of the 2,171 test words but for the last letter.
+# What it finds likeliest is that letter in 34.9 %; what pairs of letters find likeliest is it in 11.4 %. Of ten words
+# that it may have learned it says the next letter in 7: "u" after "q", "g" after "walkin"; but "n" after "stati", where
+# "o" leads to "station".
 
 # %%
 folder = training.save(model, study.arguments.output / "gpt2-words" if full else study.temporary())
@@ -259,10 +274,21 @@ if full:
 off = np.abs(found - gpt2_model(begun, np.ones_like(begun), model, training.HEADS)).max()
 print(f"logits {found.shape}, at most {off:.0e} from the formulas'")
 assert off < 2e-5
-for text in ("q", "stati", "walkin"):
-    told = [f"{each['token_str']} {each['score']:.2f}" for each in encoder.next_words(text, k=3)]
-    print(f"{text}: {', '.join(told)}")
-assert encoder.next_words("q", k=1)[0]["token_str"] == "u" and encoder.next_words("walkin", k=1)[0]["token_str"] == "g"
+last = tested.counts.sum(axis=1) - 2  # the place that sees all letters but the last
+each = np.arange(len(last))
+letter = tested.targets[each, last]
+by_model, by_pairs = said[each, last].argmax(axis=-1) == letter, pairs[tested.ids[each, last]].argmax(axis=-1) == letter
+print(
+    f"the last letter of the {len(last):,} test words: right in {by_model.mean():.1%}, by pairs {by_pairs.mean():.1%}"
+)
+right = 0
+for text, wanted in zip(texts.BEGUN, texts.NEXT, strict=True):
+    told = encoder.next_words(text, k=3)
+    right += told[0]["token_str"] == wanted
+    likeliest = ", ".join(f"{word['token_str']} {word['score']:.2f}" for word in told)
+    print(f"{text:9} {likeliest}; wanted: {wanted}")
+print(f"right in {right} of {len(texts.BEGUN)}")
+assert by_model.mean() > by_pairs.mean() and right == 7
 
 # %% [markdown]
 # ## Exercises

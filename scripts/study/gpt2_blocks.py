@@ -10,6 +10,7 @@
 # %%
 import numpy as np
 import study
+import texts
 
 import minibert
 from minibert.equations.activations import gelu, gelu_tanh
@@ -66,14 +67,20 @@ assert 3e-4 < np.abs(gelu(numbers) - gelu_tanh(numbers)).max() < 5e-4
 # ## Step 3: the beginning stays
 #
 # Because no token sees those after it, the vectors of a text's beginning do not change when the text goes on. So
-# GPT-2 can write word by word and keep what it has computed. In BERT a new word changes all vectors.
+# GPT-2 can write word by word and keep the keys and values that it has computed, which papers call a KV cache. In BERT
+# a new word changes all vectors: ten sentences get the word "today" at their end, and every token of each moves.
 
 # %%
 begun = gpt2([ids[:-1]])[0]
-assert np.abs(begun - gpt2([ids])[0, :-1]).max() < CLOSE * np.abs(begun).max()
-bert = minibert.load_encoder(study.load("bert").source)
-shorter, longer = (bert(**bert.tokenize(text))[0, 2] for text in ("The bank closed.", "The bank closed today."))
-assert np.abs(longer - shorter).max() > 1000 * CLOSE
+off = np.abs(begun - gpt2([ids])[0, :-1]).max()
+print(f"GPT-2: one token more moves those before it by up to {off:.0e}")
+assert off < CLOSE * np.abs(begun).max()
+bert, moved = minibert.load_encoder(study.load("bert").source), []
+for text in texts.SENTENCES:
+    shorter, longer = (bert(**bert.tokenize(each))[0] for each in (text, f"{text} Today"))
+    moved.append(np.abs(longer[: len(shorter) - 1] - shorter[:-1]).max(axis=1).min())  # but for [SEP]
+print(f"BERT: one word more moves every token; in ten texts the one that moves least by {texts.spread(moved)}")
+assert min(moved) > 100 * CLOSE
 
 # %% [markdown]
 # ## Step 4: the last norm, and the next token

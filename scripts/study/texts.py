@@ -90,8 +90,9 @@ SWAPS = (
     ("The doctor read the report.", "The lawyer read the report."),
     ("It will rain tomorrow.", "It will snow tomorrow."),
 )
-# a word but for its last letter: what the small GPT-2 has to say
+# words but for a letter: what the small GPT-2 has to say next
 BEGUN = ("wonderfu", "beautifu", "stati", "questio", "happines", "walkin", "governmen", "importan", "childre", "q")
+NEXT = "llonsgttnu"
 
 
 def long_texts() -> list[str]:
