@@ -1,0 +1,218 @@
+"""The page that computes in headless Chromium: by keyboard on a desk, by touch in the dark, and one state saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from in_browser import CONTRAST, lowest_contrast
+from served import SECONDS, needs_server, served
+
+import minibert
+from minibert.equations.blocks import softmax
+from minibert.equations.input_layer import Array
+from minibert.models.encoder import Encoder
+from minibert.serve.live import LiveServer
+from minibert.show.live.live import Live
+
+pytestmark = pytest.mark.browser
+installed = pytest.fixture(scope="module", autouse=True)(needs_server)
+
+SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
+SENTENCE = "The bank of the river was muddy"
+
+
+class Tab:
+    """A tab of a browser at a live page. Whatever it throws, or asks of another address, is a failure."""
+
+    def __init__(self, browser: Any, url: str, **options: Any) -> None:
+        self.complaints: list[str] = []
+        self.context = browser.new_context(**options)
+        self.context.set_default_timeout(1000 * SECONDS)
+        self.tab = self.context.new_page()
+        origin = url.partition("?")[0]
+        self.tab.on("console", lambda message: self.complaints.append(message.text))
+        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.tab.on(
+            "request",
+            lambda asked: asked.url.startswith((origin, "data:", "blob:")) or self.complaints.append(asked.url),
+        )
+        self.tab.goto(url)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tab, name)
+
+    def says(self, selector: str, pattern: str) -> str:
+        """Wait until an element's text has this pattern; give what the group of it found."""
+        self.tab.wait_for_function(
+            "([selector, pattern]) => new RegExp(pattern).test(document.querySelector(selector)?.innerText ?? '')",
+            arg=[selector, pattern],
+        )
+        found = re.search(pattern, self.tab.locator(selector).inner_text())
+        assert found
+        return found[found.re.groups]
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.complaints == []
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Iterator[tuple[Encoder, str]]:
+    with closing(minibert.load_encoder(SMALL_GPT2)) as encoder:
+        live = Live(encoder, "gpt2-words")
+        server = LiveServer(lambda: live.page("wonderfu"), live.answers)
+        with served(server) as address:
+            yield encoder, f"{address.url}/?token={server.token}"
+
+
+def chances(encoder: Encoder, text: str, change: Any = None, replaced: tuple[int, str] | None = None) -> Array:
+    batch = encoder.tokenize(text)
+    if replaced:
+        batch["input_ids"][0, replaced[0]] = encoder.embeddings.tokenizer.id_of(replaced[1])
+    return softmax(encoder.logits(**batch, change=change)[0, -1].astype(np.float64))
+
+
+def likeliest(encoder: Encoder, found: Array) -> str:
+    """As the page's line at the top says it."""
+    best = int(found.argmax())
+    return rf"likeliest at “\w+”: {encoder.tokens([best])[0]} {100 * found[best]:.2f} %"
+
+
+def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path: Path) -> None:
+    encoder, url = gpt2
+    viewport = {"width": 1280, "height": 800}
+    with closing(Tab(browser, url, color_scheme="light", viewport=viewport, accept_downloads=True)) as tab:
+        tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu")))
+        assert tab.evaluate("document.documentElement.scrollWidth") == 1280
+        # a head off: its switch by the arrow keys, from the first one, of block 0
+        tab.locator("#headgrid .switch").first.focus()
+        for key in ("ArrowRight", "ArrowDown", "Space"):
+            tab.keyboard.press(key)
+        without = chances(encoder, "wonderfu", minibert.knock_out(encoder, heads=[(1, 0)]))
+        tab.says("#changed", "head 0 of block 1 is off")
+        tab.says("#nownow", likeliest(encoder, without))
+        rows = [row.locator("th, td").all_inner_texts() for row in tab.locator("#changes tbody tr").all()]
+        for name, *numbers in ([part.strip() for part in row] for row in rows):
+            i, before = encoder.embeddings.tokenizer.id_of(name), chances(encoder, "wonderfu")
+            assert numbers[:2] == [f"{100 * before[i]:.2f} %", f"{100 * without[i]:.2f} %"]
+        switch = tab.locator("[role=switch][aria-label='head 0 of block 1']")
+        assert switch.get_attribute("aria-checked") == "false"
+        assert tab.evaluate("document.activeElement.ariaLabel") == "head 0 of block 1", "the focus stays"
+        # a token replaced: chosen by the keyboard, typed, Enter
+        tab.locator("fieldset input:checked").focus()
+        tab.keyboard.press("ArrowRight")
+        tab.keyboard.press("ArrowRight")
+        tab.locator("#replacement").fill("t")
+        tab.keyboard.press("Enter")
+        tab.says("#changed", "token 1 is now t")
+        tab.locator("fieldset input[value='8']").check(force=True)
+        both = chances(encoder, "wonderfu", minibert.knock_out(encoder, heads=[(1, 0)]), (1, "t"))
+        tab.says("#nownow", likeliest(encoder, both))
+        # a cell, number by number
+        tab.locator("#headgrid .look").nth(1 * 4 + 2).focus()
+        tab.keyboard.press("Enter")
+        tab.locator("#weights").focus()
+        tab.keyboard.press("ArrowLeft")
+        tab.locator("#livecell summary").focus()
+        tab.keyboard.press("Enter")
+        key = int(
+            tab.says("#cellsaid", r"Block 1, head 2: the query of “u” \(token 8\) and the key of “.+” \(token (\d)\)")
+        )
+        batch = encoder.tokenize("wonderfu")
+        batch["input_ids"][0, 1] = encoder.embeddings.tokenizer.id_of("t")
+        trace = encoder.trace(**batch, change=minibert.knock_out(encoder, heads=[(1, 0)]))
+        q, k, _ = (x.reshape(9, 4, 16)[:, 2] for x in np.split(trace["h.1.attn.c_attn"][0], 3, axis=-1))
+        shown = [float(text) for text in tab.locator("#celldot td:last-child").all_inner_texts()]
+        assert np.allclose(shown, q[8] * k[key], rtol=1e-4, atol=1e-5)
+        assert float(tab.says("#cellsum", r"score = .* = (\S+)\. The")) == pytest.approx(q[8] @ k[key] / 4, rel=1e-4)
+        weight = trace["attentions.1"][0, 2, 8, key]
+        assert float(tab.says("#cellweight", r"weight = \S+ / \S+ = (\S+)\.")) == pytest.approx(weight, rel=1e-4)
+        # saved as a page of its own, which asks nobody
+        with tab.expect_download() as download:
+            tab.locator("#save").press("Enter")
+        download.value.save_as(tmp_path / "saved.html")
+        line = tab.locator("#nownow").inner_text()
+    with closing(Tab(browser, (tmp_path / "saved.html").as_uri(), viewport=viewport)) as tab:
+        assert tab.locator("#nownow").inner_text() == line
+        assert "token 1 is now t" in tab.locator("#changed").inner_text()
+        assert tab.locator("#typed").is_disabled() and switch_is_off(tab)
+        again = [float(text) for text in tab.locator("#celldot td:last-child").all_inner_texts()]
+        assert again == shown
+
+
+def switch_is_off(tab: Tab) -> bool:
+    return bool(tab.locator("[role=switch][aria-checked=false]").count() == 1)
+
+
+def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
+    encoder, url = gpt2
+    narrow = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "color_scheme": "dark"}
+    with closing(Tab(browser, url, **narrow)) as tab:
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        tab.locator("#second summary").tap()
+        tab.locator("#typedbeside").fill("beautifu")
+        tab.says("#beside", "The other text")
+        tab.locator("#patchblock").select_option("2")
+        tab.locator("#patch button").tap()
+        tab.says("#changed", "stream before block 2: token 8, u has the value of token 8, u of the second text")
+        theirs = encoder.trace(**encoder.tokenize("beautifu"))["hidden_states.2"]
+
+        def put(values: Array) -> Array:
+            values[0, 8] = theirs[0, 8]
+            return values
+
+        tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu", {"hidden_states.2": put})))
+        tab.locator("#undo").tap()
+        tab.says("#changed", "nothing")
+        # top-k 1 leaves the likeliest
+        tab.locator("#topk").fill("1")
+        assert tab.says("#sampled", r"chosen: (\w+) \(100.00 %\); 1 of the words") == "l"
+        tab.locator("#append").tap()
+        tab.says("h1", "wonderful")
+        now = chances(encoder, "wonderful")
+        tab.says("#nownow", re.escape(f"{100 * now.max():.2f} %"))
+        # a text that cannot be is said in words, and the page goes on
+        tab.locator("#typed").fill("wonderful and more than sixteen")
+        tab.says("#trouble", "16")
+        assert [told for told in tab.complaints if "status of 400" not in told] == []  # Chromium's own line
+        tab.complaints.clear()
+        contrast, element = lowest_contrast(tab)
+        assert contrast >= CONTRAST, element
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        tree = tab.locator("body").aria_snapshot()
+        for name in ('textbox "Text"', 'slider "temperature"', 'switch "head 2 of block 1"', 'switch "block 0"',
+                     'switch "feed-forward of block 2"', 'button "look at head 3 of block 0: looks like'):  # fmt: skip
+            assert name in tree, name
+        small = tab.evaluate(
+            "[...document.querySelectorAll('#liveheads button, #ask button, #sampling button, #livechanges button')]"
+            ".filter((b) => b.getClientRects().length && Math.min(b.offsetWidth, b.offsetHeight) < 24).length"
+        )
+        assert small == 0, "a finger hits it"
+
+
+def test_a_model_without_a_head_and_its_kinds(browser: Any, minilm: Path) -> None:
+    with closing(minibert.load_encoder(minilm)) as encoder:
+        live = Live(encoder)
+        server = LiveServer(lambda: live.page(SENTENCE), live.answers)
+        trace = encoder.trace(**encoder.tokenize(SENTENCE))
+        with served(server) as address, closing(Tab(browser, f"{address.url}/?token={server.token}")) as tab:
+            assert "no head" in tab.locator("#nohead").inner_text()
+            assert tab.locator("#headgrid canvas").count() == 72
+            tab.locator("#headgrid .look").nth(2).click()
+            own = trace["attentions.0"][0, 2]
+            share = float(tab.says("#kindwork", r"head 2 of block 0: previous token (\d\.\d\d)"))
+            assert share == pytest.approx(np.mean([own[i, i - 1] for i in range(2, 9)]), abs=0.0051) and share > 0.9
+            tab.locator("[role=switch][aria-label='block 3']").click()
+            moved = encoder(**encoder.tokenize(SENTENCE), change=minibert.knock_out(encoder, blocks=[3]))[0].mean(
+                axis=0
+            )
+            usual = trace["hidden_states.6"][0].mean(axis=0)
+            cosine = moved @ usual / np.linalg.norm(moved) / np.linalg.norm(usual)
+            tab.says("#changed", "block 3 is off")
+            assert float(tab.says("#nohead", r"(\d\.\d{6})\.")) == pytest.approx(cosine, abs=2e-6)
