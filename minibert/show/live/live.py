@@ -17,8 +17,8 @@ from minibert.equations.sentences import cosine, mean
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page_prediction
-from minibert.show.page.page import KEPT, Beside, LivePart, Run, contents, first_choice, written
-from minibert.show.page.page_parts import as_json, filled
+from minibert.show.page.page import KEPT, Beside, LivePart, Run, contents, expected_size, first_choice, written
+from minibert.show.page.page_parts import as_json, check_size, filled
 from minibert.show.text.text import visible
 from minibert.threads.computing import compute
 
@@ -149,6 +149,8 @@ class Live:
         count = batch["input_ids"].shape[1]
         if not 0 < count <= MOST_TOKENS:
             raise ValueError(f"{what} has {count} tokens, and this page takes 1 to {MOST_TOKENS}; change it")
+        size, pairs, more = expected_size(self.layer, self.encoder, self.head, count)
+        check_size(size, self.layer, count, pairs, more)
         return batch
 
     def _computed(self, state: State) -> Runs:

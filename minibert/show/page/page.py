@@ -61,13 +61,11 @@ def page(
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     input_ids = batch["input_ids"]
     tokens = [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
-    # numbers for each pair of tokens: a similarity, and one of each head of each block
-    seq, pairs = len(tokens), 1 if encoder is None else 1 + len(encoder.stack.blocks) * encoder.stack.heads
+    seq = len(tokens)
     encoder = encoder if seq else None  # without tokens nothing enters a block
     head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
-    more = 0.0 if encoder is None else page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
     # before anything large is computed
-    size = pairs * seq * seq * layer.dtype.itemsize * BYTES + more * seq
+    size, pairs, more = expected_size(layer, encoder, head, seq)
     check_size(size, layer, seq, pairs, more)
     first = first_choice(layer, input_ids[0], encoder is not None and encoder.stack.causal)
     other = None
@@ -87,6 +85,18 @@ def page(
     html = written(run, visible(text if not text_pair else f"{text} / {text_pair}", KEPT), name, why_none)
     check_size(len(html.encode()), layer, seq, pairs, more)
     return html
+
+
+def expected_size(
+    layer: EmbeddingLayer, encoder: Encoder | None, head: BoundHead | None, seq: int
+) -> tuple[float, int, float]:
+    """How many bytes a page has, about; its numbers for each pair of tokens; its bytes for each token, if blocks are
+    there."""
+    pairs, more = 1, 0.0  # a similarity of each pair, and one weight of each head of each block
+    if encoder is not None:
+        pairs += len(encoder.stack.blocks) * encoder.stack.heads
+        more = page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
+    return pairs * seq * seq * layer.dtype.itemsize * BYTES + more * seq, pairs, more
 
 
 class Beside(NamedTuple):
