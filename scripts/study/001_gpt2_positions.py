@@ -27,8 +27,9 @@ assert layer.family.model_type == config.model_type == "gpt2"
 # %% [markdown]
 # ## Step 2: the text becomes ids, and ids become tokens again
 #
-# GPT-2 cuts a text into pieces of bytes. A piece that begins with a space is another token than the same piece without
-# it; the tokenizer writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
+# GPT-2 cuts a text into pieces of bytes (*BPE*: it begins with single bytes and joins the pair that was learned first,
+# again and again). A piece that begins with a space is another token than the same piece without it; the tokenizer
+# writes that space as `Ġ`. There is no `[CLS]` and no `[SEP]`: every row belongs to the text.
 #
 # The small GPT-2 cuts a word into letters. It puts one token before it, `<|endoftext|>`: a word begins here.
 

@@ -43,8 +43,8 @@ if model.is_bert_base:
 # %% [markdown]
 # ## Step 3: the sentence becomes ids
 #
-# The tokenizer lower-cases the text, cuts words into known pieces, and puts `[CLS]` before the text and `[SEP]`
-# after it: five words, seven tokens.
+# The tokenizer lower-cases the text, cuts words into known pieces (*WordPiece*: always the longest piece that the
+# vocabulary has), and puts `[CLS]` before the text and `[SEP]` after it: five words, seven tokens.
 
 # %%
 example_sentence = "We lived above the clouds"

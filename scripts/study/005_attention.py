@@ -4,7 +4,7 @@
 # The input layer gives each token a vector that knows no other token. In a block, attention brings the tokens together.
 # Each token's *query* is compared with every token's *key*. That gives *attention weights*: positive numbers whose sum
 # is 1. The new vector of the token is the mean of all tokens' *values*, weighted by them. A block does this several
-# times side by side; each time is a head.
+# times side by side; each time is a head, and all together are *multi-head* attention.
 #
 # This file computes one head by hand, from the rows that enter to the context that leaves, and compares each step with
 # the model. Then it asks why the scores are divided, what the mask does, and where the heads of a trained model put

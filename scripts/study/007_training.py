@@ -257,7 +257,8 @@ assert similarity[9:14, 9:14].min() > 0.8 and round(float(similarity[8, 14]), 2)
 #
 # The folder holds `config.json`, `model.safetensors` with GPT-2's own names and shapes, and a tokenizer of letters.
 # `load_encoder` opens it, and its logits are those of the formulas. (This project's tests open it with transformers,
-# which gives the same logits.)
+# which gives the same logits.) So it can be loaded and trained on, with words of another kind and smaller steps: that
+# is *fine-tuning*.
 #
 # What does `gpt2-words` know of words that it never saw? It sees each of the 2,171 test words but for the last letter.
 # What it finds likeliest is that letter in 34.9 %; what pairs of letters find likeliest is it in 11.4 %. Of ten words

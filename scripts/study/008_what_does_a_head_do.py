@@ -253,6 +253,9 @@ else:
 #
 #     lens_i = LayerNorm(hidden_states.i) @ wte^T,   and after the last block the logits
 #
+# (The last hidden state is a sum of what all heads and feed-forwards have added. So the logit itself can be parted into
+# their shares: *direct logit attribution*. The page of `minibert explain --html` shows it.)
+#
 # The small GPT-2 of `007_training.py` knows words, letter by letter. After "wonderfu" it says "l". Before block 0 the
 # lens says "u", the letter that is there: the same table stands at the entrance. Block 0 finds the "l" (0.62), the
 # other two make it surer (0.81). Of ten words: before block 0 the lens says the letter that is there in all ten; after

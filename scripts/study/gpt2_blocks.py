@@ -45,8 +45,9 @@ assert np.abs(normed @ stored.weight + stored.bias - mapped).max() < CLOSE * np.
 #     BERT     x = LayerNorm(x + attention(x))        x = LayerNorm(x + feed_forward(x))
 #     GPT-2    x = x + attention(LayerNorm(x))        x = x + feed_forward(LayerNorm(x))
 #
-# LayerNorm stands before the two parts, and x itself is never normalised: from the first block to the last it is a sum.
-# No token sees those after it. gelu is computed by tanh, up to 5e-4 from the exact one.
+# LayerNorm stands before the two parts, and x itself is never normalised: from the first block to the last it is a sum,
+# the *residual stream*, which each part reads and adds to. No token sees those after it. gelu is computed by tanh, up
+# to 5e-4 from the exact one.
 
 # %%
 block, heads = plain_block(gpt2.stack.blocks[0]), gpt2.stack.heads

@@ -2,9 +2,13 @@
 # # How the tables are learned
 #
 # A table of embeddings begins as random numbers. What it holds in the end comes from one rule, repeated many times:
-# ask how the loss would change if a number of the table changed, and move that number a little the other way. This
-# file takes the formulas of the input layer backward, checks one of them by hand, and lets plain gradient descent
-# find a table. At the end it looks at what the output layer adds, which uses the same table.
+# ask how the loss would change if a number of the table changed, and move that number a little the other way.
+#
+# How does one ask that? Where y grows 3 times as fast as x, and the loss 2 times as fast as y, the loss grows 6 times
+# as fast as x: factors are multiplied. Where x is used in two places, the two effects are added. So one goes from the
+# loss back, formula by formula, and hands to each what came back so far: that is *backpropagation*. This file takes the
+# formulas of the input layer backward, checks one of them by hand, and lets plain gradient descent find a table. At the
+# end it looks at what the output layer adds, which uses the same table.
 #
 # The formulas are in `minibert/equations/gradients.py`, in the order of `minibert/equations/input_layer.py`.
 # No model is needed here.
