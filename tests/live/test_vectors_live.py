@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from needed import need_sentence_transformers
-from planted_vectors import HONEST, PLANTED, Model
+from planted_vectors import HONEST, Model
+from planted_vectors import PLANTED as OF_TEXTS
+from planted_whole_models import PLANTED as OF_MODELS
 
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Report
@@ -16,6 +18,7 @@ from minibert.verify.vectors.vectors import judge
 
 pytestmark = pytest.mark.reference
 
+PLANTED = {**OF_TEXTS, **OF_MODELS}
 ASKED = [each.text for each in TEXTS]
 
 

@@ -31,6 +31,7 @@ from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trace, write_traces
 from minibert.verify.sides.written import read_against
 from minibert.verify.vectors import vector_mistakes
+from minibert.verify.vectors.vector_batches import OVER, OVER_BATCH, REMEDIES
 from minibert.verify.vectors.vector_mistakes import endings
 from minibert.verify.vectors.vector_recipes import Maker
 from minibert.verify.verify import compare_with, verify
@@ -44,7 +45,7 @@ MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta
 # on a head that can have it; what else gives the same numbers there
 OF_HEADS: dict[str, tuple[str, set[str]]] = {
     "word table where the head has its own": ("gpt2-next_word-untied", set()),
-    "word table times its factor": ("gemma3_text-next_word", set()),
+    "word table times its factor": ("gemma3_text-next_word", {"logits times sqrt(dim)"}),
     "norm not applied": ("bert-masked_word", set()),
     "norm before the activation": ("bert-masked_word", set()),
     "activation left out": ("roberta-classes", set()),
@@ -100,6 +101,7 @@ def test_the_page_has_the_name_and_the_remedy_of_every_mistake_that_vectors_alon
             maker = Maker(encoder)
             found = [*vector_mistakes.mistakes(maker), *endings(maker, 4), *endings(maker, maker.own.dim)]
         made |= {f"{each.name} | {each.remedy}" for each in found if each.name not in dict(ROWS)}
+    made |= {f"{name} | {OVER_BATCH}" for name, _ in OVER} | {f"{name} | {remedy}" for name, remedy in REMEDIES.items()}
     rows = [re.escape(f"{name} | {remedy}") for name, remedy in OF_VECTORS]
     patterns = [re.compile(re.sub(r"\bX\b", ".+", re.sub(r"\bN\b", "[0-9]+", row))) for row in rows]
     assert [each for each in made if not any(row.fullmatch(each) for row in patterns)] == []

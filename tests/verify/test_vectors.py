@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import planted_folders
@@ -39,6 +40,20 @@ PLANTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "no special token at the end": (("no [SEP]",), {"no special token at the end"}),
     "special tokens missing": (("no [CLS]", "no [SEP]"), {"special tokens missing"}),
     "special tokens left out of pooling": (("special tokens not pooled",), {"special tokens left out of pooling"}),
+    "[SEP] twice": (("[SEP] twice",), {"special token at the end twice"}),
+    "all twice": (("[CLS] twice", "[SEP] twice"), {"all special tokens twice"}),
+    "exchanged": (("exchanged",), {"special tokens exchanged"}),
+    "mean without [CLS]": (("[CLS] not pooled",), {"special token at the beginning left out of pooling"}),
+    "rows of length 1": (("rows of length 1",), {"tokens normalized before pooling"}),
+    "sum": (("sum", "vectors not normalized"), {"pooling sum + vectors not normalized"}),
+    "two blocks": (
+        ("first and last block",),
+        {f"{name} averaged" for name in ("first and last block", "last two blocks", "all blocks")},
+    ),  # there are two
+    "blocks exchanged": (("blocks exchanged",), {"blocks 0 and 1 exchanged", "blocks in reverse"}),
+    "biases": (("without biases",), {"all biases missing"}),
+    "one head": (("one head",), {"number of heads 1"}),
+    "no scale": (("no scale",), {"no division by sqrt(head_dim)"}),
     "case kept": (("case kept",), {"case kept"}),
     "accents kept": (("accents kept",), {"accents kept", "text read as Latin-1"}),
     "type 1 for all tokens": (("types of 1",), {"type 1 for all tokens"}),
@@ -176,7 +191,9 @@ def test_a_dense_that_is_left_out_gives_another_width_and_is_named() -> None:
     assert (
         report.matches == [] and "the vectors have 8 numbers, as a token's row has; this model's have 6" in report.lines
     )
-    assert judged(folder, np.pad(made, ((0, 0), (0, 1)))).matches == ["another model's vectors"]
+    assert judged(folder, np.pad(made, ((0, 0), (0, 1)))).matches == ["Dense left out + zeros appended"]
+    wider = np.pad(made, ((0, 0), (0, 1)), constant_values=1)
+    assert judged(folder, wider).matches == ["another model's vectors"]
 
 
 def test_a_static_model_without_its_unknown_token_is_named() -> None:
@@ -245,6 +262,48 @@ def test_one_text_may_be_further_away_and_no_further_than_that(apart: float, mat
     assert judged(folder, vectors).matches == matches
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("centred over the batch", lambda x: x - x.mean(0)),
+        ("normalized over the batch", lambda x: (x - x.mean(0)) / x.std(0)),
+        ("each dimension divided by its length over the batch", lambda x: x / np.linalg.norm(x, axis=0)),
+        ("zeros appended", lambda x: np.pad(x, ((0, 0), (0, 9)))),
+        ("truncated to the first 7 numbers + zeros appended", lambda x: x * (np.arange(x.shape[1]) < 7)),
+    ],
+)
+def test_what_is_done_to_all_vectors_together_is_named(name: str, change: Any, folder: Path) -> None:
+    report = judged(folder, np.asarray(change(VectorPort(folder)(TOLD)), np.float32))
+    assert report.matches == [name] and not report.passed, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("spoiled", [0.0, np.nan])
+def test_an_empty_text_that_a_port_does_not_compute_is_named_beside_the_rest(spoiled: float, tmp_path: Path) -> None:
+    """No other text may be zeros: that is a vector as any other, and a wrong one."""
+    folder = write(tmp_path / "model")
+    (folder / "config_sentence_transformers.json").unlink()  # without a prompt, which is no empty text
+    texts, name = [*TOLD, ""], f"the empty text as {'NaN' if spoiled else 'zeros'}"
+    for wrong, names in (([], [name]), (["first token"], [f"pooling cls + {name}"])):
+        vectors = VectorPort(folder, "prompt missing", *wrong)(texts)
+        vectors[-1] = spoiled
+        report = judged(folder, vectors, texts)
+        assert report.matches == names and not report.passed and not report.texts[-1]["passed"]
+        vectors[-2] = spoiled
+        assert name not in judged(folder, vectors, texts).matches
+
+
+def test_one_text_with_two_vectors_is_random(folder: Path) -> None:
+    """Both are nearer to the right one than to another text's; two that are not show another thing."""
+    texts = ["we lived above the clouds", *TOLD]
+    right, noise = VectorPort(folder)(texts), np.random.default_rng(0)
+    vectors = right + 0.03 * noise.standard_normal(right.shape).astype(np.float32)
+    assert judged(folder, vectors, texts).matches == ["random"]
+    vectors[1] = vectors[0]
+    assert judged(folder, vectors, texts).matches == []
+    vectors[1] = right[-1]
+    assert judged(folder, vectors, texts).matches == []
+
+
 def test_vectors_in_another_order_are_seen(folder: Path) -> None:
     report = judged(folder, VectorPort(folder)(TOLD)[::-1].copy())
     assert report.matches == ["another order"] and not report.passed
@@ -257,6 +316,8 @@ def test_numbers_that_are_none_never_pass(spoiled: float, folder: Path) -> None:
     assert not judged(folder, vectors).passed
 
 
-def test_the_texts_have_reasons_and_differ() -> None:
-    assert len({each.text for each in TEXTS}) == len(TEXTS) >= 60
+def test_the_texts_have_reasons_and_one_stands_twice() -> None:
+    """Side by side, so that a server has both in one request."""
+    texts = [each.text for each in TEXTS]
+    assert len(set(texts)) == len(texts) - 1 >= 60 and texts[0] == texts[1]
     assert all(each.why for each in TEXTS)

@@ -30,10 +30,12 @@ from minibert.verify.mistakes.wrong_steps import rounded_weight
 from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms
+from .factors import WHOLE, fitted, other_map, times_as_large
 from .input_layer import Subject
 
 # A mistake explains a difference if it leaves at most this share of it, and at most this many tolerances
 LEFT, ROUNDED = 0.05, 10.0
+BY_FACTOR = 1e-6  # what a factor that is found by its size may leave, where nothing is allowed
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
 OTHER = "Each module has numbers of its own."
@@ -278,10 +280,11 @@ class WrongModule:
         for some in (self._of_list(), self._of_windows()):
             if not left:
                 left = {each.name: rest for each in some if (rest := self.left_by(each)) is not None}
-        for tier in (self._of_input, self._of_pairs, self._of_factor):
+        for tier in (self._of_input, self._of_pairs, self._of_factor, self._of_parts, self._of_other_weights):
             if left:
                 break
-            left = {name: rest for name, made in tier() if (rest := self._left(made)) is not None}
+            least = BY_FACTOR if tier in (self._of_factor, self._of_parts) else 0.0
+            left = {name: rest for name, made in tier() if (rest := self._left(made, least)) is not None}
         if not left:
             return self._of_size()
         return alike(left, self.rounding)
@@ -343,9 +346,9 @@ class WrongModule:
         given = (r if x is None else x for x, r in zip(masked, right, strict=True))
         return np.asarray(plan[key].formula(fed.found[self.key], *given))
 
-    def _left(self, made: Made) -> float | None:
+    def _left(self, made: Made, least: float = 0.0) -> float | None:
         """What a mistake leaves of the difference, rms over all batches; None where it does not explain it."""
-        rests = []
+        rests, allowed = [], max(self.allowed, least)
         for kind in self.kinds:
             try:
                 x = made(kind)
@@ -357,7 +360,7 @@ class WrongModule:
                 return None
             rest = self._compared(kind, x)
             far = rest.error_ours > self.before  # rounding is less
-            if not rest.largest <= self.allowed and (far or not self._rounds_so(made, kind, x)):
+            if not rest.largest <= allowed and (far or not self._rounds_so(made, kind, x)):
                 return None
             rests.append(rest)
         (rest,) = over_kinds(rests)
@@ -449,7 +452,54 @@ class WrongModule:
         ours, there = (np.concatenate([x.ravel() for x in each]) for each in zip(*pairs, strict=True))
         good = np.isfinite(there) & (np.abs(there) < 1e30)  # a mask may have been added
         factor = float(ours[good] @ there[good] / max(float(ours[good] @ ours[good]), 1e-30))
-        yield f"{factor:.4g} times as large", lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
+        yield times_as_large(factor, self.at), lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
+
+    def _of_parts(self) -> Iterator[tuple[str, Made]]:
+        """A sum in which a part is more than once, or less."""
+        if self.step.kind not in ("sum", "add"):
+            return
+        of = [name for name in self.step.of if self.fed[self.kinds[0]].flow[name] is not None]
+        kinds = [kind for kind in self.kinds if all(self.fed[kind].flow[name] is not None for name in of)]
+        shape = {kind: self.theirs[kind][self.key].shape for kind in kinds}
+        parts = [
+            np.concatenate([np.broadcast_to(self.fed[kind].flow[name], shape[kind]).ravel() for kind in kinds])
+            for name in of
+        ]
+        factors = fitted(parts, np.concatenate([self.theirs[kind][self.key].ravel() for kind in kinds]))
+        names = ("residual", "what is added") if self.step.kind == "sum" else of
+        said = [
+            f"{name.removeprefix('.').removesuffix(' or embeds')} {times_as_large(factor, self.at)}"
+            for name, factor in zip(names, factors, strict=True)
+            if abs(factor - 1) > WHOLE
+        ]
+        if said and kinds == self.kinds:
+            yield (
+                " + ".join(said),
+                lambda kind: sum(
+                    np.float32(factor) * self.fed[kind].flow[name] for name, factor in zip(of, factors, strict=True)
+                ),
+            )
+
+    def _of_other_weights(self) -> Iterator[tuple[str, Made]]:
+        """A linear map of the right rows by weights that are nowhere in the model."""
+        if self.step.kind != "dense":
+            return
+
+        def pair(kind: str) -> tuple[Array, Array]:
+            fed, there = self.fed[kind], self.theirs[kind][self.key]
+            entering = fed.flow[self.step.of[0]]
+            real = fed.flow[REAL] if entering.ndim == 3 else ...
+            return entering[real].reshape(-1, entering.shape[-1]), there[real].reshape(-1, there.shape[-1])
+
+        weights = other_map(map(pair, self.kinds))
+        if weights is not None:
+            name = "weights of its own, not the word table's" if self._is_tied() else "other weights"
+            x = self.step.of[0]
+            yield name, lambda kind: self.fed[kind].flow[x] @ weights[:-1] + weights[-1]
+
+    def _is_tied(self) -> bool:
+        own, table = self.step.part.weight, self.at.layer.steps[0].module.table
+        return own.shape == table.shape and np.array_equal(own, table.array())
 
     def _of_size(self) -> list[str]:
         """Mistakes that round otherwise from port to port, by the size of the difference."""

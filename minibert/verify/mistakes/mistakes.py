@@ -41,6 +41,7 @@ BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
+ENDS = ("of the other end", "zeros", "repeated")  # what stands where no token is left
 # what a port may have in place of the right activation; a rare one would be no more than a guess
 FORMULAS = {ACTIVATIONS[word][0]: word for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu")}
 
@@ -179,6 +180,15 @@ MISTAKES: tuple[Mistake, ...] = (
             "the word table.", make.last(make.by_the_word_table)),
     Mistake("word table times its factor", "The factor is of the input layer's rows; logits are products with the rows "
             "as they are stored.", make.last(make.by_scaled_words)),
+    Mistake("last norm not applied before the head", "Where a norm comes after the last block, a head is computed from "
+            "what it gives.", make.of_un_normed),
+    *(Mistake("logits shifted by a token", "Logits stand at the token from which they are computed; the shift is the "
+              "loss's.", make.logits(partial(make.shifted, by, ends), whole))
+      for by in (1, -1) for ends in ENDS for whole in (True, False)),
+    *(Mistake(name, "Logits are products of rows and weights, as config.json says without a factor.",
+              make.logits(partial(make.by_root_of_width, power), whole))
+      for name, power in (("logits divided by sqrt(dim)", -1), ("logits times sqrt(dim)", 1))
+      for whole in (True, False)),
     Mistake("norm before the activation", "The order in a head is map, activation, norm.", make.works(make.norm_first)),
     Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
             "come before.", make.works(make.without_pooler)),

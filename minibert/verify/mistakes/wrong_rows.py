@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, sinusoidal_positions
+from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, scale, sinusoidal_positions
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.layer_plan import GIVEN, looked_up, passed, positions, times
 from minibert.families.parts.modules import Embedding
@@ -66,10 +67,13 @@ def by_mask(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
     return mask_position_ids(inputs.attention_mask, past) + own.padding(config) + 1
 
 
-def as_generate(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
-    """Positions that `generate()` passes: cumsum(mask) - 1, and 0 where masked."""
-    found = replace(own, rule="mask").default(inputs, config, past)
-    return np.maximum(found, 0) if isinstance(found, np.ndarray) else found
+def as_generate(masked: int | None, own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
+    """Positions that `generate()` passes: cumsum(mask) - 1; where masked another number (None: what that gives)."""
+    if inputs.attention_mask is None:
+        return own.default(inputs, config, past)
+    seen = np.asarray(inputs.attention_mask) != 0
+    found = np.maximum(np.cumsum(seen, axis=1) - 1, 0)
+    return (found if masked is None else np.where(seen, found, masked))[:, past:]
 
 
 @given_place
@@ -118,6 +122,12 @@ def further(many: int, own: Any, module: Embedding, ids: Array) -> Array:
     return module(ids)
 
 
+def further_in_table(many: int, wraps: bool, own: Any, module: Embedding, ids: Array) -> Array:
+    """The same to the table's end, where a port takes the other end's row (`wraps`) or the last one's again."""
+    rows = module.table.shape[0]
+    return module((ids + many) % rows if wraps else np.clip(ids + many, 0, rows - 1))
+
+
 def always(row: int, own: Any, module: Embedding, ids: Array) -> Array:
     """One row for all tokens."""
     return module(np.full_like(ids, row))
@@ -138,9 +148,18 @@ def without_offset(own: Any, module: Embedding, ids: Array) -> Array:
     return np.asarray(looked_up(module, 0, ids))
 
 
-def zero_padding(own: Any, module: Embedding, ids: Array) -> Array:
-    """The row of padding read as zeros."""
-    return np.where((ids == module.padding_idx)[..., None], 0, module(ids))
+def zeroed_padding(at: At) -> Iterator[Step]:
+    """The row of padding read as zeros, in a table that knows which it is or by the config."""
+    pad = at.layer.config.get("pad_token_id")
+    for step in at.of("rows"):
+        own, module = step.part
+        row = pad if module.padding_idx is None and type(pad) is int else module.padding_idx
+        if isinstance(own, Tokens) and row is not None:
+            yield step._replace(formula=partial(_zero_row, row, module))
+
+
+def _zero_row(row: int, module: Embedding, ids: Array | None) -> Array | None:
+    return None if ids is None else np.where((ids == row)[..., None], 0, module(ids)).astype(module(ids).dtype)
 
 
 def computed(table: Callable[[int, int], Array]) -> Wrong:
@@ -247,6 +266,14 @@ def factors(rows: Callable[[float, Array], Array]) -> Wrong:
     return lambda at: [*on("scale", of_step)(at), *on("rows", of_rows)(at)]
 
 
+def word_rows_by_root(at: At) -> Iterator[Step]:
+    """Words times the root of their width, where the model has no factor."""
+    for step in at.of("rows") if not at.of("scale") else ():
+        own, module = step.part
+        if isinstance(own, Tokens) and module.scale == 1:
+            yield _after(step, partial(scale, factor=math.sqrt(module.table.shape[1])))
+
+
 def embeds_scaled(step: Step) -> Step | None:
     """The caller's own rows times the factor too."""
     factor = step.part
@@ -291,11 +318,12 @@ OF_ROWS: tuple[Mistake, ...] = (
             "mask counts.", counted(by("mask"), by_ids)),
     Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
             counted(by("mask"), as_if(rule="count"))),
-    Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts padding.",
-            counted(by("count"), as_generate)),
+    *(Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts "
+              "padding.", counted(by("count"), partial(as_generate, masked))) for masked in (0, 1, None)),
     Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
             counted(lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
-    *(Mistake(f"positions from {start}", FIRST, from_start(start), "local", start in (1, 2)) for start in range(5)),
+    *(Mistake(f"positions from {start}", FIRST, from_start(start), "" if start in (1, 2) else "local",
+              start in (1, 2)) for start in range(5)),
     Mistake("positions all 0", "Each token has a position.", on("positions", no_rows), "local"),
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
             rows(Positions, without_offset, lambda own, module: own.extra)),
@@ -312,7 +340,13 @@ OF_ROWS: tuple[Mistake, ...] = (
     Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
             on("embeds", embeds_scaled)),
     Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
-            rows(Tokens, zero_padding, lambda own, module: module.padding_idx is not None)),
+            zeroed_padding),
+    *(Mistake(f"rows of ids {many:+d}", OTHER_ROWS, rows(Tokens, partial(further_in_table, many, wraps)))
+      for many in (-1, 1) for wraps in (True, False)),
+    Mistake("word rows times sqrt(dim)", "Only some models multiply the word rows, and their config.json says so.",
+            word_rows_by_root),
+    Mistake("factor of the word rows twice", "Word rows are multiplied by it once.",
+            factors(lambda factor, x: scale(scale(x, factor), factor))),
     Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
             shared_first),
     Mistake("rows all 0", SUM, on("rows", no_rows), "local"),

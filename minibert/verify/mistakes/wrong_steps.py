@@ -25,9 +25,9 @@ from minibert.families.parts.layer_plan import looked_up, times
 from minibert.families.parts.modules import Embedding, LayerNorm
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
-from minibert.verify.sides.traces import INPUT_LAYER
 
 from .mistake import At, Wrong, by_part, given_place
+from .plain import UNNORMED
 from .wrong_formulas import Formula
 
 # linear maps
@@ -122,21 +122,6 @@ def _with_numbers(own: Any, rounding: Formula) -> Any:
     made = copy(own)
     vars(made).update(_rounded(vars(own), rounding))
     return made
-
-
-def without_first_norm(at: At) -> list[Step]:
-    """The input layer without its norm."""
-    return [step._replace(formula=np.asarray) for step in at.of("norm")] if at.part == INPUT_LAYER else []
-
-
-@given_place
-def without_block(at: At, which: int) -> Iterator[Step]:
-    """One block hands on what enters it; -1 is the last one."""
-    depth = len(at.stack.blocks)
-    for step in at.of("state") if depth > 1 and at.i == which % depth else ():
-        end = at.plan.get(step.of[0], step)
-        last = end if end.key == at.stack.last_norm else step
-        yield last._replace(of=(f"hidden_states.{at.i}",))
 
 
 # residuals and norms around them
@@ -270,3 +255,35 @@ def by_the_word_table(words: Any, last: Dense) -> Dense | None:
 def by_scaled_words(words: Any, last: Dense) -> Dense | None:
     """A tied head with the input layer's factor."""
     return None if words.scale == 1 else Dense(last.weight * last.weight.dtype.type(words.scale), last.bias)
+
+
+def of_un_normed(at: At) -> Iterator[Step]:
+    """A head of the rows before the last norm."""
+    for take in at.of("take"):  # an input layer has no blocks
+        if at.stack.last_norm:
+            yield take._replace(of=(UNNORMED, *take.of[1:]))
+
+
+@given_place
+def logits(at: At, change: Callable[[BoundHead, Array], Array], whole: bool = True) -> Iterator[Step]:
+    """Other logits; not `whole`: the output of the last map itself is right."""
+    for take in at.of("take"):
+        step = at.plan[take.part.path if whole else "logits"]
+        right: Callable[..., Any] = step.formula
+        yield step._replace(formula=lambda *x: change(take.part, right(*x)))  # noqa: B023
+
+
+def shifted(by: int, ends: str, head: BoundHead, x: Array) -> Array:
+    """Each token's numbers at one further on, or before; `ends`: what stands where there is none."""
+    if head.takes != "every":
+        return x
+    made = np.roll(x, by, axis=1)
+    end = 0 if by > 0 else x.shape[1] - 1
+    if ends != "of the other end":
+        made[:, end] = x[:, end] if ends == "repeated" else 0
+    return made
+
+
+def by_root_of_width(power: float, head: BoundHead, x: Array) -> Array:
+    """Times a power of the root of the width from which logits are computed."""
+    return np.asarray(x * x.dtype.type(math.sqrt(head.last.shape[1]) ** power))

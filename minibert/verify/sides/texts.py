@@ -32,6 +32,7 @@ def _long(words: int, end: str = "") -> str:
 # fmt: off
 TEXTS: tuple[Telling, ...] = tuple(Telling(*each) for each in (
     ("we lived above the clouds", "plain words: pooling, normalization, positions and the blocks show alone"),
+    ("we lived above the clouds", "the text before once more: another vector shows that the model is random"),
     ("a cat sleeps on the warm stone", "plain words, of another length"),
     ("the bank of the river was muddy after the rain", "plain words, of another length"),
     ("dogs bark at night", "plain words, few: special tokens are a large part of a mean"),

@@ -8,22 +8,24 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS
 from minibert.families.static import STATIC
 from minibert.files.tokenizer_static import unknown_token
+from minibert.models.encoder import Encoder
+from minibert.verify.mistakes import wrong_models as models
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
 from minibert.verify.mistakes.wrong_masks import PADDING_SEEN
-from minibert.verify.mistakes.wrong_steps import dense, rounded, rounded_weight, without_block, without_first_norm
+from minibert.verify.mistakes.wrong_steps import dense, rounded, rounded_weight
 
-from .vector_recipes import Maker, Rules
+from .vector_recipes import POOLED, Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
@@ -32,13 +34,15 @@ PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of 
 class VectorMistake(NamedTuple):
     """A name, what to do, and which fields of the right recipe it changes.
 
-    rounding: a narrower format; then it is no mistake, but the same numbers in it.
+    rounding: a narrower format; then it is no mistake, but the same numbers in it. rare: no pair of it and a mistake
+    that takes the model anew is tried.
     """
 
     name: str
     remedy: str
     changes: dict[str, Any]
     rounding: str = ""
+    rare: bool = False
 
 
 def mistakes(maker: Maker) -> list[VectorMistake]:
@@ -143,31 +147,79 @@ def _lengths(maker: Maker) -> Found:
 
 
 def _special_tokens(maker: Maker) -> Found:
+    once = "Put them once, as the tokenizer does."
     if maker.before:
-        yield VectorMistake("no special token at the beginning", "Add it, as the tokenizer does.", {"first": False})
+        yield VectorMistake("no special token at the beginning", "Add it, as the tokenizer does.", {"first": 0})
+        yield VectorMistake("special token at the beginning twice", once, {"first": 2})
     if maker.after:
-        yield VectorMistake("no special token at the end", "Add it, as the tokenizer does.", {"last": False})
+        yield VectorMistake("no special token at the end", "Add it, as the tokenizer does.", {"last": 0})
+        yield VectorMistake("special token at the end twice", once, {"last": 2})
     if maker.before and maker.after:
-        both = {"first": False, "last": False}
-        yield VectorMistake("special tokens missing", "Add them, as the tokenizer does.", both)
+        yield VectorMistake("special tokens missing", "Add them, as the tokenizer does.", {"first": 0, "last": 0})
+        yield VectorMistake("all special tokens twice", once, {"first": 2, "last": 2})
+        remedy = "Put each at its own end of the text."
+        yield VectorMistake("special tokens exchanged", remedy, {"exchanged": True})
 
 
 # -- ids -> rows -------------------------------------------------------------------------------------------------
 
 
+RUN_ALL = "There are {} blocks; run all."
+PLACED = "Each block has its place: there are {}."
+SCORED = "There are {} heads."
+LAST = "The rows to pool are those that the last block gives."
+ADDED = "Each linear map adds its bias, and a norm after its weight."
+MOST_HEADS, MOST_BLOCKS = 64, 12  # of more blocks those side by side alone, of which there are fewer pairs
+
+
 def _models(maker: Maker) -> Found:
-    many = f"There are {len(maker.encoder.stack.blocks)} blocks; run all."
-    of_vectors = (
-        Mistake("last block missing", many, without_block(-1)),
-        Mistake("first block missing", many, without_block(0)),
-        Mistake("norm of the input layer not applied", "Normalize before the blocks.", without_first_norm),
-    )
-    for mistake in (*(each for each in MISTAKES if each.on_vectors), *of_vectors):
+    done = {"bias missing"}  # of linear maps and of norms; below each has a name of its own
+    for mistake in (*_of_vectors(maker.encoder), *sorted(MISTAKES, key=lambda each: not each.on_vectors)):
+        if mistake.name in done or (mistake.where == "local" and not mistake.on_vectors):
+            continue
         if any(with_mistake(mistake, at) for at in all_places(maker.encoder)):
-            yield VectorMistake(mistake.name, mistake.why, {"model": mistake}, mistake.rounding)
+            done.add(mistake.name)
+            rare = not mistake.on_vectors
+            yield VectorMistake(mistake.name, mistake.why, {"model": mistake}, mistake.rounding, rare)
     remedy = "Attention weights of padding must be 0: pass the attention mask."
     yield VectorMistake(PADDING_SEEN, remedy, {"seen": True})
     yield VectorMistake(f"{PADDING_SEEN} and pooled", remedy, {"seen": True, "pads": True})
+
+
+def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
+    """What shows in vectors alone: where a port's blocks can be compared, these have other names."""
+    depth, own = len(encoder.stack.blocks), [block.attention for block in encoder.stack.blocks][:1]
+    yield Mistake("last block missing", RUN_ALL.format(depth), models.without_block(-1), on_vectors=True)
+    yield Mistake("first block missing", RUN_ALL.format(depth), models.without_block(0), on_vectors=True)
+    for i, j in combinations(range(depth), 2):
+        if depth <= MOST_BLOCKS or j == i + 1:
+            order = models.blocks_by(models.exchanged(i, j))
+            yield Mistake(f"blocks {i} and {j} exchanged", PLACED.format(depth), order)
+    reverse = models.blocks_by(lambda i, depth: depth - 1 - i)
+    yield Mistake("blocks in reverse", PLACED.format(depth), reverse)
+    for i in range(depth):
+        yield Mistake(f"block {i} in all places", PLACED.format(depth), models.blocks_by(partial(models.always, i)))
+    for attention in own:
+        width = attention.heads * attention.head_dim
+        for many in range(1, min(width, MOST_HEADS) + 1):
+            if width % many == 0:
+                yield Mistake(f"number of heads {many}", SCORED.format(attention.heads), models.heads(many))
+    for name, where in (
+        ("biases of linear maps missing", models.of_maps), ("biases of norms missing", models.of_norms),
+        ("all biases missing", lambda at, step: True), ("biases of the feed-forward missing", models.of_feed_forward),
+        ("biases of queries, keys and values missing", models.of_looks),
+    ):  # fmt: skip
+        yield Mistake(name, ADDED, models.without_biases(where))
+    yield Mistake("norm of the input layer not applied", "Normalize before the blocks.", models.without_first_norm,
+                  on_vectors=True)  # fmt: skip
+    for name, others in (
+        ("first and last block", range(1, 2)), ("input layer and last block", range(1)),
+        ("last two blocks", range(depth - 1, depth)), ("last four blocks", range(depth - 3, depth)),
+        ("all blocks", range(1, depth)),
+    ):  # fmt: skip
+        if depth > 1 and others.start >= 0:
+            yield Mistake(f"{name} averaged", LAST, models.last_state(models.mean_of_states, others))
+    yield Mistake("tokens normalized before pooling", LAST, models.last_state(models.unit_rows))
 
 
 # -- rows -> vector ----------------------------------------------------------------------------------------------
@@ -176,24 +228,30 @@ def _models(maker: Maker) -> Found:
 def _poolings(maker: Maker) -> Found:
     right = maker.right.poolings
     shown = " and ".join(right)
-    for name in POOLINGS:
+    for name in POOLED:
         if right != (name,):
             yield VectorMistake(f"pooling {name}", f"The pooling is {shown}.", {"poolings": (name,)})
-    if maker.before + maker.after:
-        yield VectorMistake("special tokens left out of pooling", "Pool all tokens of the text.", {"inner": True})
+    for name, which in (
+        ("special tokens left out of pooling", (True, True)),
+        ("special token at the beginning left out of pooling", (True, False)),
+        ("special token at the end left out of pooling", (False, True)),
+    ):
+        if all(there or not asked for there, asked in zip((maker.before, maker.after), which, strict=True)):
+            yield VectorMistake(name, "Pool all tokens of the text.", {"unpooled": which})
     yield VectorMistake("padding pooled", "Pool only tokens whose attention mask is 1.", {"pads": True})
 
 
 NAMES = {"dense": "Dense", "steady": "projection", "layer_norm": "LayerNorm", "normalized": "Normalize"}
 
 
-def _name_of(step: Formula) -> str:
+def name_of(step: Formula) -> str:
+    """What a module after pooling is called; "" for another."""
     return NAMES.get(getattr(getattr(step, "func", step), "__name__", ""), "")
 
 
 def _endings(maker: Maker) -> Found:
     after = maker.own.after
-    named = [(i, name) for i, step in enumerate(after) if (name := _name_of(step))]
+    named = [(i, name) for i, step in enumerate(after) if (name := name_of(step))]
     for i, name in named:
         many = sum(name == other for _, other in named) > 1
         which = f"{name}, module {i + 2} of modules.json," if many else name

@@ -29,6 +29,10 @@ SAME = 1e-5
 SHORT = 32  # tokens: up to here padding to the length of any other text is tried, where each length takes a run
 
 
+# no model is pooled by the sum: normalized it is the mean
+POOLED: dict[str, Callable[..., Array]] = {**POOLINGS, "sum": lambda rows, skip: rows[:, skip:].sum(axis=1)}
+
+
 class Recipe(NamedTuple):
     """How one text becomes one vector; the fields stand in the order of computing.
 
@@ -36,13 +40,14 @@ class Recipe(NamedTuple):
     rules        what is changed in the tokenizer's rules
     longest      tokens, special ones among them
     dropped      an id whose tokens are left out
-    first, last  whether the special tokens before and after the text are there
+    first, last  how many times the special tokens before and after the text are there
+    exchanged    those after it stand before it
     model        a mistake of the list, made in the whole model
     seen         whether padding gets attention weights
     pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
-    inner        special tokens are not pooled
+    unpooled     whether special tokens before and after the text are left out of pooling
     skip_prompt  the prompt's tokens are not pooled
-    poolings     names in `POOLINGS`
+    poolings     names in `POOLED`
     without      which module after pooling is left out, by its number
     norm         the vector is divided by its length in the end
     width        how many of the first numbers are given
@@ -57,12 +62,13 @@ class Recipe(NamedTuple):
     text: Callable[[str], str] = str
     rules: Callable[[Rules], None] | None = None
     dropped: int | None = None
-    first: bool = True
-    last: bool = True
+    first: int = 1
+    last: int = 1
+    exchanged: bool = False
     model: Mistake | None = None
     seen: bool = False
     pads: bool = False
-    inner: bool = False
+    unpooled: tuple[bool, bool] = (False, False)
     without: int | None = None
     norm: bool = False
     stored: Callable[[Array], Array] | None = None
@@ -117,6 +123,7 @@ class Maker:
         self.models: dict[Any, Encoder | Plain] = {None: encoder}
         self._steps: dict[Any, list[Callable[[Array], Array]]] = {}  # after pooling
         self.lengths: set[int] = set()  # tokens of the texts of one comparison
+        self.aside: dict[str, str] = {}  # texts whose vectors rule out nothing, and why
         self.fitted: list[int] = []  # lengths to which texts were padded that fitted, the last one first
         self._rows: dict[Any, Array] = {}
         inner = encoder.sentence_tokenizer.pieces("a")
@@ -144,17 +151,30 @@ class Maker:
         return next(iter(self._encodings(text, recipe)))
 
     def _encodings(self, text: str, recipe: Recipe) -> Iterator[Encoded]:
-        """Tokenize one text; where special tokens are left out, a long text may be truncated before that or after."""
-        before, after = self.before * (not recipe.first), self.after * (not recipe.last)
-        whole, done = "".join((*recipe.prompts, recipe.text(text))), set[int]()
-        for more in (0, before + after):
-            longest = None if recipe.longest is None else recipe.longest + more
+        """Tokenize one text; with other special tokens a long text may be truncated before they are put, or after."""
+        more = self.before * (recipe.first - 1) + self.after * (recipe.last - 1)
+        whole, done = "".join((*recipe.prompts, recipe.text(text))), list[Encoded]()
+        for further in (0, -more):
+            longest = None if recipe.longest is None else recipe.longest + further
             (found,) = self.tokenizer(recipe).encode([whole], None, truncation=True, max_length=longest)
-            if len(found.input_ids) not in done:
-                done.add(len(found.input_ids))
-                kept, types = slice(before, len(found.input_ids) - after), found.token_type_ids
-                ids = [i for i in found.input_ids[kept] if i != recipe.dropped]
-                yield Encoded(ids, None if types is None else types[kept])
+            made = self._with_special(found, recipe)
+            ways = [made]
+            if longest is not None and len(made.input_ids) > longest:  # as those that are written in the text are cut
+                ways.append(_taken(made, [*range(longest - self.after), *range(-self.after, 0)]))
+            for way in ways:
+                if way not in done:
+                    done.append(way)
+                    yield way
+
+    def _with_special(self, right: Encoded, recipe: Recipe) -> Encoded:
+        """Put the special tokens as the recipe says."""
+        places = list(range(len(right.input_ids)))
+        end = len(places) - self.after
+        first, inner, last = places[: self.before], places[self.before : end], places[end:]
+        if recipe.exchanged:
+            first, last = last, first
+        inner = [i for i in inner if right.input_ids[i] != recipe.dropped]
+        return _taken(right, [*first * recipe.first, *inner, *last * recipe.last])
 
     def tokenizer(self, recipe: Recipe) -> Tokenizer:
         if recipe.rules not in self.tokenizers:
@@ -218,13 +238,13 @@ class Maker:
                 ["".join(recipe.prompts)], None, truncation=True, max_length=recipe.longest
             )
             skip = len(alone.input_ids) - self.after
-        if recipe.inner:
-            rows = rows[self.before * recipe.first : len(rows) - self.after * recipe.last]
+        first, last = recipe.unpooled
+        rows = rows[first * self.before * recipe.first : len(rows) - last * self.after * recipe.last]
         if not len(rows) and recipe != self.right:
             raise NoTokensError
         if self.own.picks is not None and recipe.poolings == self.right.poolings:
             return rows[self.own.picks(np.array([encoded.input_ids]))]
-        return np.concatenate([POOLINGS[name](rows[None], skip) for name in recipe.poolings], axis=1)
+        return np.concatenate([POOLED[name](rows[None], skip) for name in recipe.poolings], axis=1)
 
     def _finished(self, x: Array, recipe: Recipe) -> Array:
         if recipe.model not in self._steps:
@@ -234,6 +254,11 @@ class Maker:
                 x = step(x)
         x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
         return normalized(x) if recipe.norm else x
+
+
+def _taken(encoded: Encoded, places: Sequence[int]) -> Encoded:
+    ids, types = encoded.input_ids, encoded.token_type_ids
+    return Encoded([ids[i] for i in places], None if types is None else [types[i] for i in places])
 
 
 def distances(vector: Array, made: Array) -> Array:
@@ -264,6 +289,8 @@ def nearest(vector: Array, text: str, maker: Maker, recipe: Recipe) -> float:
     Infinity where there is no such vector; 0, which rules out nothing, where the mistake leaves no token of the text.
     """
     best = np.inf
+    if text in maker.aside:
+        return 0.0
     try:
         for length, made in maker.ways(text, recipe._replace(stored=None)):
             made = made if recipe.stored is None else as_stored(vector, made, recipe.stored)

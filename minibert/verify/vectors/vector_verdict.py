@@ -30,6 +30,8 @@ STRAY = 1e-4
 AS_NEAR = 1.05  # times the least distance: what leaves about as little fits as well
 LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
+# what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
+AFTER_BLOCKS = {"model", "unpooled", "poolings", "without", "norm", "width", "stored"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
 
 
@@ -162,7 +164,8 @@ class Judge:
     def _plain(self) -> list[int]:
         """Some short texts in which only mistakes show that show in every text; without such, the shortest ones."""
         local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules", "dropped"}]
-        order = sorted(range(len(self.texts)), key=lambda i: self.tokens[i])
+        once = [i for i, text in enumerate(self.texts) if text not in self.texts[:i] and text not in self.maker.aside]
+        order = sorted(once or range(len(self.texts)), key=lambda i: self.tokens[i])
         least = self.maker.before + self.maker.after + 2
         short = [i for i in order if least < self.tokens[i] <= PLAIN_TOKENS]
         plain = [i for i in short if not any(self._differ(recipe, self.maker.right, i) for recipe in local)]
@@ -190,7 +193,8 @@ class Judge:
         for pair in combinations((fit.mistakes[0] for fit in alone), 2):
             fields = [key for mistake in pair for key in mistake.changes]
             # each would take the model for every length of padding
-            costly = {"seen", "pads"} & set(fields) and {"model", "prompts"} & set(fields)
+            costly = bool({"seen", "pads"} & set(fields) and {"model", "prompts"} & set(fields))
+            costly |= any(mistake.rare for mistake in pair) and not set(fields) <= AFTER_BLOCKS
             if len(fields) == len(set(fields)) and not costly and not all(mistake.rounding for mistake in pair):
                 found.append(pair)
         return sorted(found, key=lambda pair: [str(mistake.changes.get("model", "")) for mistake in pair])

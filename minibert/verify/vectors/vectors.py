@@ -17,11 +17,16 @@ from minibert.verify.sides.client import Client
 from minibert.verify.sides.texts import TEXTS
 from minibert.verify.sides.vector_files import as_vectors, read_texts, read_vectors
 
+from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, is_random, over_batches, without_zeros
 from .vector_recipes import SAME, Maker, distances
 from .vector_verdict import Judge, Verdict
 
 OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
 SHOWN = 60  # letters of a text
+CANNOT_TELL = (
+    "from vectors alone int8 kernels, which round what enters a product too, cannot be told from a mistake: a missing "
+    "bias, or a checkpoint that was trained further, can be as near"
+)
 
 
 def verify_vectors(
@@ -86,6 +91,24 @@ def judge(
 
 
 def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -> None:
+    right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
+    maker.aside = empty_texts(right, vectors, maker, texts)
+    vectors = np.where([[text in maker.aside] for text in texts], np.float32(0), vectors)
+    shorter = without_zeros(vectors, right.shape[1]) if np.isfinite(vectors).all() else vectors
+    also = [*[ZEROS] * (shorter.shape != vectors.shape), *dict.fromkeys(maker.aside.values())]
+    _look(report, Judge(maker, texts, shorter))
+    if also:
+        explained = [[name] for name in report.matches] or [[]] * report.passed
+        report.matches = [" + ".join([*each, *also]) for each in explained]
+        report.fail(*(f"matches: {name}. {REMEDIES[name]}" for name in also))
+
+
+def _look(report: Report, judging: Judge) -> None:
+    right, vectors, maker = judging.right, judging.vectors, judging.maker
+    if names := over_batches(right, vectors, maker, judging.texts):
+        report.matches += names
+        report.fail(*(f"matches: {name}. {OVER_BATCH}" for name in names))
+        return
     if broken := [str(i + 1) for i in np.flatnonzero(~np.isfinite(vectors).all(1))]:
         report.matches.append("NaN or infinity")
         report.fail(
@@ -93,8 +116,6 @@ def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -
             "mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
         )
         return
-    judging = Judge(maker, texts, vectors)
-    right = judging.right
     if order := _order(right, vectors):
         report.matches.append("another order")
         report.fail(f"matches: another order. The vectors are the model's, but of other texts: {_shown_order(order)}")
@@ -102,9 +123,10 @@ def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -
     verdict = judging.verdict()
     report.say(*_of_each_text(judging, verdict, right), "")
     report.texts = [
-        {"text": text, "distance": apart if np.isfinite(apart) else None, "passed": bool(judging.level(apart))}
+        {"text": text, "distance": apart if np.isfinite(apart) else None,
+         "passed": bool(judging.level(apart)) and text not in maker.aside}
         for text, apart in zip(judging.texts, verdict.right.tolist(), strict=True)
-    ]
+    ]  # fmt: skip
     report.ruled_out = [name for name, _ in verdict.ruled]
     form = judging.form(verdict)
     if form is not None:
@@ -119,8 +141,8 @@ def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -
         report.say(
             f"not passed: most vectors are as near as a narrower format rounds, not texts {', '.join(wrong)}"
             if wrong else
-            f"not passed: the vectors are as near as {verdict.level} rounds, but their numbers are in no format that "
-            "explains them; a missing bias, or a checkpoint that was trained further, can be as near"
+            f"not passed: the vectors are as near as {verdict.level} rounds, {verdict.right.max():.2g} of a vector's "
+            f"length at most, but their numbers are in no format that explains them; {CANNOT_TELL}"
         )  # fmt: skip
     elif verdict.fits:
         _say_matches(report, verdict)
@@ -140,7 +162,7 @@ def _say_matches(report: Report, verdict: Verdict) -> None:
 
 def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: Array) -> None:
     limit = judging.limits[-1][1]
-    good = int(np.count_nonzero(verdict.right <= SAME))
+    good = int(np.count_nonzero(verdict.right <= SAME)) - len(judging.maker.aside)
     report.say(f"none of the {len(judging.known)} mistakes fits all texts, alone or in pairs")
     if good:
         wrong = np.flatnonzero(verdict.right > SAME).tolist()
@@ -155,6 +177,9 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
     elif width != right.shape[1]:
         report.matches.append("another model's vectors")
         report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
+    elif is_random(right, judging.vectors, judging.texts, limit):
+        report.matches.append("random")
+        report.say(f"matches: random. {REMEDIES['random']}")
     elif (alike := unrelated(right, judging.vectors)) is not None:
         report.matches += ["another model's vectors", "weights read wrongly"]
         report.say(
@@ -206,7 +231,8 @@ def _of_each_text(judging: Judge, verdict: Verdict, right: Array) -> Iterator[st
         if own.shape == theirs.shape and own.any() and theirs.any():
             cosine = f"{own @ theirs / np.sqrt((own @ own) * (theirs @ theirs)):.6f}"
         level = judging.level(apart)
-        word = "the model's" if level == "float32" else f"as {level} rounds" if level else "DIFFERENT"
+        aside = judging.maker.aside.get(text, "").rpartition(" as ")[2]
+        word = aside or ("the model's" if level == "float32" else f"as {level} rounds" if level else "DIFFERENT")
         shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
         rows.append([str(i + 1), str(judging.tokens[i]), cosine, f"{apart:.2g}", f"{word:18} {shown!r}"])
     yield from table(rows)

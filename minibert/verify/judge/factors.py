@@ -1,0 +1,59 @@
+"""What is tried on a module that no mistake of the list explains: a factor, said in words, or other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.verify.mistakes.mistake import At
+
+CLOSE = 1e-4  # of a factor, and of the next one that has a name
+WHOLE = 1e-3  # a part's factor that is as near to 1 is none
+SPARE = 8  # rows more than a map has columns: weights that fit these too are no chance
+SAME_ROW = 3  # digits by which rows differ that count as two
+
+
+def in_words(factor: float, at: At) -> str:
+    """Say what a factor equals: ", which is 1/sqrt(dim)"; "" for nothing."""
+    dim, sizes = at.layer.steps[0].module.table.shape[1], dict[str, float]()
+    sizes |= {"dim": dim}
+    if blocks := at.stack.blocks if at.part else ():
+        own = blocks[0].attention
+        sizes |= {"layers": len(blocks), "head_dim": own.head_dim, "heads": own.heads}
+    known = dict[str, float]()
+    for name, size in sizes.items():
+        known |= {f"sqrt({name})": size**0.5, name: size}
+    if "layers" in sizes:
+        known |= {"sqrt(2 * layers)": (2 * sizes["layers"]) ** 0.5, "(2 * layers)^(1/4)": (2 * sizes["layers"]) ** 0.25}
+    known |= {f"1/{name}": 1 / size for name, size in known.items()}
+    equal = [name for name, size in known.items() if size != 1 and abs(abs(factor) / size - 1) <= CLOSE]
+    sign = "-" if factor < 0 else ""
+    return f", which is {' and '.join(sign + name for name in equal)}" if equal else ""
+
+
+def times_as_large(factor: float, at: At) -> str:
+    """The name of a factor."""
+    return f"{factor:.4g} times as large{in_words(factor, at)}"
+
+
+def fitted(parts: Sequence[Array], there: Array) -> list[float]:
+    """How many times each part is in a sum, by least squares."""
+    columns = np.stack([np.broadcast_to(x, there.shape).ravel() for x in parts], axis=1).astype(np.float64)
+    good = np.isfinite(there.ravel()) & np.isfinite(columns).all(1)
+    found, *_ = np.linalg.lstsq(columns[good], there.ravel()[good].astype(np.float64), rcond=None)
+    return [float(x) for x in found]
+
+
+def other_map(pairs: Iterable[tuple[Array, Array]]) -> Array | None:
+    """The weight and bias that make the one of the other, (in + 1, out); None where too few rows would show others."""
+    entering, leaving = (np.concatenate(each).astype(np.float64) for each in zip(*pairs, strict=True))
+    good = np.isfinite(entering).all(1) & np.isfinite(leaving).all(1)
+    _, once = np.unique(np.round(entering[good], SAME_ROW), axis=0, return_index=True)
+    entering, leaving = entering[good][once], leaving[good][once]
+    if len(entering) < entering.shape[1] + 1 + SPARE:
+        return None
+    with_one = np.concatenate([entering, np.ones((len(entering), 1))], axis=1)
+    found, *_ = np.linalg.lstsq(with_one, leaving, rcond=None)
+    return np.asarray(found)

@@ -1,0 +1,112 @@
+"""What makes the mistakes of a whole model that vectors alone show: blocks, the number of heads, biases, token rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.blocks import split_heads
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import normalized
+from minibert.families.parts.bound_blocks import Dense, scored
+from minibert.families.parts.plan import Step
+from minibert.verify.sides.traces import INPUT_LAYER
+
+from .mistake import At, given_place
+from .wrong_attention import by_root
+
+
+def without_first_norm(at: At) -> list[Step]:
+    """The input layer without its norm."""
+    return [step._replace(formula=np.asarray) for step in at.of("norm")] if at.part == INPUT_LAYER else []
+
+
+@given_place
+def without_block(at: At, which: int) -> Iterator[Step]:
+    """One block hands on what enters it; -1 is the last one."""
+    depth = len(at.stack.blocks)
+    for step in at.of("state") if depth > 1 and at.i == which % depth else ():
+        end = at.plan.get(step.of[0], step)
+        last = end if end.key == at.stack.last_norm else step
+        yield last._replace(of=(f"hidden_states.{at.i}",))
+
+
+@given_place
+def blocks_by(at: At, order: Callable[[int, int], int]) -> Iterator[Step]:
+    """Other blocks in the place of some: from a block's number, and how many there are."""
+    if at.i is not None and (other := order(at.i, len(at.stack.blocks))) != at.i:
+        yield from at.stack.blocks[other].plan(at.i, at.stack).values()
+
+
+def exchanged(one: int, other: int) -> Callable[[int, int], int]:
+    """Two blocks exchanged."""
+    return lambda i, depth: {one: other, other: one}.get(i, i)
+
+
+def always(which: int, i: int, depth: int) -> int:
+    """One block in every place."""
+    return which
+
+
+@given_place
+def last_state(at: At, change: Callable[..., Array], others: Iterable[int] = ()) -> Iterator[Step]:
+    """Other token rows in the end: from the last hidden state, and from those with some other numbers."""
+    for step in at.of("state") if at.i == len(at.stack.blocks) - 1 else ():
+        yield step._replace(of=(*step.of, *(f"hidden_states.{i}" for i in others)), formula=change)
+
+
+def mean_of_states(*states: Array) -> Array:
+    """The mean of several hidden states."""
+    return np.asarray(reduce(np.add, states) / states[0].dtype.type(len(states)))
+
+
+def unit_rows(x: Array) -> Array:
+    """Each token's row divided by its length."""
+    return normalized(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+@given_place
+def heads(at: At, many: int) -> Iterator[Step]:
+    """Rows cut into another number of heads, which are then as much wider or narrower."""
+    own = at.block and at.block.attention
+    if own is None or own.rotated or own.terms or any(own.norms) or own.key_heads != own.heads != many:
+        return
+    for step in at.of("split"):
+        yield step._replace(formula=partial(split_heads, heads=many))
+    for step in at.of("scores") if by_root(own) else ():
+        yield step._replace(formula=partial(scored, 1 / math.sqrt(own.heads * own.head_dim / many)))
+
+
+@given_place
+def without_biases(at: At, where: Callable[[At, Step], Any]) -> Iterator[Step]:
+    """Linear maps or norms without their bias."""
+    for step in (*at.of("dense"), *at.of("norm")):
+        own: Any = step.part
+        if own.bias is not None and where(at, step):
+            bare = Dense(own.weight, None, own.transposed) if isinstance(own, Dense) else type(own)(
+                own.weight, None, own.eps)  # fmt: skip
+            yield step._replace(formula=bare)
+
+
+def of_maps(at: At, step: Step) -> bool:
+    """Those of linear maps."""
+    return step.kind == "dense"
+
+
+def of_norms(at: At, step: Step) -> bool:
+    """Those of norms."""
+    return step.kind == "norm"
+
+
+def of_looks(at: At, step: Step) -> bool:
+    """Those of queries, keys and values."""
+    return at.block is not None and step.key in at.block.attention.maps
+
+
+def of_feed_forward(at: At, step: Step) -> bool:
+    """Those of the feed-forward."""
+    return at.block is not None and step.kind == "dense" and step.key in at.block.feed_forward.keys
