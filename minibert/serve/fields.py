@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     grace    seconds for the accepted requests when the server ends
     """
 
-    waiting: int = 64
+    waiting: int = 256
     body: int = 1 << 24
     texts: int = 2048
     grace: int = 60

@@ -19,6 +19,7 @@ from .record import LEVELS, start_logging
 
 SPARE = 400  # connections beyond those of accepted requests, if the system allows that many files
 ACCEPTED = 32  # connections at once, before the first of them is counted
+QUEUE = 1024  # connections that wait to be accepted; of 200 callers at once some were reset where it was 32
 REST = 1 << 24  # bytes of a request that are read after its answer: some clients read it only after sending all
 NEEDS = "serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.30'"
 
@@ -91,6 +92,7 @@ def run(
     class Announced(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
+            listening.listen(QUEUE)  # asyncio has set it to what it accepts at a time
             ready(self.end)
 
         def end(self) -> None:

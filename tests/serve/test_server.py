@@ -268,7 +268,7 @@ def test_other_routes_and_methods(address: Address) -> None:
     assert (found["model"], found["dimension"], found["max_seq_length"], found["gives"]) == (NORMED, 8, 30, ["vectors"])
     assert [each["model"] for each in found["models"]] == [NORMED, RERANKER]
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
-    assert found["limits"] == {"waiting": 64, "body": 16777216, "texts": 2048, "grace": 60}
+    assert found["limits"] == {"waiting": 256, "body": 16777216, "texts": 2048, "grace": 60}
 
 
 def test_without_a_reranker_nothing_is_ordered() -> None:
