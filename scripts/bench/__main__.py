@@ -3,8 +3,8 @@
 
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
-                                             families, sentences, bits, parts, cores, soak, serve, bulk, weights,
-                                             search, static, live; three rounds
+                                             families, sentences, bits, parts, cores, soak, serve, served,
+                                             traffic, bulk, weights, search, static, live; three rounds
     python scripts/bench sentences --kernels own Haswell    with one kernel of BLAS, then with another
     python scripts/bench --json FILE         the figures as JSON too
 
@@ -45,6 +45,13 @@ What is measured, and how it was chosen
     serve         eight clients of `minibert serve`, a thread each in one process, beside eight threads of one process
                   that call `encode`: a text at a time, the same texts, ten seconds each in turn, a minute in all.
                   Server and clients share the two cores
+    served        1, 8 and 64 clients, a thread each in one process, of the same application of starlette: with
+                  minibert, and with sentence-transformers' `encode` in its place for the same steps of waiting texts.
+                  A text for each request, ten seconds in turn; the server that is not at work is stopped
+    traffic       `minibert serve`, one worker and two. 200 callers at once, five texts each; who gets 503 comes again
+                  twice, after a second, as OpenAI's client does. Then eight clients for ten minutes: vectors, rerank,
+                  sparse vectors, requests that are refused, clients that leave. Memory is what all processes have for
+                  themselves or share among them (Pss_Anon)
     bulk          from JSON lines on the disk to Parquet shards on the disk, MiniLM; each contender in a process of its
                   own. In memory: `encode` and `embed` of the same texts in a list. One process with two cores beside
                   two with one core and half of the texts each: whole runs of the command, start included. Memory: a
@@ -104,6 +111,8 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "cores": ("turns", ("MiniLM", "Linux")),
     "soak": ("memory", ("MiniLM", "Linux")),
     "serve": ("serve", ("MiniLM", "Linux", "server")),
+    "served": ("traffic", ("MiniLM", "Linux", "server")),
+    "traffic": ("traffic", ("MiniLM", "Linux", "server")),
     "bulk": ("bulk", ("MiniLM", "Linux")),
     "weights": ("memory", ("Linux",)),
     "search": ("arrays", ("Linux",)),

@@ -43,9 +43,9 @@ def serve(settings: Settings) -> Iterable[Row]:
 
 
 @contextmanager
-def server() -> Iterator[tuple[str, int]]:
+def server(*options: str) -> Iterator[tuple[str, int]]:
     """Start the command: its port, and the number of its process."""
-    command = [sys.executable, "-m", "minibert", "serve", str(real_model()), "--port", "0"]
+    command = [sys.executable, "-m", "minibert", "serve", str(real_model()), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT) as process:
         try:
             assert process.stderr is not None
@@ -58,31 +58,37 @@ def server() -> Iterator[tuple[str, int]]:
 # -- one side of a round -------------------------------------------------------------------------------------------
 
 
-def together(make: Callable[[], Callable[[str], object]]) -> dict[str, float]:
-    """Have eight threads work text by text for some seconds.
+def together(
+    make: Callable[[], Callable[[str], object]], callers: int = CLIENTS, seconds: float = SECONDS
+) -> dict[str, float]:
+    """Have some threads work text by text for some seconds.
 
     Gives how many texts, the seconds for each, and the 99th percentile of the time that one took.
     """
     took: list[float] = []
-    texts, begin = short_texts(real_model(), TEXTS, 5, 40), threading.Barrier(CLIENTS)
+    texts, begin = short_texts(real_model(), TEXTS, 5, 40), threading.Barrier(callers)
 
     def one(number: int) -> None:
-        work, own = make(), texts[number::CLIENTS]
+        work, own = make(), texts[number::callers]
         for text in own[:3]:
             work(text)
         begin.wait()
-        end, i = time.monotonic() + SECONDS, 0
+        end, i = time.monotonic() + seconds, 0
         while (before := time.monotonic()) < end:
             work(own[i % len(own)])
             took.append(time.monotonic() - before)
             i += 1
 
-    ended(at_once(one, CLIENTS))
-    return {"texts": len(took), "each": SECONDS / len(took), "last": sorted(took)[int(len(took) * 0.99)]}
+    ended(at_once(one, callers))
+    return {"texts": len(took), "each": seconds / len(took), "last": sorted(took)[int(len(took) * 0.99)]}
 
 
 def clients(port: str) -> dict[str, float]:
-    """As OpenAI's client asks: a connection that is kept, vectors as base64."""
+    return together(asking(port))
+
+
+def asking(port: str) -> Callable[[], Callable[[str], object]]:
+    """Ask as OpenAI's client does: a connection that is kept, vectors as base64."""
 
     def make() -> Callable[[str], object]:
         connection = HTTPConnection("127.0.0.1", int(port))
@@ -97,7 +103,7 @@ def clients(port: str) -> dict[str, float]:
 
         return work
 
-    return together(make)
+    return make
 
 
 def callers() -> dict[str, float]:
