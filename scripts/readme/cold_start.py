@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Print what a folder for AWS Lambda and a container weigh, and how long their first answer takes: with the compiled
+files of Python's modules, and without.
+
+python scripts/readme/cold_start.py MODEL [ROUNDS]      MODEL is a folder; installs into a temporary one, with pip
+
+Each start is a new process in a folder that it does not write to, the four in turn; the first round, which reads all
+from the disk, does not count. A container's own start and the download of its layers are not in it, nor AWS's part.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HANDLER = "import aws_lambda; aws_lambda.handler({'texts': ['one sentence']}, None)"
+SERVER = """
+import socket, sys, threading, urllib.request
+from minibert.cli import main
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+
+def ask():
+    import os, time
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/embed", b'{"inputs": "one sentence"}')
+    while True:
+        try:
+            urllib.request.urlopen(request).read()
+            os._exit(0)
+        except OSError:
+            time.sleep(0.005)
+
+threading.Thread(target=ask, daemon=True).start()
+main(["serve", sys.path[0] + "/model", "--port", port])
+"""
+STARTS = {
+    "AWS Lambda: the handler's first answer": ("", HANDLER),
+    "container: the server's first answer": ("[serve]", SERVER),
+}
+
+
+def made(folder: Path, extra: str, model: Path) -> Path:
+    """Install as the recipes say, without compiled files."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder)]
+    subprocess.run([*install, f"{ROOT}{extra}"], check=True)
+    shutil.copytree(model, folder / "model")
+    shutil.copy(ROOT / "scripts" / "readme" / "recipes" / "aws_lambda.py", folder)
+    return folder
+
+
+def compiled(folder: Path) -> Path:
+    """Copy a folder and compile it as the recipes say: the time of a file, which a zip changes, then does not count."""
+    copy = folder.with_name(folder.name + "-compiled")
+    shutil.copytree(folder, copy)
+    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", str(copy)]
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)  # some packages bring files of other Pythons
+    return copy
+
+
+def start(folder: Path, code: str) -> float:
+    """Run a process that sees this folder and Python's own modules alone: its seconds."""
+    began = time.perf_counter()
+    code = f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}"
+    subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], check=True, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def size(folder: Path) -> int:
+    """Give the bytes of its files, as AWS counts them."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    """Print the table."""
+    model, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 15
+    print("| what | without compiled files | with them | without, beside with |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as top:
+        pairs = {}
+        for what, (extra, code) in STARTS.items():
+            bare = made(Path(top, what[:3]), extra, model)
+            pairs[what] = ((bare, code), (compiled(bare), code))
+            without, kept = (size(folder) / 1e6 for folder, _ in pairs[what])
+            print(f"| its folder, the model in it | {without:.0f} MB | {kept:.0f} MB | {without / kept:.2f} x |")
+        taken = {what: [[start(*one) for one in pair] for _ in range(rounds + 1)][1:] for what, pair in pairs.items()}
+        for what, rows in taken.items():
+            without, kept = (statistics.median(row[i] for row in rows) for i in (0, 1))
+            ratio = statistics.median(row[0] / row[1] for row in rows)
+            print(f"| {what} | {without:.2f} s | {kept:.2f} s | {ratio:.2f} x |")
+
+
+if __name__ == "__main__":
+    main()
