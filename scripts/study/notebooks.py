@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # what the study files need
-SHARED = ("study.py", "probes.py", "texts.py", "training.py", "words.txt", "gpt2-words", "bert-words")
+SHARED = ("study.py", "probes.py", "texts.py", "training.py", "masked.py", "words.txt", "gpt2-words", "bert-words")
 README = (HERE / "README.md").read_text("utf-8")
 ORDER, PLACE = (
     "Read in this order",

@@ -37,6 +37,7 @@ FILES = {
     "009_static_models": {"cosines"},
     "common_mistakes": {"errors"},
     "gpt2_blocks": set(),
+    "heads": set(),
     "learned_tables": set(),
     "learning": {"loss", "found"},
     "position_probes": set(),
@@ -166,7 +167,7 @@ def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_p
     printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
     assert [said for said in SAID.get(name, ()) if said not in printed] == []
     assert ("UNTRAINED" in printed) == (name in ("002_sinusoids_t5", "t5_relative_bias"))
-    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "t5_relative_bias", "007_training", "learning")
+    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "t5_relative_bias", "007_training", "heads", "learning")
     assert (f"model: {'/'.join(minilm.parts[-2:])}\n" in printed) != (name in of_another)
 
 

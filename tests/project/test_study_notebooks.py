@@ -90,7 +90,7 @@ def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder:
     assert "<title>How the tables are learned</title>" in html
     cells = json.loads((folder / "learning.ipynb").read_text("utf-8"))["cells"]
     for suffix, found in (("html", html), ("ipynb", "".join("".join(cell["source"]) for cell in cells))):
-        for name in (f"gpt2_blocks.{suffix}", f"learned_tables.{suffix}", "index.html"):
+        for name in (f"heads.{suffix}", f"learned_tables.{suffix}", "index.html"):
             assert found.count(f'"{name}"' if suffix == "html" else f"({name})") == 2, name
     assert re.findall(r'href="(\w+)\.html"', order)[0] == "003_bert_step_by_step"
     assert set(re.findall(r'href="(\w+)\.html"', order)) == {path.stem for path in STUDY.glob("*.py")} - {

@@ -1,0 +1,132 @@
+# %% [markdown]
+# # Heads: from vectors to letters
+#
+# The last block leaves a vector for each token. What a model is used for comes after it, in a *head* (not one of
+# attention): a few formulas that turn vectors into a number for each word, the logits. GPT-2's compares the vector with
+# the word table and says the next token (`gpt2_blocks.py`). BERT's says which token stands behind a mask. This page
+# computes it by hand, with `bert-words`, a small BERT whose tokens are letters; `masked.py` says how it was trained.
+#
+# * Devlin et al. 2018, *BERT* ([arXiv:1810.04805](https://arxiv.org/abs/1810.04805)), section 3.1: hidden words.
+
+# %%
+import masked
+import numpy as np
+import training
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.equations.activations import gelu_tanh
+from minibert.equations.blocks import linear, softmax
+from minibert.equations.heads import cross_entropy, tied_logits
+from minibert.equations.input_layer import layer_norm
+
+# two right programs differ in the last bits of a matrix product; measured here: 3e-6
+CLOSE = 2e-5
+
+# %% [markdown]
+# ## Step 1: a word with a hidden letter
+#
+# `[MASK]` stands for the letter. It is a token like any other, with a row of its own, and it leaves the blocks as a
+# vector that knows its neighbours on both sides.
+
+# %%
+encoder = minibert.load_encoder(masked.SHIPPED)
+batch = encoder.tokenize("questi[MASK]n")
+tokens = encoder.tokens(batch["input_ids"][0])
+place = tokens.index("[MASK]")
+x = encoder(**batch)[0, place]
+print(tokens, x.shape)
+assert encoder.heads == ("masked_word",) and x.shape == (encoder.dim,)
+
+# %% [markdown]
+# ## Step 2: the head, by hand
+#
+#     h = LayerNorm(gelu(x @ transform^T + b)),   logits = h @ word^T + bias
+#
+# A map and a norm of its own; then the table that gave each id its row, a second time. A letter's logit is large where
+# h points the way of its row. `bias` says how frequent a letter is, whatever its neighbours.
+
+# %%
+stored = load_file(masked.SHIPPED / "model.safetensors")
+weight, shift = (stored[f"cls.predictions.transform.dense.{name}"] for name in ("weight", "bias"))
+norm = [stored[f"cls.predictions.transform.LayerNorm.{name}"] for name in ("weight", "bias")]
+bias = stored["cls.predictions.bias"]
+h = layer_norm(gelu_tanh(linear(x, weight, shift)), *norm, masked.EPS)
+by_hand = tied_logits(h, encoder.embeddings.word_embeddings.weight, bias)
+logits = encoder.logits(**batch)[0, place]
+off, size = np.abs(by_hand - logits).max(), np.abs(logits).max()
+print(f"by hand: at most {off:.0e} from the model's, of numbers up to {size:.2g}")
+assert off < CLOSE * size
+letters = np.arange(len(masked.SPECIAL), masked.VOCAB)
+order = letters[np.argsort(bias[letters])]
+print(f"least by the bias: {encoder.tokens(order[:5])}, most: {encoder.tokens(order[-5:])}")
+
+# %% [markdown]
+# ## Step 3: probabilities
+#
+# Softmax makes probabilities of the logits; `fill` gives the largest.
+
+# %%
+chances = softmax(logits.copy())
+best = np.argsort(chances)[::-1][:3]
+print([(encoder.tokens([i])[0], round(float(chances[i]), 3)) for i in best])
+filled = encoder.fill("questi[MASK]n", k=3)[0]
+assert [each["token"] for each in filled] == best.tolist()
+assert np.allclose([each["score"] for each in filled], chances[best], rtol=0, atol=CLOSE)
+
+# %% [markdown]
+# ## Step 4: what both sides are worth
+#
+# 2,171 words that it never saw, each of their 14,977 letters hidden once. Counting which letter follows its left
+# neighbour gives a loss of 2.57, counting which one stands between both neighbours 1.99, and the model, which sees the
+# whole word, 1.83. The likeliest letter is the right one for 41 %.
+
+# %%
+to_learn, to_test = (masked.as_ids(part) for part in training.parted(training.words()))
+words = masked.one_hidden(to_test)
+text, at = np.nonzero(words.hidden)
+wanted = words.targets[text, at]
+found = encoder.logits(input_ids=words.ids, attention_mask=(words.ids != masked.PAD).astype(int))[text, at]
+counted = np.ones((masked.VOCAB,) * 3)  # each triple once more than it occurs, so that none has probability 0
+inner = to_learn[:, 1:-1] >= len(masked.SPECIAL)
+np.add.at(counted, tuple(to_learn[:, begin:end][inner] for begin, end in ((0, -2), (1, -1), (2, None))), 1)
+counted = counted[:, len(masked.SPECIAL) :]  # the hidden token is a letter
+left, between = (
+    counted.sum(axis=2)[words.targets[text, at - 1]],
+    counted[words.targets[text, at - 1], :, words.targets[text, at + 1]],
+)
+own = wanted - len(masked.SPECIAL)
+losses = {
+    name: float(-np.log(each[np.arange(len(own)), own] / each.sum(axis=1)).mean())
+    for name, each in {"left neighbour": left, "both neighbours": between}.items()
+}
+losses["bert-words"], right = (
+    float(cross_entropy(found, wanted).mean()),
+    float(np.mean(found.argmax(axis=-1) == wanted)),
+)
+print(", ".join(f"{name} {loss:.2f}" for name, loss in losses.items()), f"; right {right:.0%} of {len(own):,}")
+assert [round(loss, 2) for loss in losses.values()] == [2.57, 1.99, 1.83] and round(right, 2) == 0.41
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Are the logits of a letter that is not hidden a prediction too?
+# 2. Two masks: is each guessed with the other one known?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. They are computed, but nothing was asked there: the model sees the letter, and training never looked at its answer.
+
+# %%
+seen = encoder.logits(**encoder.tokenize("question"))[0, 1:-1].argmax(axis=-1)
+print("".join(encoder.tokens(seen)), "for 'question'")
+assert encoder.tokens(seen) != list("question")
+
+# %% [markdown]
+# 2. No: each mask is guessed by itself, with a mask in the other place. So two likely letters need not fit together.
+
+# %%
+two = encoder.fill("quest[MASK][MASK]n", k=1)
+print([each[0]["token_str"] for each in two])
+assert len(two) == 2 and two[1][0]["score"] < filled[0]["score"], "with less to see it is less sure"
