@@ -121,6 +121,26 @@ def test_a_connection_without_a_whole_head_is_closed(monkeypatch: Patch) -> None
         slow.close()
 
 
+def test_connections_wait_while_nothing_is_accepted(monkeypatch: Patch) -> None:
+    """200 callers at once: a queue of 32, which is what is accepted at a time, would let the next ones in no more."""
+    held, go = server(), threading.Event()
+
+    async def busy(request: Any) -> Any:
+        go.wait(SECONDS)
+        return gate.as_json({})
+
+    monkeypatch.setattr(held, "health", busy)
+    with served(held) as address, ExitStack() as opened:
+        where = "127.0.0.1", address.port
+        clients = []
+        for _ in range(200):
+            clients.append(opened.enter_context(socket.create_connection(where, SECONDS / 3)))
+            clients[-1].sendall(WHOLE)
+        go.set()
+        for client in clients:
+            assert client.recv(12) == b"HTTP/1.1 200"
+
+
 @pytest.mark.parametrize(("spare", "files"), [(4, -1), (400, 10)])
 def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypatch: Patch, capsys: Printed) -> None:
     """Those that have waited longest are closed; what is at work is not. files: how many the system allows."""
