@@ -35,6 +35,7 @@ FILES = {
     "007_training": {"loss", "positions"},
     "008_what_does_a_head_do": {"lost"},
     "009_static_models": {"cosines"},
+    "010_induction": {"heads"},
     "common_mistakes": {"errors"},
     "gpt2_blocks": set(),
     "heads": set(),
@@ -167,7 +168,15 @@ def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_p
     printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
     assert [said for said in SAID.get(name, ()) if said not in printed] == []
     assert ("UNTRAINED" in printed) == (name in ("002_sinusoids_t5", "t5_relative_bias"))
-    of_another = ("001_gpt2_positions", "002_sinusoids_t5", "t5_relative_bias", "007_training", "heads", "learning")
+    of_another = (
+        "001_gpt2_positions",
+        "002_sinusoids_t5",
+        "t5_relative_bias",
+        "007_training",
+        "010_induction",
+        "heads",
+        "learning",
+    )
     assert (f"model: {'/'.join(minilm.parts[-2:])}\n" in printed) != (name in of_another)
 
 

@@ -1,0 +1,142 @@
+# %% [markdown]
+# # Induction: copying what has been seen once
+#
+# "... muddy bank ... muddy": what comes next? One can know it without knowing a word of English: look for what stood
+# after the same word before. Two heads can do it together. One in an early block hands each token a note of the token
+# *before* it (a *previous-token head*). One in a later block looks for the token whose note says what it has itself,
+# and copies that token: an *induction head*. No weight holds the answer, it is in the text that is being read.
+#
+# This page *builds* the two heads out of ones and zeros, so that each number can be followed. Large trained models have
+# such heads; the last step asks the small one beside this file.
+#
+# * Olsson et al. 2022, *In-context Learning and Induction Heads* ([arXiv:2209.11895](https://arxiv.org/abs/2209.11895)).
+
+# %%
+import numpy as np
+import study
+import training
+
+import minibert
+from minibert.equations.blocks import additive_mask, attention
+from minibert.show import plot_blocks
+
+# %% [markdown]
+# ## Step 1: rows in which some letters stand twice
+#
+# 200 rows of 64 letters by chance. In each some letters, 4 to 20, all different, stand twice in the same order and
+# nowhere else. Where they begin, and how far it is to the second time, is by chance: no distance is the answer.
+
+# %%
+random, seq = np.random.default_rng(0), 64
+ids, asked, copied = np.empty((200, seq), np.int64), [], []
+for i, row in enumerate(ids):
+    length, letters = int(random.integers(4, 21)), random.permutation(26)
+    row[:] = random.choice(letters[length:], seq)
+    first = int(random.integers(1, seq - 2 * length + 1))
+    second = int(random.integers(first + length, seq - length + 1))
+    row[first : first + length] = row[second : second + length] = letters[:length]
+    asked += [(i, second + j) for j in range(length - 1)]  # the place that has to say the next letter
+    copied += [first + j + 1 for j in range(length - 1)]  # where that letter stands already
+text, place = np.array(asked).T
+copied = np.array(copied)
+distances = np.bincount(place - copied)
+print("".join(training.LETTERS[i] for i in ids[0]))
+print(f"{len(text)} letters to say; the most frequent distance is that of {distances.max() / len(text):.0%}")
+assert np.array_equal(ids[text, copied], ids[text, place + 1]) and distances.max() < 0.1 * len(text)
+
+# %% [markdown]
+# ## Step 2: the previous-token head
+#
+#     q[i] = position i - 1,   k[j] = position j,   v[j] = letter j
+#
+# Positions and letters are rows of ones and zeros. The query asks for the place before, times 100, so that softmax
+# leaves nothing to the others. What the head gives is the letter before; it is written beside the letter, as a note.
+
+# %%
+letter, position = np.eye(26)[ids], np.eye(seq)
+mask = additive_mask(np.tri(seq, dtype=bool), "float64")
+query = 100 * np.eye(seq, k=-1)
+note = attention(query, position, letter, mask)  # (rows, seq, 26)
+back = attention(query, position, position, mask)  # with positions for values a head gives its own weights
+print(f"weight on the token before: {np.diagonal(back, -1).min():.3f} and more")
+assert np.abs(note[:, 1:] - letter[:, :-1]).max() < 1e-3 and np.diagonal(back, -1).min() > 0.99
+
+# %% [markdown]
+# ## Step 3: the induction head
+#
+#     q[i] = letter i,   k[j] = note j,   v[j] = letter j
+#
+# Each letter asks: before whom did I stand? It finds the place after itself, of the first time, and copies it.
+
+
+# %%
+def right(note: np.ndarray, scale: float = 100.0) -> float:
+    """How many of the letters that are asked for the induction head says."""
+    said = attention(scale * letter, note, letter, mask).argmax(axis=-1)
+    return float(np.mean(said[text, place] == ids[text, place + 1]))
+
+
+looks = attention(100 * letter, note, np.broadcast_to(position, (len(ids), seq, seq)), mask)
+induction = looks[text, place, copied]
+print(f"weight on the letter to be copied: {induction.min():.3f} and more; right: {right(note):.0%}")
+assert induction.min() > 0.99 and right(note) == 1.0
+study.show(
+    plot_blocks.attention_heads(np.stack([back, looks[0]])[:, None]),
+    "heads",
+    of="two heads made of ones and zeros",
+    alt="two grids of attention weights: a line below the diagonal; a shorter one farther off, where letters repeat",
+)
+
+# %% [markdown]
+# ## Step 4: each alone
+#
+# Without the first head there is no note, and the second finds nothing. Without the second the note is there, and says
+# what stood before, which is not what comes next. Neither does anything alone, so a model learns the two together.
+
+# %%
+without = {"first": right(0 * note), "second": float(np.mean(note.argmax(-1)[text, place] == ids[text, place + 1]))}
+print(", ".join(f"without the {name}: right {share:.0%}" for name, share in without.items()))
+assert max(without.values()) < 0.1
+
+# %% [markdown]
+# ## Step 5: has the small GPT-2 such a head?
+#
+# `gpt2-words` has learned from words, in which a part hardly ever stands twice. It reads ten made-up words, each of
+# seven letters said twice. Its twelve heads' mean weights on the letter to be copied are all far from 1.
+
+# %%
+encoder = minibert.load_encoder(training.SHIPPED)
+halves = np.array([random.permutation(26)[:7] + 1 for _ in range(10)])
+twice = np.concatenate([np.zeros((10, 1), np.int64), halves, halves], axis=1)
+trace = encoder.trace(input_ids=twice, attention_mask=np.ones_like(twice))
+places = np.arange(8, 14)
+scores = np.array([trace[f"attentions.{i}"][:, :, places, places - 6].mean(axis=(0, 2)) for i in range(3)])
+print(scores.round(2))
+assert scores.max() < 0.5
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. A letter stood twice, and another letter followed each time. What does the induction head give the third time?
+# 2. Which of the two heads needs the causal mask?
+
+# %% [markdown]
+# ## Answers
+#
+# 1. The mean of both: each has half of the weight.
+
+# %%
+own = np.eye(26)[[0, 1, 0, 2, 0]]  # a b a c a
+notes = np.concatenate([np.zeros((1, 26)), own[:-1]])
+given = attention(100 * own, notes, own, additive_mask(np.tri(5, dtype=bool), "float64"))[-1]
+print(f"'b' {given[1]:.2f}, 'c' {given[2]:.2f}")
+assert np.allclose(given[1:3], 0.5, atol=1e-3)
+
+# %% [markdown]
+# 2. The second. The first asks for one place, which is before it anyhow. Without a mask the second finds the place
+#    after it too, whose note is its own letter: that is to read the answer.
+
+# %%
+assert np.abs(attention(query[1:], position, letter) - note[:, 1:]).max() < 1e-3
+unmasked = attention(100 * letter, note, np.broadcast_to(position, (len(ids), seq, seq)))
+assert np.abs(unmasked[text, place, place + 1] - 0.5).max() < 1e-3
