@@ -189,25 +189,3 @@ assert d_model != 512 or max_len != 300 or np.count_nonzero(np.diff(curve) > 0) 
 #    row of `p + 3`? Try it with the two columns of one wave.
 # 2. Marian and Pegasus keep all sines in the left half and all cosines in the right half. Does the similarity of two
 #    positions change?
-
-# %% [markdown]
-# ## Answers
-#
-# 1. Yes: a rotation by the angle `3 * w`, where `w` is the wave's frequency. It is the same for every `p`. This is
-#    why a model can learn from such rows to look three tokens back, and it is the idea of rotary positions.
-
-# %%
-wave = 20  # any one
-w = 10000.0 ** (-2 * wave / d_model)
-pairs = sin_pos_encoding[:, 2 * wave : 2 * wave + 2].astype(np.float64)
-turn = np.array([[np.cos(3 * w), np.sin(3 * w)], [-np.sin(3 * w), np.cos(3 * w)]])
-print(f"largest difference: {np.abs(pairs[:-3] @ turn.T - pairs[3:]).max():.1e}")
-assert np.allclose(pairs[:-3] @ turn.T, pairs[3:], rtol=0, atol=1e-6)
-
-# %% [markdown]
-# 2. No. The columns are the same in another order, and a dot product adds over all columns.
-
-# %%
-halves = sinusoidal_positions(max_len, d_model, layout="halves")
-assert np.array_equal(halves, np.concatenate([sin_pos_encoding[:, 0::2], sin_pos_encoding[:, 1::2]], axis=1))
-assert np.allclose(cosine_similarity(halves), similarity, rtol=0, atol=1e-12)

@@ -14,7 +14,7 @@ import texts
 
 import minibert
 from minibert.equations.activations import gelu, gelu_tanh
-from minibert.equations.blocks import additive_mask, feed_forward, gpt2_blocks, pre_norm_block, self_attention, softmax
+from minibert.equations.blocks import additive_mask, feed_forward, gpt2_blocks, self_attention
 from minibert.equations.input_layer import layer_norm
 from minibert.show.text.blocks import plain_block
 
@@ -105,20 +105,3 @@ assert logits.shape == (len(ids), gpt2.config.vocab_size)
 #
 # 1. If both parts of a block added nothing, BERT's block would still normalise x. Would GPT-2's change it?
 # 2. Add a number to every logit of a token. What becomes of the probabilities?
-
-# %% [markdown]
-# ## Answers
-#
-# 1. No: the sum is x.
-
-# %%
-x = found["hidden_states.0"]
-silent = block.output._replace(weight=0 * block.output.weight, bias=0 * block.output.bias)
-no_down = block.down._replace(weight=0 * block.down.weight, bias=0 * block.down.bias)
-assert np.array_equal(pre_norm_block(x, block._replace(output=silent, down=no_down), heads), x)
-
-# %% [markdown]
-# 2. Nothing: softmax divides by the sum, and the factor `exp(number)` stands above and below.
-
-# %%
-assert np.allclose(softmax(logits[-1:] + 3), softmax(logits[-1:].copy()), rtol=0, atol=1e-6)

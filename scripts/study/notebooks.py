@@ -39,11 +39,13 @@ LONGEST = 300  # seconds that a cell may take, on a machine that is busy with ot
 
 
 def executed(name: str, folder: Path) -> Any:
-    """Run one study file as a notebook: its cells with all that they print and draw."""
+    """Run one study file as a notebook, its answers too: its cells with all that they print and draw."""
     import jupytext
     import nbclient
 
-    notebook = jupytext.read(HERE / f"{name}.py", fmt="py:percent")
+    notebook, answers = jupytext.read(HERE / f"{name}.py", fmt="py:percent"), HERE / "answers" / f"{name}.py"
+    if answers.is_file():
+        notebook.cells += jupytext.read(answers, fmt="py:percent").cells
     notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     nbclient.NotebookClient(
         notebook,
@@ -53,6 +55,14 @@ def executed(name: str, folder: Path) -> Any:
         extra_arguments=["--Application.log_level=ERROR"],  # a kernel has nothing to tell a reader
     ).execute()
     return notebook
+
+
+def without_answers(notebook: Any) -> Any:
+    """Give a copy of a study that ends with its exercises: a sheet that can be homework."""
+    copy = deepcopy(notebook)
+    begin = next(i for i, cell in enumerate(copy.cells) if cell.source.startswith("## Answers"))
+    del copy.cells[begin:]
+    return copy
 
 
 def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: str) -> Any:
@@ -125,19 +135,27 @@ def _same(source: str, beside: str) -> None:
         shutil.copyfile(source, beside)
 
 
+def answers_in(folder: Path) -> Path:
+    """Make the folder of the answers: what notebooks need is linked, by links that hold where all of it is moved."""
+    answers = folder / "answers"
+    answers.mkdir(exist_ok=True)
+    for beside in folder.iterdir():
+        if beside.suffix in (".py", ".txt") or beside.name in ("bert", "gpt2-words", "bert-words"):
+            (answers / beside.name).unlink(missing_ok=True)
+            (answers / beside.name).symlink_to(Path("..", beside.name))
+    return answers
+
+
 def make_lab(folder: Path) -> None:
     """Write the lab's notebooks with their blanks open, and executed ones with all answers in the folder `answers`."""
     import jupytext
     import nbformat
     from lab.blanks import opened
 
-    answers = folder / "answers"
-    answers.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     shared = [f"lab/{path.name}" for path in (HERE / "lab").glob("*.py") if path.stem not in (*LAB, "blanks")]
     put(folder, "study.py", "training.py", "gpt2-words", *shared)
-    for name in (path.name for path in folder.iterdir() if path.name != "answers" and path.suffix != ".ipynb"):
-        (answers / name).unlink(missing_ok=True)
-        (answers / name).symlink_to(Path("..", name))  # which holds where the folder is moved
+    answers = answers_in(folder)
     sources = {name: (HERE / "lab" / f"{name}.py").read_text("utf-8") for name in LAB}
     titles = {name: source.splitlines()[1].removeprefix("# # ") for name, source in sources.items()}
     for name, source in sources.items():
@@ -169,16 +187,21 @@ def main() -> None:
         make_lab(folder / "lab")
         return
     put(folder, *SHARED)
+    answers = answers_in(folder)
     import nbformat
 
     for name in arguments.names or STUDIES:
-        notebook = executed(name, folder)
+        filled = executed(name, folder)
+        notebook = without_answers(filled)
         nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
         html = page(with_neighbours(notebook, name, TITLES, ".html"), TITLES[name])
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
+        nbformat.write(filled, answers / f"{name}.ipynb")
+        (answers / f"{name}.html").write_text(page(filled, f"{TITLES[name]}: answers"), encoding="utf-8")
         print(folder / f"{name}.html", flush=True)
     (folder / "index.html").write_text(index(), encoding="utf-8")
     print(folder / "index.html")
+    print("Each ends with exercises; the folder answers has it once more, with the answers.")
     print("Open these in a browser. Beside each lies the notebook to change and run again: the same name, .ipynb.")
 
 

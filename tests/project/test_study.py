@@ -51,7 +51,7 @@ SECONDS = 300  # alone they need 2 to 20; a busy machine is no fault of theirs
 
 
 def run(name: str, folder: Path, *arguments: str, fails: str = "", **environment: str) -> str:
-    """Run a study file in a process of its own, from another folder, where no network is asked: what it prints.
+    """Run a study file and its answers in a process of its own, from another folder, where no network is asked.
 
     It has written its pictures, or it fails with this message.
     """
@@ -62,7 +62,7 @@ def run(name: str, folder: Path, *arguments: str, fails: str = "", **environment
     # on a busy machine the threads of small matrix products wait for each other: 300 seconds instead of 4
     variables |= {"OPENBLAS_NUM_THREADS": "1", **environment}
     result = subprocess.run(
-        [sys.executable, str(STUDY / f"{name}.py"), "--output", str(folder / "pictures"), *arguments],
+        [sys.executable, str(STUDY / "answers" / "run.py"), name, "--output", str(folder / "pictures"), *arguments],
         cwd=folder, env=variables, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (int(bool(fails)), fails)
@@ -331,7 +331,7 @@ def test_every_step_claims_something(name: str) -> None:
             assert all(line.startswith("#") for line in text.strip().splitlines()), "text cells hold comments alone"
     titles = [(i, text.splitlines()[0]) for i, (is_text, text) in enumerate(found) if is_text]
     steps = [(i, title) for i, title in titles if title.startswith("# ## ")]
-    assert len(steps) >= 5
+    assert len(steps) >= 4
     ends = [i for i, _ in steps[1:]] + [len(found)]
     for (begin, title), end in zip(steps, ends, strict=True):
         code = "".join(text for is_text, text in found[begin:end] if not is_text)
@@ -343,16 +343,19 @@ def test_every_step_claims_something(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_ends_with_exercises_and_with_answers_that_are_checked(name: str) -> None:
-    found = cells(name)
-    begins = {text.splitlines()[0]: i for i, (is_text, text) in enumerate(found) if is_text}
-    exercises, answers = begins["# ## Exercises"], begins["# ## Answers"]
-    asked = re.findall(r"^# (\d)\. ", found[exercises][1], re.MULTILINE)
-    assert answers == exercises + 1 and asked in (["1", "2"], ["1", "2", "3"])
-    given = found[answers:]
+def test_a_file_ends_with_exercises_and_their_answers_stand_apart_and_are_checked(name: str) -> None:
+    found, given = cells(name), cells(f"answers/{name}")
+    is_text, exercises = found[-1]
+    asked = re.findall(r"^# (\d)\. ", exercises, re.MULTILINE)
+    assert is_text and exercises.startswith("# ## Exercises\n") and asked in (["1", "2"], ["1", "2", "3"])
+    assert given[0][1].startswith("# ## Answers\n") and "## Answers" not in "".join(text for _, text in found)
     assert [re.findall(r"^# (\d)\. ", text, re.MULTILINE) for _, text in given[0::2]] == [[number] for number in asked]
     for (is_text, _), (is_code, code) in zip(given[0::2], given[1::2], strict=True):
         assert is_text and not is_code and "assert " in code
+
+
+def test_every_answer_belongs_to_a_file() -> None:
+    assert {path.stem for path in (STUDY / "answers").glob("*.py")} == {*FILES, "run"}
 
 
 @pytest.fixture(scope="module")

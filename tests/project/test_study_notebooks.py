@@ -54,7 +54,7 @@ def built(what: str, folder: Path, **environment: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one study file that needs no model, built."""
     folder = tmp_path_factory.mktemp("built")
-    *pages, last = built("learning", folder).splitlines()
+    *pages, _, last = built("learning", folder).splitlines()
     assert pages == [str(folder / name) for name in ("learning.html", "index.html")] and last.startswith(
         "Open these in a browser."
     )
@@ -81,7 +81,7 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     styles = "".join(re.findall(r"<style.*?</style>", html, re.DOTALL))
     assert styles and "@import" not in styles
     assert all(address.startswith("data:") for address in re.findall(r"url\(['\"]?([^)'\"]+)", styles))
-    assert "90 steps" in html
+    assert "90 steps" in (folder / "answers" / "learning.html").read_text("utf-8")
 
 
 def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder: Path) -> None:
@@ -101,6 +101,18 @@ def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder:
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
     for name in ("study.py", "probes.py", "texts.py", "training.py", "words.txt", "gpt2-words/model.safetensors"):
         assert (folder / name).read_bytes() == (STUDY / name).read_bytes() and not (folder / name).is_symlink()
+
+
+def test_a_sheet_ends_with_its_exercises_and_the_answers_lie_in_a_folder_of_their_own(folder: Path) -> None:
+    """A teacher hands out all but that folder: no file of it may have an answer's text or code in it."""
+    parts = re.split(r"^# %%.*\n", (STUDY / "answers" / "learning.py").read_text("utf-8"), flags=re.MULTILINE)[1:]
+    answer = parts[1].splitlines()[-1].split("(")[0]
+    for file in ("learning.html", "learning.ipynb"):
+        sheet, filled = ((place / file).read_text("utf-8") for place in (folder, folder / "answers"))
+        assert "Exercises" in sheet and "Answers" not in sheet and "Answers" in filled
+        assert filled.count(answer) > sheet.count(answer)
+    code = [cell for cell in json.loads(filled)["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in code), "answers are run"
 
 
 def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) -> None:

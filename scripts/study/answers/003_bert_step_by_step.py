@@ -1,0 +1,34 @@
+# %% [markdown]
+# ## Answers
+#
+# 1. Nothing new: the mean takes the 5 away, and the division by the standard deviation takes the 3 away. (The last bits
+#    differ, and `eps` is not multiplied, which matters only for a row that is nearly constant.)
+
+# %%
+row = x[0, 1].astype(np.float64)
+weight, bias = (part.astype(np.float64) for part in (layer.LayerNorm.weight, layer.LayerNorm.bias))
+normed = layer_norm(row, weight, bias, eps=layer.LayerNorm.eps)
+for changed in (row + 5, 3 * row):
+    assert np.allclose(layer_norm(changed, weight, bias, eps=layer.LayerNorm.eps), normed, rtol=0, atol=1e-6)
+
+# %% [markdown]
+# 2. The word row and the type row are the same. The position row is another one, so the output is another one.
+
+# %%
+here, there = layer.trace(**batch), layer.trace(**layer.tokenize("Clouds lived above"))
+for name in ("word_embeddings", "token_type_embeddings", "position_embeddings", "LayerNorm"):
+    same = np.array_equal(here[f"embeddings.{name}"][0, 5], there[f"embeddings.{name}"][0, 1])
+    print(f"{name}: {'the same' if same else 'another row'}")
+    assert same == (name in ("word_embeddings", "token_type_embeddings"))
+
+# %% [markdown]
+# 3. Yes, for single sentences, to the bit even: `word + type` is the first addition. It would be wrong for pairs, where
+#    the tokens of the second text need the row of type 1.
+
+# %%
+folded = layer.word_embeddings.weight[input_ids] + layer.token_type_embeddings.weight[0]
+assert np.array_equal(layer.LayerNorm(folded + position), whole)
+pair = layer.tokenize("We lived", "above the clouds")
+folded = layer.word_embeddings.weight[pair["input_ids"]] + layer.token_type_embeddings.weight[0]
+folded += layer.position_embeddings.weight[: folded.shape[1]]
+assert not np.array_equal(layer.LayerNorm(folded), layer(**pair))

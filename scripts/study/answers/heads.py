@@ -1,0 +1,17 @@
+# %% [markdown]
+# ## Answers
+#
+# 1. They are computed, but nothing was asked there: the model sees the letter, and training never looked at its answer.
+
+# %%
+seen = encoder.logits(**encoder.tokenize("question"))[0, 1:-1].argmax(axis=-1)
+print("".join(encoder.tokens(seen)), "for 'question'")
+assert encoder.tokens(seen) != list("question")
+
+# %% [markdown]
+# 2. No: each mask is guessed by itself, with a mask in the other place. So two likely letters need not fit together.
+
+# %%
+two = encoder.fill("quest[MASK][MASK]n", k=1)
+print([each[0]["token_str"] for each in two])
+assert len(two) == 2 and two[1][0]["score"] < filled[0]["score"], "with less to see it is less sure"
