@@ -69,6 +69,11 @@ def _intermediates(group: Any) -> None:
         "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     group.add_argument(
+        "--format", default="float32", choices=("float32", "float16", "bfloat16", "tf32", "int8"),
+        help="with --encoder --against: in what the port computes; in a narrower format than float32 each module is "
+        "computed again in it, from the port's own input of it",
+    )  # fmt: skip
+    group.add_argument(
         "--only", nargs="+", metavar="KEY",
         help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
     )  # fmt: skip
@@ -144,7 +149,13 @@ def _run(arguments: Any) -> int:
         output_ending(arguments.save, ENDINGS)
     options = {name: getattr(arguments, name) for name in INTERMEDIATES}
     report = verify(
-        arguments.model, arguments.text, kinds=arguments.batches, few=arguments.small, **options, **from_hub(arguments)
+        arguments.model,
+        arguments.text,
+        kinds=arguments.batches,
+        few=arguments.small,
+        form=arguments.format,
+        **options,
+        **from_hub(arguments),
     )
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
@@ -167,6 +178,8 @@ def _vectors(arguments: Any) -> int:
     from minibert.verify.vectors.vectors import verify_vectors
 
     _refuse(arguments, "intermediates, not for vectors", *INTERMEDIATES, *RENAMED)
+    if arguments.format != "float32":
+        raise ValueError("--format is for intermediates: vectors alone do not tell a narrow format from a mistake")
     if arguments.url is None:
         _refuse(arguments, "--url", "served_as", "api_key_env")
     options = {name: getattr(arguments, name) for name in VECTORS}

@@ -50,6 +50,7 @@ def compare(
     texts: Sequence[str] = (),
     only: Sequence[str] | None = None,
     tolerance: float = 0.0,
+    format: str = "float32",  # noqa: A002 - as the command's option
     batches: Sequence[str] | None = None,
     all_batches: bool = False,
     revision: str | None = None,
@@ -67,7 +68,8 @@ def compare(
     `texts`, or of those that `minibert verify --print-texts` prints.
 
     encoder: compare the whole model; False: its input layer alone, the `side` of it. texts: of intermediates, texts
-    that the port has too, as "text 1" and so on. only, tolerance, batches, all_batches: as the command's options.
+    that the port has too, as "text 1" and so on. only, tolerance, format, batches, all_batches: as the command's
+    options.
 
     Raises what the command ends with 2 or 3 for: ValueError and OSError for what cannot be compared, MinibertError for
     a model that cannot be opened.
@@ -75,15 +77,17 @@ def compare(
     name = os.fspath(model)
     hub: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
     if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
-        if side or only or tolerance or batches or all_batches:
-            raise ValueError("side, only, tolerance, batches and all_batches are for intermediates, not for vectors")
+        if side or only or tolerance or batches or all_batches or format != "float32":
+            raise ValueError(
+                "side, only, tolerance, format, batches and all_batches are for intermediates, not for vectors"
+            )
         from .vectors.vectors import verify_vectors
 
         given = against if isinstance(against, np.ndarray) else Path(against)
         return _compared(verify_vectors(name, given, list(texts) or None, **hub))
     report = verify(
         name, texts, encoder=encoder, side=side, against=against, only=only, tolerance=tolerance, kinds=batches,
-        all_batches=all_batches, **hub,
+        all_batches=all_batches, form=format, **hub,
     )  # fmt: skip
     return _compared(report)
 

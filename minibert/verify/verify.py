@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from minibert.verify.sides.written import Against, read_against
 
 from .report import Report, show
 
+FORMATS = ("float32", "float16", "bfloat16", "tf32", "int8")  # in which a port may compute
 SMALL = {"small_plain": "plain", "small_left_pad": "left_pad"}
 
 
@@ -51,6 +53,7 @@ def verify(
     kinds: Sequence[str] | None = None,
     all_batches: bool = False,
     few: bool = False,
+    form: str = "float32",
 ) -> Report:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 
@@ -60,7 +63,8 @@ def verify(
     numbers; the input layer also with the printed values of a model of this name. save: write inputs and intermediates.
     tolerance: allowed for every intermediate but ids, for a port that computes in float16 on purpose. kinds: compare
     only these batches. few: use the batches of `small`; so does a file that has only them. all_batches: fail if the
-    file lacks one of our batches.
+    file lacks one of our batches. form: the format in which a port computes, one of `FORMATS`: in a narrower one than
+    float32 each module is computed again in it, from the port's own input of it.
 
     Tolerances: 0 before the first norm, `input_layer.AFTER_NORM` after it, `blocks.IN_BLOCKS` in the blocks
     (`blocks.ATTENTION` for probabilities). In real models even correct implementations differ by more. There an
@@ -76,6 +80,9 @@ def verify(
         raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
+    if form not in FORMATS or (form != FORMATS[0] and (against is None or not encoder)):
+        raise ValueError(f"the format must be one of {', '.join(FORMATS)}; another than the first is for a whole port "
+                         f"(encoder) that is passed as `against`; found {form!r}")  # fmt: skip
     source = None if against is None else read_against(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     if encoder:
@@ -104,7 +111,7 @@ def verify(
             _counterpart(subject, model, options) if source is None else File(source, own, theirs, only, all_batches)
         )
         if other is not None:
-            compare_with(report, subject, other, inputs, texts, tolerance)
+            compare_with(report, subject, other, inputs, texts, tolerance, form)
         if not encoder and not isinstance(other, File | Shipped):
             # a folder may have any name: if the reference can be run, only the reference decides
             values = None if other is not None and is_folder(model) else printed.find(model, opened)
@@ -180,8 +187,9 @@ def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
 
 
 def compare_with(
-    report: Report, subject: Subject, other: Counterpart, batches: Traces, texts: Sequence[str], tolerance: float = 0.0
-) -> None:
+    report: Report, subject: Subject, other: Counterpart, batches: Traces, texts: Sequence[str],
+    tolerance: float = 0.0, form: str = "float32",
+) -> None:  # fmt: skip
     """Compare with another program, write what differs, and look for the mistake.
 
     Differences within `tolerance` pass; the search for mistakes does not depend on it.
@@ -191,10 +199,18 @@ def compare_with(
     if not inputs:
         return
     ours = ours or subject.traces(inputs, theirs)
-    if truth is None:
-        with subject.exact() as exact:
-            truth = exact.traces(inputs, theirs)
-    differences = subject.compare(inputs, ours, theirs, truth)
+    if form != FORMATS[0]:
+        from .judge.local import in_format
+
+        report.say(
+            f"computed again in {form}, each module from the port's own input of it; the differences are of that"
+        )
+        differences = list(chain.from_iterable(in_format(subject, inputs, theirs, form)))
+    else:
+        if truth is None:
+            with subject.exact() as exact:
+                truth = exact.traces(inputs, theirs)
+        differences = subject.compare(inputs, ours, theirs, truth)
     report.differences = [d.loosened(tolerance) for d in differences]
     known = keys_of(ours)
     if not report.differences:
@@ -207,13 +223,16 @@ def compare_with(
     report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
-    if not place:
+    if not place and form != FORMATS[0]:
+        report.rounding = form
+        report.say(f"every module is right in {form}")
+    elif not place:
         report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
     if wrong:
         from .judge.naming import look
 
         loose = tolerance if place else 0.0  # where numbers pass by it, many mistakes would fit too
-        look(report, subject, inputs, theirs, loose, isinstance(other, File))
+        look(report, subject, inputs, theirs, loose, isinstance(other, File), form)
     other.close(report, subject)
 
 

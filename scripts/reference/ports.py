@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Print the table of tests/reference/GOLDEN.md: ports with planted mistakes, where each is found, how it is named.
+"""Print the tables of tests/reference/GOLDEN.md: honest ports and the formats in which they pass; ports with planted
+mistakes, where each is found, how it is named.
 
     python scripts/reference/ports.py          runs all; needs torch and transformers, some minutes
-    python scripts/reference/ports.py --write  and puts the table into the page
+    python scripts/reference/ports.py --write  and puts the tables into the page
 
-The ports of `tests/support` are made by transformers' modules (`planted_ports.py`, `planted_blocks.py`) and by plain
-loops (`planted_loops.py`).
+The ports of `tests/support` are made by transformers' modules (`honest_ports.py`, `planted_ports.py`,
+`planted_blocks.py`) and by plain loops (`planted_loops.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ PAGE = ROOT / "tests" / "reference" / "GOLDEN.md"
 PART = re.compile(r"(<!-- \$ python scripts/reference/ports.py -->\n).*?(<!-- end -->)", re.DOTALL)
 sys.path[:0] = [str(ROOT / "tests" / "support")]
 
+import honest_ports  # noqa: E402
 import planted_blocks  # noqa: E402
 import planted_loops  # noqa: E402  the tests' own modules
 import planted_ports  # noqa: E402
+
+from minibert.verify.verify import verify  # noqa: E402
 
 
 def table() -> str:
@@ -44,10 +48,25 @@ def table() -> str:
     return "\n".join([head, "", "| planted | found in | named |", "|---|---|---|", *rows, ""])
 
 
+def honest() -> str:
+    """Run the honest ports, each in every format."""
+    rows = []
+    for name, (port, _) in honest_ports.HONEST.items():
+        with tempfile.TemporaryDirectory() as folder:
+            where, path = honest_ports.write(port, Path(folder))
+            passed = [
+                form
+                for form in honest_ports.FORMATS
+                if verify(str(where), encoder=True, against=path, form=form).passed
+            ]
+        rows.append(f"| {name} | {', '.join(passed) or 'none'} |")
+    return "\n".join([f"{len(rows)} honest ports:", "", "| port | passes as |", "|---|---|", *rows, "", ""])
+
+
 def main(words: list[str]) -> None:
     """Print the table, or write it."""
     warnings.simplefilter("ignore")
-    made = table()
+    made = honest() + table()
     if "--write" in words:
         PAGE.write_text(PART.sub(lambda part: part[1] + made + part[2], PAGE.read_text("utf-8")), encoding="utf-8")
     else:

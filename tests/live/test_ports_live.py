@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import honest_ports
 import planted_blocks
 import planted_ports
 import pytest
-from planted_ports import HONEST
 from reference_files import REFERENCE
+
+from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 PLANTED = {**planted_ports.PLANTED, **planted_blocks.PLANTED}
@@ -29,7 +31,27 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(name: str, tmp_path: P
     assert planted_ports.row(name, report) in PAGE.splitlines()
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_an_honest_port_passes(name: str, tmp_path: Path) -> None:
-    report = planted_ports.judged(HONEST[name], tmp_path)
-    assert report.passed and not report.local, "\n".join(report.lines)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (i % 4 > 0)) for i, name in enumerate(honest_ports.HONEST)]
+)
+def test_an_honest_port_passes_in_its_own_format_alone(name: str, tmp_path: Path) -> None:
+    port, own = honest_ports.HONEST[name]
+    folder, path = honest_ports.write(port, tmp_path)
+    for form in honest_ports.FORMATS:
+        report = verify(str(folder), encoder=True, against=path, form=form)
+        assert report.passed == (form == own), (form, "\n".join(report.lines))
+        if form == "float32":
+            assert report.rounding == ("" if own == form else own)
+        if form == own != "float32":
+            assert f"every module is right in {own}" in report.lines
+    assert f"| {name} | {own} |" in PAGE.splitlines()
+
+
+@pytest.mark.parametrize("name", honest_ports.WRONG)
+def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_path: Path) -> None:
+    """Much that is wrong is smaller than what the format does to the whole model."""
+    port, form = honest_ports.WRONG[name]
+    folder, path = honest_ports.write(port, tmp_path)
+    report = verify(str(folder), encoder=True, against=path, form=form)
+    assert not report.passed and report.rounding == "", "\n".join(report.lines)
+    assert {each.key for each in report.local} == set(port.wrong), "\n".join(report.lines)

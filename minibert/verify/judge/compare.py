@@ -42,6 +42,7 @@ class Difference(NamedTuple):
     error_theirs: float
     tolerance: float
     weighed: bool = False  # whether beyond the tolerance the two errors decide
+    share: float = 0.0  # in place of `Shares.theirs`, of a format whose rounding is known
 
     def loosened(self, tolerance: float) -> Difference:
         """The same with at least this tolerance; ids stay exact."""
@@ -55,7 +56,7 @@ class Difference(NamedTuple):
         """Whether it passes, by its size or by the rms errors."""
         if self.passes or not self.weighed:
             return self.passes
-        errors = self.error_ours, self.error_theirs
+        errors, shares = (self.error_ours, self.error_theirs), shares._replace(theirs=self.share or shares.theirs)
         return all(
             not np.isfinite(share) or error <= share * other  # infinity times an error of 0 would be NaN
             for share, error, other in zip(shares, errors, errors[::-1], strict=True)

@@ -29,6 +29,7 @@ from minibert.verify.mistakes.wrong_masks import window_of
 from minibert.verify.mistakes.wrong_steps import rounded_weight
 from minibert.verify.sides.traces import HEAD, INPUT_LAYER, Traces
 
+from . import formats
 from .compare import OF_A_PORT, PORT_SHARE, Difference, over_kinds, rms
 from .factors import WHOLE, fitted, other_map, times_as_large
 from .input_layer import Subject
@@ -145,9 +146,12 @@ class Place(NamedTuple):
     wide: Mapping[str, Fed]
     inputs: Traces  # of the batches that reach it
     theirs: Traces
+    form: formats.Form | None = None  # the format in which the port is meant to compute
 
     def compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare what it gives, with a mistake if there is one, with the port's own."""
+        if self.form is not None and mistake is None:
+            return formats.compared(self, self.form)
         made = []
         for at, fed in ((self.at, self.fed), (self.at_wide, self.wide)):
             plan = with_mistake(mistake, at) if mistake else None
@@ -179,7 +183,9 @@ class Place(NamedTuple):
             return False  # it cannot be made with these inputs
 
 
-def _places(subject: Subject, exact: Subject, inputs: Traces, theirs: Traces) -> Iterator[Place]:
+def _places(
+    subject: Subject, exact: Subject, inputs: Traces, theirs: Traces, form: formats.Form | None = None
+) -> Iterator[Place]:
     fed, wide = ({kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()} for _ in range(2))
     both = zip(all_places(subject.model, subject.head), all_places(exact.model, exact.head), strict=True)
     for at, at_wide in both:
@@ -187,10 +193,26 @@ def _places(subject: Subject, exact: Subject, inputs: Traces, theirs: Traces) ->
         for kind in here:
             fed[kind].go(at.plan)
             wide[kind].go(at_wide.plan)
-        yield Place(subject, at, at_wide, fed, wide, here, theirs)
+        yield Place(subject, at, at_wide, fed, wide, here, theirs, form)
 
 
-def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0) -> Judged:
+def in_format(subject: Subject, inputs: Traces, theirs: Traces, name: str) -> Iterator[list[Difference]]:
+    """Compare every module in a format, from the port's own input of it: the input layer, each block, the head."""
+    with subject.exact() as exact, np.errstate(all="ignore"):
+        for place in _places(subject, exact, inputs, theirs, formats.FORMS[name]):
+            yield place.compared()
+
+
+def right_in(subject: Subject, inputs: Traces, theirs: Traces) -> list[str]:
+    """Name the formats in which all modules of a port are right."""
+    return [
+        name for name in formats.FORMS if not any(_wrong(each) for each in in_format(subject, inputs, theirs, name))
+    ]
+
+
+def local_mistakes(
+    subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: formats.Form | None = None
+) -> Judged:
     """Find every module that is wrong by itself, which mistake it is, and which explain all of a model's parts.
 
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
@@ -198,7 +220,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
     found, keys, parts, known = list[Local](), set[str](), set[str](), mistakes(subject.model)
     whole = [mistake for mistake in known if mistake.where != "local"]
     with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-        for place in _places(subject, exact, inputs, theirs):
+        for place in _places(subject, exact, inputs, theirs, form):
             at, compared = place.at, place.compared()
             wrong = _wrong(compared)
             if at.block is not None and {d.key for d in wrong} & {
@@ -259,7 +281,7 @@ class WrongModule:
     """One module that is wrong by itself, and what is tried on it."""
 
     def __init__(self, place: Place, d: Difference, known: list[Mistake], tolerance: float) -> None:
-        self.subject, self.at, self.at_wide, self.fed, self.wide, self.inputs, self.theirs = place
+        self.subject, self.at, self.at_wide, self.fed, self.wide, self.inputs, self.theirs, _ = place
         self.known = known
         self.key, self.rounding = d.key, d.error_ours
         self.allowed = max(ROUNDED * self.subject.allowed[d.key], tolerance)

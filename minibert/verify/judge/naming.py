@@ -16,13 +16,25 @@ from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces
 
 from .compare import over_kinds
+from .formats import FORMS
 from .input_layer import Subject
-from .local import Judged, local_mistakes, taken_together
+from .local import Judged, local_mistakes, right_in, taken_together
 
 
-def look(report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool) -> None:
-    """Look for the mistake; `local`: whether each module of an encoder is named too."""
-    judged, local = local_mistakes(subject, inputs, theirs, tolerance), local and subject.has_places
+def look(
+    report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool,
+    form: str = "float32",
+) -> None:  # fmt: skip
+    """Look for the mistake; `local`: whether each module of an encoder is named too; form: what a port computes in."""
+    judged = local_mistakes(subject, inputs, theirs, tolerance, FORMS.get(form))
+    local = local and subject.has_places
+    wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
+    if local and form not in FORMS and 2 * len(wrong & there) > len(there):  # a format shows in most modules
+        for name in right_in(subject, inputs, theirs)[:1]:
+            report.rounding = name
+            report.say(
+                f"every module is right in {name}, on the port's own input of it; is that meant? --format {name}"
+            )
     _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.found))
     if local:
         _say_local(report, judged)

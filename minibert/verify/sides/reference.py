@@ -219,11 +219,11 @@ class Reference:
             raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
         steps = [step for step, _ in self._layer.steps]
         last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
-        kept[last] = states[0].numpy()  # whatever the modules gave, it is this that enters the first block
+        kept[last] = _array(states[0])  # whatever the modules gave, it is this that enters the first block
         if subject.scores:
             kept |= dict(zip(subject.scores, scores, strict=True))
             for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
-                kept |= {f"{name}.{i}": array.numpy() for i, array in enumerate(arrays)}
+                kept |= {f"{name}.{i}": _array(array) for i, array in enumerate(arrays)}
         return kept
 
 

@@ -1,0 +1,183 @@
+"""Whether a port is right in the narrower format that it is meant to compute in.
+
+Each module is computed again in that format, from the port's own input of it. A linear map has to give the port's
+numbers, as nearly as two programs of one format do; all else may be as far from float64 as the format rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.plan import Plan, Step
+from minibert.verify.mistakes.mistake import At
+from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8_whole
+from minibert.verify.mistakes.wrong_steps import rounded, rounded_weight
+
+from .compare import EXACT, PORT_SHARE, Difference, over_kinds
+
+# The rms distance of two programs, of a linear map, as a share of what the format changes there. Measured at most 0.10
+# in one format (torch's kernels on six models), at least 0.53 in two (tf32 and float16).
+NEAR = 0.3
+ROUNDS = 3.0  # the rms error of anything else, by that of its formula rounded once; measured 1.8
+MASKS = ("mask", "masked", "keep", "state")  # steps that no format rounds
+
+
+class Form(NamedTuple):
+    """A format: the steps in it, and the ways in which programs compute a linear map in it."""
+
+    steps: Callable[[At], Plan]
+    maps: Callable[[Dense], Sequence[Formula]]
+
+
+def compared(place: Any, form: Form) -> list[Difference]:
+    """Compare what a place gives in this format, from the port's own numbers, with the port's own.
+
+    place: a `local.Place`. Of a linear map the nearest way counts, and the port's error is its distance from that.
+    """
+    at, kinds = place.at, list(place.inputs)
+    exact = {kind: place.wide[kind].values(None) for kind in kinds}
+    theirs = {kind: {key: np.asarray(x, float) for key, x in place.theirs[kind].items()} for kind in kinds}
+
+    def differences(plan: Plan, truth: Mapping[str, Any]) -> dict[str, list[Difference]]:
+        ours = {kind: place.fed[kind].values(plan) for kind in kinds}
+        found: dict[str, list[Difference]] = {}
+        for d in place.subject.compare(place.inputs, ours, theirs, truth):
+            found.setdefault(d.key, []).append(d)
+        return found
+
+    steps = form.steps(at)
+    made = {
+        key: [_weighed(d, PORT_SHARE if steps[key] is at.plan[key] else ROUNDS) for d in several]
+        for key, several in differences(steps, exact).items()
+    }
+    ways = {step.key: form.maps(step.part) for step in at.of("dense") if step.key in made}
+    nearest: dict[str, float] = {}
+    for i in range(max(map(len, ways.values()), default=0)):
+        plan = {**at.plan, **{key: at.plan[key]._replace(formula=several[i]) for key, several in ways.items()}}
+        sizes, apart = differences(plan, exact), differences(plan, theirs)
+        for key in ways:
+            each = [_weighed(d._replace(error_theirs=near.error_ours), NEAR)
+                    for d, near in zip(sizes[key], apart[key], strict=True)]  # fmt: skip
+            (whole,) = over_kinds(each)
+            if (share := whole.error_theirs / max(whole.error_ours, 1e-30)) < nearest.get(key, np.inf):
+                nearest[key], made[key] = share, each
+    return [d for several in made.values() for d in several]
+
+
+def _weighed(d: Difference, share: float) -> Difference:
+    return d if d.key in EXACT else d._replace(weighed=True, share=share)
+
+
+# -- the formats -------------------------------------------------------------------------------------------------
+
+
+def _on_floats(change: Formula, x: Any) -> Any:
+    return change(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+
+
+def _narrow_steps(rounding: Formula, at: At) -> Plan:
+    """Every parameter, every input and every output rounded."""
+
+    def narrowed(step: Step) -> Step:
+        if step.kind in MASKS:
+            return step
+        return step._replace(
+            formula=lambda *x: _on_floats(rounding, step.formula(*(_on_floats(rounding, y) for y in x)))
+        )
+
+    own = {**at.plan, **{step.key: step for step in rounded(rounding)(at)}}
+    return {key: narrowed(step) for key, step in own.items()}
+
+
+def _narrow_maps(rounding: Formula, own: Dense) -> list[Formula]:
+    """The bias added before the product is rounded, or after it."""
+    bias = None if own.bias is None else rounding(own.bias)
+    weight = rounding(own.weight)
+    whole, product = Dense(weight, bias, own.transposed), Dense(weight, None, own.transposed)
+    return [
+        lambda x: rounding(whole(rounding(x))),
+        lambda x: rounding(rounding(product(rounding(x))) + (0 if bias is None else bias)),
+    ]
+
+
+def to_tf32(x: Array) -> Array:
+    """Round to ten bits after the first, as products of tensor cores do with what enters them.
+
+    >>> to_tf32(np.array([1 + 2**-10 + 2**-12], np.float32)) == 1 + 2**-10
+    array([ True])
+    """
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    even = (bits >> np.uint32(13)) & np.uint32(1)
+    return ((bits + np.uint32(0xFFF) + even) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _tf32_steps(at: At) -> Plan:
+    """What enters the products of attention is rounded."""
+
+    def product(step: Step) -> Step:
+        return step._replace(formula=lambda *x: step.formula(*(_on_floats(to_tf32, y) for y in x)))
+
+    return {key: product(step) if step.kind in ("scores", "gather") else step for key, step in at.plan.items()}
+
+
+def _tf32_maps(own: Dense) -> list[Formula]:
+    weight = Dense(to_tf32(own.weight), own.bias, own.transposed)
+    return [lambda x: weight(to_tf32(x))]
+
+
+def _int8_steps(at: At) -> Plan:
+    """Rows may be stored so; nothing but linear maps computes in it."""
+    return {**at.plan, **{step.key: step for step in rounded(to_int8_whole)(at) if step.kind == "rows"}}
+
+
+def _int8_maps(own: Dense) -> list[Formula]:
+    """How programs quantize what enters (how many steps, over what) and the weight (its largest number is which)."""
+    weights = {largest: rounded_weight(own, partial(_weight, largest)) for largest in (127.5, 127.0, 0.0)}
+    ways = (
+        (127, None, 127.5),  # torch: seven bits
+        (255, None, 127.0),  # onnxruntime
+        (255, None, 0.0),  # onnxruntime, per channel
+        (127, (1, 2), 127.5),
+        (255, (1, 2), 127.0),  # text by text
+        (255, (1, 2), 0.0),
+        (254, -1, 0.0),  # token by token
+    )
+    return [partial(_quantized, weights[largest], steps, over) for steps, over, largest in ways]
+
+
+def _quantized(own: Dense, steps: int, over: int | tuple[int, ...] | None, x: Array) -> Array:
+    return own(_entering(x, steps, over))
+
+
+def _weight(largest: float, x: Array) -> Array:
+    """Steps of one number for all, or, `largest` 0, of one for each row."""
+    size = np.abs(x).max() / largest if largest else np.abs(x).max(-1, keepdims=True) / 127
+    size = np.where(size == 0, 1, size)
+    return np.asarray(np.clip(np.rint(x / size), -128, 127) * size, np.float32)
+
+
+def _entering(x: Array, steps: int, over: int | tuple[int, ...] | None) -> Array:
+    """So many steps from the smallest to the largest number, 0 among them; token by token as far below as above it."""
+    over = None if x.ndim == 2 and isinstance(over, tuple) else over
+    low, high = (np.minimum(x.min(over, keepdims=True), 0), np.maximum(x.max(over, keepdims=True), 0))
+    if over == -1:
+        high = np.maximum(high, -low)
+        low = -high
+    size = (high - low) / np.float32(steps)
+    size = np.where(size == 0, np.float32(1), size)
+    zero = np.clip(np.rint(-low / size), 0, steps)
+    return np.asarray((np.clip(np.rint(x / size) + zero, 0, steps) - zero) * size, np.float32)
+
+
+FORMS: Mapping[str, Form] = {
+    "float16": Form(partial(_narrow_steps, to_float16), partial(_narrow_maps, to_float16)),
+    "bfloat16": Form(partial(_narrow_steps, to_bfloat16), partial(_narrow_maps, to_bfloat16)),
+    "tf32": Form(_tf32_steps, _tf32_maps),
+    "int8": Form(_int8_steps, _int8_maps),
+}

@@ -1,0 +1,153 @@
+"""Ports without a mistake, each with the format in which it computes: transformers' modules with other kernels, other
+orders and narrower numbers. `WRONG` has the same formats with one module wrong.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import planted_ports
+from planted_ports import Change, Planted, bias, put, several, taken, weight
+
+from minibert.verify.sides import reference
+from minibert.verify.sides.traces import Traces, write_traces
+
+FORMATS = ("float32", "float16", "bfloat16", "tf32", "int8")
+
+
+class Honest(NamedTuple):
+    port: Planted
+    format: str = "float32"
+
+
+def write(port: Planted, folder: Path) -> tuple[Path, Path]:
+    """The model's folder, and the file with the port's numbers."""
+    where = planted_ports.written(folder, port)
+    write_traces(path := folder / "port.safetensors", *_ported(where, port))
+    return where, path
+
+
+def _ported(where: Path, port: Planted) -> tuple[Traces, Traces]:
+    """NumPy has no bfloat16: such numbers are written as float32."""
+    right = reference._array
+    reference._array = lambda x: right(x.float() if str(x.dtype) == "torch.bfloat16" else x)
+    try:
+        return planted_ports.ported(where, port)
+    finally:
+        reference._array = right
+
+
+# -- other programs of a product -----------------------------------------------------------------------------------
+
+
+def to(dtype: str) -> Change:
+    import torch
+
+    return lambda model: model.to(getattr(torch, dtype))
+
+
+def _maps(model: Any) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__ in ("Linear", "Conv1D")]
+
+
+def sums_in_float64(model: Any) -> None:
+    for own in _maps(model):
+        own.forward = lambda x, own=own: (x.double() @ own.weight.double().T + own.bias.double()).float()
+
+
+def in_pieces(model: Any) -> None:
+    """Products of eight numbers at a time, the last first, the bias before all."""
+    for own in _maps(model):
+
+        def forward(x: Any, own: Any = own) -> Any:
+            made = own.bias
+            for i in reversed(range(0, x.shape[-1], 8)):
+                made = made + x[..., i : i + 8] @ own.weight[:, i : i + 8].T
+            return made
+
+        own.forward = forward
+
+
+def tf32(x: Any) -> Any:
+    """Ten bits after the first, the nearest: as tensor cores take numbers."""
+    import torch
+
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+def in_tf32(model: Any) -> None:
+    for own in _maps(model):
+        own.weight.data, right = tf32(own.weight.data), own.forward
+        own.forward = lambda x, right=right: right(tf32(x))
+
+
+def autocast(model: Any) -> None:
+    import torch
+
+    right = model.forward
+
+    def forward(*args: Any, **named: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return right(*args, **named)
+
+    model.forward = forward
+
+
+def dynamic_int8(model: Any) -> None:
+    import torch
+
+    torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
+
+
+ATTENTION_IN_TF32 = {"qkv": lambda *x: tuple(map(tf32, x)), "gather": lambda weights, v: tf32(weights) @ v}
+
+HONEST: dict[str, Honest] = {
+    **{name: Honest(port) for name, port in planted_ports.HONEST.items()},
+    "sums in float64": Honest(Planted("bert", {}, sums_in_float64)),
+    "products in another order": Honest(Planted("bert", {}, in_pieces)),
+    "BERT in float16": Honest(Planted("bert", {}, lambda model: model.half()), "float16"),
+    "GPT-2 in float16": Honest(Planted("gpt2", {}, lambda model: model.half()), "float16"),
+    "Qwen3 in float16": Honest(Planted("qwen3", {}, lambda model: model.half()), "float16"),
+    "ModernBERT in float16": Honest(Planted("modernbert", {}, lambda model: model.half()), "float16"),
+    "BERT in bfloat16": Honest(Planted("bert", {}, lambda model: model.bfloat16()), "bfloat16"),
+    "Qwen3 in bfloat16": Honest(Planted("qwen3", {}, lambda model: model.bfloat16()), "bfloat16"),
+    "products alone in bfloat16 (autocast)": Honest(Planted("bert", {}, autocast), "bfloat16"),
+    "linear maps in tf32": Honest(Planted("bert", {}, in_tf32), "tf32"),
+    "all products in tf32": Honest(Planted("bert", {}, in_tf32, attention=ATTENTION_IN_TF32), "tf32"),
+    "dynamic int8 of torch": Honest(Planted("bert", {}, dynamic_int8), "int8"),
+}
+
+QUERY, VALUE = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.value"
+ACT = "encoder.layer.1.intermediate.intermediate_act_fn"
+OWN, OTHER = (f"encoder.layer.{i}.output.dense" for i in (2, 0))
+
+
+def _relu(own: Any) -> Change:
+    return lambda x: x.relu()
+
+
+def _by_tanh(own: Any) -> Change:
+    import torch
+
+    return torch.nn.GELU(approximate="tanh").forward
+
+
+WRONG: dict[str, Honest] = {
+    "float16, a bias missing": Honest(
+        Planted("bert", {QUERY: ""}, several(bias(QUERY), lambda model: model.half())), "float16"),
+    "float16, relu": Honest(
+        Planted("bert", {ACT: ""}, several(put(ACT, _relu), lambda model: model.half())), "float16"),
+    "bfloat16, a weight transposed": Honest(
+        Planted("bert", {VALUE: ""}, several(weight(VALUE, lambda x: x.T), lambda model: model.bfloat16())),
+        "bfloat16"),
+    "tf32, a bias missing": Honest(Planted("bert", {QUERY: ""}, several(bias(QUERY), in_tf32)), "tf32"),
+    "int8, a bias missing": Honest(Planted("bert", {QUERY: ""}, several(bias(QUERY), dynamic_int8)), "int8"),
+    "int8, another block's map": Honest(
+        Planted("bert", {OWN: ""}, several(taken(OWN, OTHER), dynamic_int8)), "int8"),
+    "int8, gelu by tanh": Honest(Planted("bert", {ACT: ""}, several(put(ACT, _by_tanh), dynamic_int8)), "int8"),
+    "int8, scores not scaled": Honest(
+        Planted("bert", {f"encoder.layer.{i}.attention.self.scores": "" for i in range(3)}, dynamic_int8,
+                attention={"scale": lambda q, scaling: 1.0}), "int8"),
+}  # fmt: skip
