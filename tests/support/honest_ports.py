@@ -4,6 +4,7 @@ orders and narrower numbers. `WRONG` has the same formats with one module wrong.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +99,9 @@ def autocast(model: Any) -> None:
 def dynamic_int8(model: Any) -> None:
     import torch
 
-    torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and what people's ports have
+        torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
 
 
 ATTENTION_IN_TF32 = {"qkv": lambda *x: tuple(map(tf32, x)), "gather": lambda weights, v: tf32(weights) @ v}
