@@ -236,7 +236,7 @@ def local_mistakes(
                     whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
                 found.append(Local(d.key, subject.place(d.key), d.largest, fits := module.names(), []))
                 if not fits:
-                    found[-1].excluded.extend(module.tried)
+                    found[-1].excluded.extend(dict.fromkeys(x.name for x in known if x.name in module.changing))
 
         def explaining(known: list[Mistake], change: Callable[[Place], Place] = lambda place: place) -> list[Mistake]:
             for place in (each for each in _places(subject, exact, inputs, theirs) if each.at.part in parts):
@@ -290,7 +290,8 @@ class WrongModule:
         same = {kind: self._compared(kind, self.fed[kind].found[d.key]).passes for kind in kinds}
         self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
         self.left_by = cache(self._left_by)
-        self.tried: dict[str, None] = {}  # names, in order
+        self.changed = False  # by the mistake that is tried
+        self.changing = set[str]()  # names of mistakes that change it
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
@@ -301,7 +302,9 @@ class WrongModule:
         left: dict[str, float] = {}
         for some in (self._of_list(), self._of_windows()):
             if not left:
-                left = {each.name: rest for each in some if (rest := self.left_by(each)) is not None}
+                fits = [(each, rest) for each in some if (rest := self.left_by(each)) is not None]
+                alone = [each for each in fits if len(fits) == 1 or not self._would_show_elsewhere(each[0])]
+                left = {each.name: rest for each, rest in alone or fits}
         for tier in (self._of_input, self._of_pairs, self._of_factor, self._of_parts, self._of_other_weights):
             if left:
                 break
@@ -315,7 +318,6 @@ class WrongModule:
         """Those of the list that change something here, and other modules' numbers."""
         for each in self.known:
             if each.where != "whole" and self._is_here(each):
-                self.tried[each.name] = None
                 yield each
         yield from _of_others(self.key, self.at)
 
@@ -342,6 +344,23 @@ class WrongModule:
         hidden = theirs[:, last, back] < (ours[:, last, back] - MASKED if self.key == own.scores else TINY)
         return int(last - back[np.argmax(hidden.all(0)) - 1]) if hidden.all(0).any() else int(last)
 
+    def _would_show_elsewhere(self, mistake: Mistake) -> bool:
+        """Whether it changes another intermediate of this place that the port has right."""
+        plan = with_mistake(mistake, self.at) or {}
+        for kind in self.inputs:
+            fed = self.fed[kind]
+            for key in (key for key in fed.found if key in self.theirs[kind] and key != self.key):
+                x, few, ours = fed.value(key, plan), ROUNDED * self.subject.allowed[key], fed.found[key]
+                right = x is not None and self._off(kind, key, ours, self.theirs[kind][key]) <= few
+                if x is not None and right and self._off(kind, key, x, ours) > few:
+                    return True
+        return False
+
+    def _off(self, kind: str, key: str, x: Array, of: Array) -> float:
+        made = {kind: {key: np.asarray(x, np.float32)}}, {kind: {key: np.asarray(of, float)}}
+        (found,) = self.subject.compare(self.inputs, made[0], made[1], {})
+        return found.largest
+
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is not the mistake of another module, whose output the port does not have."""
         modules = ("dense", "norm", "activation")
@@ -352,9 +371,12 @@ class WrongModule:
         plans = cache(lambda wide: with_mistake(mistake, self.at_wide if wide else self.at) or {})
         if not plans(False):
             return None
+        self.changed = False
         rest = self._left(partial(self._by, plans, self.key))
         if rest is None and self.step.kind == "scores":
             rest = self._left(partial(self._by, plans, f".{self.at.i}.masked"))
+        if self.changed:
+            self.changing.add(mistake.name)
         return rest
 
     def _by(self, plans: Callable[[bool], Plan], key: str, kind: str, wide: bool = False) -> Array | None:
@@ -376,6 +398,7 @@ class WrongModule:
                 x = made(kind)
             except (ValueError, IndexError, TypeError):  # it cannot be made with these shapes
                 return None
+            self.changed = self.changed or x is not None
             if x is None and kind != self.kinds[0]:  # what it changes is not behind this key, where they have more
                 x = self.fed[kind].found[self.key]
             if x is None or x.shape[1:] != self.theirs[kind][self.key].shape[1:]:
