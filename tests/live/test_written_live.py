@@ -75,8 +75,9 @@ def test_a_default_folder_is_refused(kept: str, said: str, tmp_path: Path, monke
 
 @pytest.mark.filterwarnings("ignore")  # the exporter's own words about torch's parts
 def test_an_onnx_model(here: Path) -> None:
-    """Every batch that it takes, every module; a wrong bias in the graph is found where it is."""
+    """Every batch that it takes, every module; a wrong bias in the graph is found where it is, in int8 too."""
     import onnx
+    from onnxruntime.quantization import quantize_dynamic
 
     run(recipe("torch.onnx.export"))
     report = verify(str(here), encoder=True, against=Path("marked.onnx"))
@@ -90,6 +91,11 @@ def test_an_onnx_model(here: Path) -> None:
     onnx.save(model, "wrong.onnx")
     wrong = verify(str(here), encoder=True, against=Path("wrong.onnx"))
     assert {each.key: each.fits for each in wrong.local} == {QUERY: ["bias missing"]}
+    for source, passes in (("marked.onnx", True), ("wrong.onnx", False)):
+        quantize_dynamic(source, "int8.onnx")
+        assert not verify(str(here), encoder=True, against=Path("int8.onnx")).passed
+        narrow = verify(str(here), encoder=True, against=Path("int8.onnx"), form="int8")
+        assert narrow.passed == passes and [each.key for each in narrow.local] == [QUERY] * (not passes)
     for node in model.graph.node:
         del node.metadata_props[:]
     onnx.save(model, "silent.onnx")
