@@ -31,7 +31,8 @@ def messages(source: str) -> Iterator[str]:
 
 
 def test_the_library_speaks_no_shell() -> None:
-    files = [path for path in PACKAGE.rglob("*.py") if not {"commands", "cli.py"} & {*path.relative_to(PACKAGE).parts}]
+    own = {"commands", "cli.py", "serve"}  # a server is started by its command alone, whose options its answers name
+    files = [path for path in PACKAGE.rglob("*.py") if not own & {*path.relative_to(PACKAGE).parts}]
     assert len(files) > 50
     found = {(path.name, text) for path in files for text in messages(path.read_text(encoding="utf-8"))}
     assert [(name, text) for name, text in found if SHELL.search(text) and OTHER not in text] == []

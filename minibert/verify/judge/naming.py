@@ -32,9 +32,8 @@ def look(
     if local and form not in FORMS and 2 * len(wrong & there) > len(there):  # a format shows in most modules
         for name in right_in(subject, inputs, theirs)[:1]:
             report.rounding = name
-            report.say(
-                f"every module is right in {name}, on the port's own input of it; is that meant? --format {name}"
-            )
+            own = "on the port's own input of it"
+            report.say(f"every module is right in {name}, {own}; if that is meant, compare in that format")
     _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.found))
     if local:
         _say_local(report, judged)

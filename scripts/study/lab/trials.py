@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from drawn import EPS, Way, drawn
+from drawn_models import EPS, Way, drawn
 from judge import Trial
 from trials_by_hand import BY_HAND
 

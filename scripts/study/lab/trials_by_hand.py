@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from drawn import DEPTH, drawn
+from drawn_models import DEPTH, drawn
 from judge import Trial
 from switched_off import ALL
 
