@@ -319,6 +319,15 @@ def test_a_mistake_shows_where_a_file_has_less(folders: dict[str, Path]) -> None
     assert all("window forgotten" in each.fits for each in found)
 
 
+def test_a_factor_of_one_part_of_a_sum_is_said_in_words(folders: dict[str, Path]) -> None:
+    """With two blocks sqrt(layers) is (2 * layers)^(1/4) as well; both are said."""
+    entering, added = "encoder.layer.0.attention.output.LayerNorm", "encoder.layer.0.output.dense"
+    ((said,),) = fits(folders["bert"], "encoder.layer.0.output.sum", lambda encoder, x: x[entering] * 2**0.5 + x[added])
+    assert said == "residual 1.414 times as large, which is sqrt(layers) and (2 * layers)^(1/4)"
+    ((said,),) = fits(folders["bert"], QUERY, lambda encoder, x: x[QUERY] / np.sqrt(encoder.dim))
+    assert said.endswith(" times as large, which is 1/sqrt(dim)") or "1/sqrt(dim) and " in said
+
+
 def signs(x: Array) -> Array:
     return np.random.default_rng(3).choice([-1.0, 1.0], x.shape)
 

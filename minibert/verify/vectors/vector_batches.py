@@ -32,7 +32,7 @@ def _divided(x: Array, by: Array) -> Array:
 
 def _standard(x: Array, less: int = 0, under: float = 0.0, beside: float = 0.0) -> Array:
     """(x - mean) / (sqrt(variance + under) + beside), each dimension by itself."""
-    return _divided(x - x.mean(0), np.sqrt(x.var(0, ddof=less) + under) + beside)
+    return _divided(x - x.mean(0), np.sqrt(x.var(0, ddof=min(less, len(x) - 1)) + under) + beside)
 
 
 STANDARD = "normalized over the batch"
@@ -49,7 +49,8 @@ def over_batches(right: Array, vectors: Array, maker: Maker, texts: Sequence[str
     """Name what explains all vectors if it is done to all of them together, or to those of each request."""
     if len(right) < 3 or right.shape != vectors.shape or _equal(right, vectors):
         return []
-    same = np.isfinite(vectors).all(0) | (np.ptp(right, axis=0) > 0)  # others may have been divided by zero
+    spread = np.ptp(right, axis=0)
+    same = spread > NEAR * np.median(spread)  # others are divided by what is nothing but rounding, or by zero
     before = {"": right}
     for i, step in enumerate(maker.own.after):
         if name_of(step) == NAMES["normalized"]:
