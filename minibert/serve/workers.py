@@ -18,6 +18,7 @@ from threading import Thread
 
 from minibert.errors import Option, error_of
 from minibert.threads.cores import OURS, cores
+from minibert.threads.pool import checked_threads
 
 from .app import Server
 from .record import ACCESS, start_logging
@@ -51,7 +52,7 @@ def run_workers(
 
     threads: of all workers together, None is as many as there are cores; each gets its share, at least one.
     """
-    total = cores() if threads is None else threads
+    total = checked_threads(threads) or cores()
 
     def work(number: int, listens: Callable[[], None]) -> bool:
         os.environ[OURS] = os.environ["RAYON_NUM_THREADS"] = str(max((total + number) // count, 1))
@@ -140,7 +141,9 @@ class _Workers:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
                 return
-            number = self.running.pop(process)
+            number = self.running.pop(process, None)
+            if number is None:  # a shell's that has become this process, or one that a container's first process gets
+                continue
             code = os.waitstatus_to_exitcode(status)
             if self.ending:
                 self.all_done &= not code

@@ -23,9 +23,10 @@ def serving(
     models: tuple[str, ...] = (MODEL,),
     said: str = "sentences-last-token",
     path: str = "/v1/embeddings",
+    before: tuple[str, ...] = (),
 ) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """Start the command and wait until it says where it is."""
-    command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
+    """Start the command and wait until it says where it is. `before`: a command that becomes it."""
+    command = [*before, sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stderr.readline()
