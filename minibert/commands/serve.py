@@ -22,8 +22,8 @@ For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. This server needs the
 packages starlette and uvicorn. A variable of the environment can stand for each
 option: MINIBERT_SERVE_PORT=9000, MINIBERT_SERVE_NAME='a;b'.
-SIGTERM or Ctrl-C ends it after the accepted requests: exit code 0, or 1 if the
-time for them (--max-grace) was too short."""
+SIGTERM or Ctrl-C ends it after the accepted requests: exit code 0, after Ctrl-C
+130, or 1 if the time for them (--max-grace) was too short."""
 VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
 FLAGS = {"1": True, "0": False}  # what a variable of an option without a value holds
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
@@ -146,7 +146,7 @@ def run(arguments: Any) -> int:
 
 def _names(arguments: Any) -> dict[str, list[str]]:
     """Give the models in their order, as they were typed, each with its names of --name; raise for names of none."""
-    if arguments.models and arguments.named is not None:
+    if arguments.models and arguments.named not in (None, os.environ.get(f"{VARIABLES}MODEL")):
         raise ValueError(f"--model names {arguments.named!r} and {arguments.models[0]!r} is named too; leave one out")
     models = arguments.models or [arguments.model]
     if arguments.unnamed and (arguments.models or arguments.reranker):

@@ -95,11 +95,11 @@ class Gate:
 
     async def body(self, request: Any) -> bytes:
         """Read the body, up to the limit. Raises Refusal."""
-        most, texts = self.limits.body, self.limits.texts
+        most = self.limits.body
         too_large = Refusal(
             413,
-            f"the request has more than {most} bytes, {most // texts} for each of {texts} texts; "
-            "send fewer or shorter texts at once, or start the server with another --max-body",
+            f"the request has more than {most} bytes; send fewer or shorter texts at once, or start the server with "
+            "another --max-body",
         )
         length = request.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > most:

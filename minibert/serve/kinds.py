@@ -215,9 +215,8 @@ def tokens_of(
     source = encoder.sentence_config.table(task) or encoder
     own, tokenizer = source.sentence_config.way(task), source.sentence_tokenizer
     if own.prompt(name, None):
-        raise ValueError(
-            f"with the task {name!r} a prompt stands before each text, and none is put before token ids; send the texts"
-        )
+        said = "without a task this model's default prompt" if name is None else f"with the task {name!r} a prompt"
+        raise ValueError(f"{said} stands before each text, and none is put before token ids; send the texts")
     if tokenizer.encode([SOME])[0].token_type_ids is not None:
         raise ValueError("this model needs each token's segment beside its id; send the texts")
     longest = own.lengths.get(task or "", own.longest)

@@ -149,7 +149,7 @@ def test_the_bounds_of_the_command_line_hold() -> None:
     with serving(*bounds, "--token-ids") as (_, address):
         assert address.ask("/info").json["limits"] == {"waiting": 1, "body": 200, "texts": 2, "grace": 7}
         assert address.embed(["a"] * 3).status == 413
-        assert "more than 200 bytes, 100 for each of 2 texts" in address.embed("a" * 200).error
+        assert "more than 200 bytes; send fewer" in address.embed("a" * 200).error
         assert address.embed(["a"] * 2).status == 200
         assert address.embed([[1, 2]]).status == 200
 
@@ -177,7 +177,7 @@ def test_several_models_are_chosen_by_their_names() -> None:
 
 def test_each_request_has_a_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """By variables of the environment; an option goes before. No text is written, and no line break of a path."""
-    variables = ("SAME_BITS", "0"), ("PROMPTS", "query=a, b: ;document=")
+    variables = ("SAME_BITS", "0"), ("PROMPTS", "query=a, b: ;document="), ("MODEL", "/nowhere")
     for name, value in (*variables, ("LOG_FORMAT", "json"), ("LOG_LEVEL", "info"), ("NAME", "a;b"), ("MAX_TEXTS", "1")):
         monkeypatch.setenv(f"MINIBERT_SERVE_{name}", value)
     with serving("--max-texts", "3", said="a") as (process, address):
