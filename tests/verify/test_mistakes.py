@@ -22,7 +22,8 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import verify as verify_module
 from minibert.verify.judge import blocks
 from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
-from minibert.verify.judge.local import alike, local_mistakes
+from minibert.verify.judge.local import local_mistakes
+from minibert.verify.judge.wrong_module import alike
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import begin, places, plain_parts
