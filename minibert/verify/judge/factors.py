@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,9 +46,9 @@ def fitted(parts: Sequence[Array], there: Array) -> list[float]:
     return [float(x) for x in found]
 
 
-def other_map(pairs: Iterable[tuple[Array, Array]]) -> Array | None:
+def other_map(entering: Array, leaving: Array) -> Array | None:
     """The weight and bias that make the one of the other, (in + 1, out); None where too few rows would show others."""
-    entering, leaving = (np.concatenate(each).astype(np.float64) for each in zip(*pairs, strict=True))
+    entering, leaving = entering.astype(np.float64), leaving.astype(np.float64)
     good = np.isfinite(entering).all(1) & np.isfinite(leaving).all(1)
     _, once = np.unique(np.round(entering[good], SAME_ROW), axis=0, return_index=True)
     entering, leaving = entering[good][once], leaving[good][once]

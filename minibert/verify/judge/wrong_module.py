@@ -292,13 +292,16 @@ class WrongModule:
         if self.step.kind != "dense":
             return
 
-        def pair(kind: str) -> tuple[Array, Array]:
+        def pair(kind: str) -> tuple[Array, Array, Array]:
             fed, there = self.fed[kind], self.theirs[kind][self.key]
             entering = fed.flow[self.step.of[0]]
             real = fed.flow[REAL] if entering.ndim == 3 else ...
-            return entering[real].reshape(-1, entering.shape[-1]), there[real].reshape(-1, there.shape[-1])
+            off = np.abs(there - fed.found[self.key]).max(axis=-1) > self.allowed
+            return entering[real].reshape(-1, entering.shape[-1]), there[real].reshape(-1, there.shape[-1]), off[real]
 
-        weights = other_map(map(pair, self.kinds))
+        entering, leaving, off = (np.concatenate(each) for each in zip(*map(pair, self.kinds), strict=True))
+        # normed rows leave a direction free, in which weights that fit one wrong row fit the right ones as well
+        weights = other_map(entering, leaving) if 2 * off.sum() > off.size else None
         if weights is not None:
             name = "weights of its own, not the word table's" if self._is_tied() else "other weights"
             x = self.step.of[0]
