@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import masked as study_masked
 import numpy as np
 import pytest
 import training as study_training
@@ -303,3 +304,28 @@ def test_the_trained_model_is_read_by_transformers_with_the_same_logits_and_ids(
 def test_verify_finds_the_trained_model_equal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--encoder", str(study_training.SHIPPED)]) == 0
     assert capsys.readouterr().out.endswith("no difference beyond what rounding allows\n")
+
+
+def test_transformers_opens_the_trained_bert_too() -> None:
+    """A tensor under another name would be drawn anew there, a word's ends or capitals be cut otherwise."""
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    theirs, info = AutoModelForMaskedLM.from_pretrained(study_masked.SHIPPED, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and theirs.dtype == torch.float32
+    tokenizer = AutoTokenizer.from_pretrained(study_masked.SHIPPED)
+    texts = ("questi[MASK]n", "[MASK]" * 15, "Wa[MASK]ki[MASK]g", "über 9[MASK]", "[MASK]", " q[MASK] een\n", "")
+    with minibert.load_encoder(study_masked.SHIPPED) as encoder:
+        for text in texts:
+            batch, ids = encoder.tokenize(text), tokenizer(text, return_tensors="pt").input_ids
+            assert np.array_equal(batch["input_ids"], ids), text
+            with torch.no_grad():
+                expected = theirs.eval()(input_ids=ids).logits.numpy()
+            assert np.abs(encoder.logits(**batch) - expected).max() <= LOGITS_TOLERANCE * np.abs(expected).max()
+    batch = tokenizer(list(texts), padding=True, return_tensors="pt")
+    with minibert.load_encoder(study_masked.SHIPPED) as encoder, torch.no_grad():
+        own = encoder.tokenize(list(texts))
+        assert all(np.array_equal(own[name], batch[name]) for name in ("input_ids", "attention_mask"))
+        kept, expected = own["attention_mask"].astype(bool), theirs(**batch).logits.numpy()
+        found = encoder.logits(**own)
+    assert np.abs(found - expected)[kept].max() <= LOGITS_TOLERANCE * np.abs(expected).max()
