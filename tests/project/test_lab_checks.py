@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -99,6 +101,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("word_rows", lambda words, ids: words[ids].astype(int), "these are whole numbers"),
     ("position_rows", lambda positions, ids: positions[1 : len(ids) + 1], "positions from 1"),
     ("position_rows", lambda positions, ids: positions[ids % 7], "rows of the ids"),
+    ("position_rows", lambda positions, ids: positions[: len(ids) + 1], "1 row too many"),
     ("position_rows", lambda positions, ids: positions[1 : len(ids)], "a forgotten row: the first one"),
     ("total", lambda words, positions, types: words + positions, "type rows left out"),
     ("total", lambda words, positions, types: words + positions + types[1], "type 1 for all tokens"),
@@ -110,6 +113,8 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("even", lambda x, eps: norm(x), "eps 0"),
     ("even", lambda x, eps: x / np.sqrt(mean(x * x) + eps), "RMSNorm for LayerNorm"),
     ("even", lambda x, eps: (x - x.mean(-1)) / np.sqrt(x.var(-1) + eps), "keepdims=True keeps an axis"),
+    ("even", lambda x, eps: x - mean(x) / np.sqrt(x.var(-1, keepdims=True) + eps), "the mean alone is divided"),
+    ("even", lambda x, eps: norm(x) + eps, "eps added to the result"),
     ("output", lambda x, weight, bias: (x + bias) * weight, "bias added before the weight"),
     ("output", lambda x, weight, bias: x * weight, "bias missing"),
     ("cosine", lambda a, b: a @ b, "not divided by the lengths"),
@@ -122,10 +127,12 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("scores", lambda q, k: q @ k.T, "no division by sqrt(head_dim)"),
     ("scores", lambda q, k: q @ k.T / q.shape[1], "division by head_dim"),
     ("scores", lambda q, k: k @ q.T / np.sqrt(q.shape[1]), "scores of k and q"),
+    ("scores", lambda q, k: softmax(q @ k.T / np.sqrt(q.shape[1])), "weights, not scores"),
     ("scores", lambda q, k: q @ q.T / np.sqrt(q.shape[1]), "scores of q and q"),
     ("scores", lambda q, k: q @ k.T / np.sqrt(32), "times what they have to be"),
     ("weights", lambda scores: softmax(scores, 0), "softmax over the queries"),
     ("weights", lambda scores: softmax(scores, None), "softmax over queries and keys"),
+    ("weights", lambda scores: np.exp(scores) / np.exp(scores).sum(-1), "divided by the sums of other rows"),
     ("weights", np.exp, "not divided by the sum of the row"),
     ("weights", lambda scores: 1 / (1 + np.exp(-scores)), "sigmoid for softmax"),
     ("context", lambda weights, v: weights.T @ v, "probabilities transposed"),
@@ -140,6 +147,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("attend", lambda x, block, heads: attend(x, block, heads, root=False), "no division by sqrt(head_dim)"),
     ("attend", lambda x, block, heads: attend(x, block, 1), "numbers are wrong"),
     ("whole_model", lambda x, blocks, heads, eps: x, "numbers are wrong"),
+    ("whole_model", lambda x, blocks, heads, eps: blocks.pop() and x, "changes what it is given"),
     ("logits", lambda last, table: table @ last.T, "exchange the axes"),
     ("likeliest", lambda logits: int(logits[0].argmax()), "first token instead of the last"),
     ("likeliest", lambda logits: int(logits.argmax()), "place among all logits"),
@@ -171,6 +179,13 @@ def recursive(*arguments: Any) -> Any:
     return recursive(*arguments)
 
 
+class Tensor:
+    """As torch's that has a gradient."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("it requires grad")
+
+
 ANYWHERE: tuple[tuple[Answer, str], ...] = (
     (lambda *given: ..., " is still open: write your answer in the place of `...`"),
     (lambda *given: None, " gives None: is there a `return`"),
@@ -180,6 +195,7 @@ ANYWHERE: tuple[tuple[Answer, str], ...] = (
     (lambda *given: np.sum, " gives a function: call it"),
     (lambda *given: {}, ", found dict"),
     (lambda *given: True, ", found True and False"),
+    (lambda *given: Tensor(), " gives a Tensor, which NumPy cannot read: it requires grad"),
     (lambda *given: [[1.0], [1.0, 2.0]], " gives rows of different lengths"),
     (recursive, " calls itself without end"),
 )
@@ -255,6 +271,25 @@ def test_the_library_works_again_after_an_answer_was_interrupted(lab: ModuleType
     with pytest.raises(KeyboardInterrupt):
         lab.check(scores)
     assert blocks.softmax(np.zeros(2)).tolist() == [0.5, 0.5]
+
+
+def test_an_answer_that_never_ends_is_stopped(
+    lab: ModuleType, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classic: the loop of wordpiece forgets to go on. No `except Exception` around it keeps it alive."""
+    if not hasattr(signal, "setitimer"):
+        pytest.skip("this system stops no program after a time of computing")
+    monkeypatch.setattr(lab, "SECONDS", 0.05)
+    before = signal.getsignal(signal.SIGVTALRM)
+
+    def endless(word: str, vocab: set[str]) -> list[str]:
+        while word:
+            with suppress(Exception):
+                word = word[:]
+        return []
+
+    assert "wordpiece has not ended after 0.05 seconds" in said(lab, "wordpiece", endless, capsys)
+    assert signal.getsignal(signal.SIGVTALRM) is before and signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
 
 def test_each_mistake_made_by_hand_shows_on_some_input(lab: ModuleType) -> None:

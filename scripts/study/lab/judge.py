@@ -73,8 +73,11 @@ def _numbers(name: str, found: Any, wanted: np.ndarray) -> np.ndarray:
     """What was found as an array, of numbers, or of words where words are wanted."""
     try:
         numbers = np.asarray(found)
-    except (TypeError, ValueError):
-        raise NotRightError(f"{name} gives rows of different lengths; {_shape(wanted)} is wanted") from None
+    except Exception as error:  # noqa: BLE001  a tensor of another library may raise whatever it likes
+        if isinstance(found, list | tuple):
+            raise NotRightError(f"{name} gives rows of different lengths; {_shape(wanted)} is wanted") from None
+        said = f"{name} gives a {type(found).__name__}, which NumPy cannot read: {error}"
+        raise NotRightError(said) from None
     kind = {"U": "words", "i": "whole numbers", "u": "whole numbers"}.get(wanted.dtype.kind, "numbers")
     if not numbers.size and wanted.size and kind != "words":
         raise NotRightError(f"{name} gives nothing: {_shape(wanted)} of {kind} is wanted")
@@ -103,7 +106,7 @@ def _of_shape(found: np.ndarray, wanted: np.ndarray) -> str:
         for row, where in (("last", slice(None, -1)), ("first", slice(1, None))):
             if less == 1 and np.allclose(found, wanted[where], atol=CLOSE):
                 return f"a forgotten row: the {row} one. {said}"
-        return f"{abs(less)} rows too {'few' if less > 0 else 'many'}: {said}"
+        return f"{abs(less)} row{'s' * (abs(less) > 1)} too {'few' if less > 0 else 'many'}: {said}"
     return f"{said}: which axis is too many, or missing?"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from types import FunctionType
@@ -24,6 +27,7 @@ import minibert
 
 LINES, WIDTH = 3, 112  # a message is no longer
 SEEDS = (4, 23, 57)  # of what answers are tried on
+SECONDS = 5  # of computing, on drawn inputs, which are small; on a model's own ten times as many
 SHOWN = 1e-4  # tolerance for the model's own numbers, relative to max(1, the largest): six blocks of float32
 
 
@@ -46,7 +50,7 @@ def check(
             judge(name, run(answer, trial), trial)
         if arguments:
             own = trials[0]._replace(arguments=arguments, wanted=wanted, wrong=lambda: iter(()), close=SHOWN)
-            judge(name, run(answer, own), own)
+            judge(name, run(answer, own, 10 * SECONDS), own)
     except NotRightError as error:
         print("\n".join(textwrap.wrap(str(error), WIDTH, max_lines=LINES, placeholder=" ...")))
         return
@@ -54,13 +58,39 @@ def check(
     then()
 
 
-def run(answer: FunctionType, trial: Trial) -> Any:
+class EndlessError(BaseException):
+    """An answer computes too long; no `except Exception` of its own catches this."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Stop what computes longer, where the system can (Windows cannot). Waiting, as for other programs, is free."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise EndlessError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def run(answer: FunctionType, trial: Trial, seconds: float | None = None) -> Any:
     """Call an answer with copies of its arguments, while the library's own formulas raise."""
     name = answer.__name__
     arguments = [x if isinstance(x, minibert.Encoder) else deepcopy(x) for x in trial.arguments]
     try:
-        with np.errstate(all="ignore"), switched_off(trial.may):
+        with np.errstate(all="ignore"), switched_off(trial.may), within(seconds or SECONDS):
             found = answer(*arguments)
+    except EndlessError as error:
+        said = f"{name} has not ended after {seconds or SECONDS} seconds: does its loop come to an end?"
+        raise NotRightError(f"{said} {_line_of(answer, error)}") from None
     except RecursionError:
         raise NotRightError(f"{name} calls itself without end: write what it does in the place of the call") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a student's line raises is said in one line
@@ -69,10 +99,9 @@ def run(answer: FunctionType, trial: Trial) -> Any:
         hint = "; print the shapes on the way: keepdims=True keeps an axis" if "broadcast" in str(error) else ""
         said = f"{name} stops: {type(error).__name__}: {error}{hint} {_line_of(answer, error)}"
         raise NotRightError(said) from None
-    if not trial.writes and any(
-        not np.array_equal(a, b, equal_nan=True)
-        for a, b in zip(_arrays(arguments), _arrays(trial.arguments), strict=True)
-    ):
+    after, before = list(_arrays(arguments)), list(_arrays(trial.arguments))
+    kept = len(after) == len(before) and all(map(np.array_equal, after, before))
+    if not (trial.writes or kept):
         raise NotRightError(
             f"{name} changes what it is given: write into a copy, as x.copy() gives, or make a new array"
         )

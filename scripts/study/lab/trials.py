@@ -82,6 +82,10 @@ def even(seed: int) -> list[Trial]:
     return by_plan(way, (x, EPS), NORM, ["sum"], more=lambda: [
         ("norm over the wrong axis", why, over(0)),
         ("norm over all numbers", why, over(None)),
+        ("the mean alone is divided", "x - mean stands in brackets.",
+         x - x.mean(-1, keepdims=True) / np.sqrt(x.var(-1, keepdims=True) + EPS)),
+        ("eps added to the result", "eps stands under the root, added to the variance.",
+         (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) + EPS),
         ("divided by the variance, not by its root", "The root makes the variance 1.",
          (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + EPS)),
     ])  # fmt: skip
@@ -116,6 +120,7 @@ def scores(seed: int) -> list[Trial]:
         ("division by sqrt(seq)", "The products have head_dim terms.", q @ k.T / np.sqrt(len(q))),
         ("scores transposed", "Rows are queries, columns keys.", k @ q.T / np.sqrt(q.shape[-1])),
         ("times sqrt(head_dim)", "Scores are divided by it.", q @ k.T * np.sqrt(q.shape[-1])),
+        ("weights, not scores", "softmax is the next exercise.", softmax(q @ k.T / np.sqrt(q.shape[-1]))),
     ])  # fmt: skip
 
 
@@ -124,6 +129,8 @@ def weights(seed: int) -> list[Trial]:
     x = way[f"{SELF}.scores"][0]
     return by_plan(way, (x,), "attentions.0", [f"{SELF}.scores"], first_head, more=lambda: [
         ("not divided by the sum of the row", "The weights of a token have the sum 1.", np.exp(x)),
+        ("divided by the sums of other rows", "keepdims=True keeps the axis: without it column j is divided by sum j.",
+         np.exp(x) / np.exp(x).sum(axis=-1)),
         ("exp forgotten", "Weights are positive, scores need not be.", x / x.sum(axis=-1, keepdims=True)),
         ("softmax over the queries", "Each query's weights sum to 1: the sum is over the keys, the last axis.",
          softmax(x.T).T),
