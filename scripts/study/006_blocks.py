@@ -46,7 +46,8 @@ assert tokens[2] == "bank" and len(blocks) == encoder.config.num_hidden_layers
 #     x = LayerNorm(x + feed_forward(x))        feed_forward(x) = gelu(x @ up^T + b1) @ down^T + b2
 #
 # Attention brings the tokens together; `005_attention.py` takes it apart. The feed-forward works on each token alone:
-# to a larger width, through gelu, and back.
+# to a larger width, through gelu, and back. (gelu keeps a number that is large and makes nearly 0 of one far below 0;
+# without such a bend between them the two maps would be one.)
 
 # %%
 trace, first = traces[0], blocks[0]
@@ -109,8 +110,8 @@ study.show(ax, "tokens", of=model.name, alt="a square of colours: the cosine of 
 # %% [markdown]
 # Do they move in the right direction? Ten words with two meanings, each in four sentences: two with the one meaning,
 # two with the other. Before the blocks the word's row is the same in all four, but for its place. After the blocks of
-# all-MiniLM-L6-v2 the nearest of the other three has the same meaning in 33 of 40 sentences. "bank" and "plant" are
-# parted in all four sentences, "match" (of a team, of fire) in one.
+# all-MiniLM-L6-v2 the nearest of the other three has the same meaning in 33 of 40 sentences. Six of the words are
+# parted in all four sentences, "bank" and "plant" among them; "match" (of a team, of fire) in one.
 
 
 # %%
@@ -129,7 +130,8 @@ for word, four in texts.MEANINGS.items():
 print(f"{model.name}: the nearest has the same meaning for {sum(parted.values())} of {4 * len(parted)} sentences")
 assert all(0 <= right <= 4 for right in parted.values())
 if model.is_minilm:
-    assert sum(parted.values()) == 33 and (parted["bank"], parted["plant"], parted["match"]) == (4, 4, 1)
+    assert sum(parted.values()) == 33 and list(parted.values()).count(4) == 6
+    assert (parted["bank"], parted["plant"], parted["match"]) == (4, 4, 1)
 
 # %% [markdown]
 # ## Step 5: a vector for a sentence

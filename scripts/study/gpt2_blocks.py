@@ -24,8 +24,8 @@ CLOSE = 2e-5
 # %% [markdown]
 # ## Step 1: how the weights are stored
 #
-# GPT-2 stores each weight as (in, out), so a map is `x @ weight` and
-# not `x @ weight^T`; and query, key and value are the three thirds of one matrix.
+# GPT-2 stores each weight as (in, out), so a map is `x @ weight` and not `x @ weight^T`; and query, key and value are
+# the three thirds of one matrix.
 
 # %%
 gpt2, ids = study.gpt2_encoder()

@@ -44,7 +44,8 @@ assert encoder.heads == ("masked_word",) and x.shape == (encoder.dim,)
 #     h = LayerNorm(gelu(x @ transform^T + b)),   logits = h @ word^T + bias
 #
 # A map and a norm of its own; then the table that gave each id its row, a second time. A letter's logit is large where
-# h points the way of its row. `bias` says how frequent a letter is, whatever its neighbours.
+# h points the way of its row. `bias` is what a letter has whatever its neighbours: more where it is frequent, though
+# not in that order. "t" has the most, and "e", the most frequent letter, comes seventh (rank correlation 0.80).
 
 # %%
 stored = load_file(masked.SHIPPED / "model.safetensors")
@@ -59,7 +60,12 @@ print(f"by hand: at most {off:.0e} from the model's, of numbers up to {size:.2g}
 assert off < CLOSE * size
 letters = np.arange(len(masked.SPECIAL), masked.VOCAB)
 order = letters[np.argsort(bias[letters])]
-print(f"least by the bias: {encoder.tokens(order[:5])}, most: {encoder.tokens(order[-5:])}")
+print(f"least by the bias: {encoder.tokens(order[:5])}, most: {encoder.tokens(order[-7:])}")
+counts = np.bincount(masked.as_ids(training.parted(training.words())[0]).ravel(), minlength=masked.VOCAB)[letters]
+ranks = [np.argsort(np.argsort(each)) for each in (counts, bias[letters])]
+frequent = np.corrcoef(*ranks)[0, 1]
+print(f"most frequent: {encoder.tokens(letters[[counts.argmax()]])}; rank correlation with the bias {frequent:.2f}")
+assert encoder.tokens(order[[-1, -7]]) == ["t", "e"] and ranks[0][letters == order[-7]] == 25 and frequent > 0.79
 
 # %% [markdown]
 # ## Step 3: probabilities
@@ -77,9 +83,10 @@ assert np.allclose([each["score"] for each in filled], chances[best], rtol=0, at
 # %% [markdown]
 # ## Step 4: what both sides are worth
 #
-# 2,171 words that it never saw, each of their 14,977 letters hidden once. Counting which letter follows its left
-# neighbour gives a loss of 2.57, counting which one stands between both neighbours 1.99, and the model, which sees the
-# whole word, 1.83. The likeliest letter is the right one for 41 %.
+# 2,171 words that it never saw, each of their 14,977 letters hidden once. The *loss* is the mean of -log of the
+# probability that the right letter gets: 0 where all are sure and right, log 26 = 3.26 by guessing. Counting which
+# letter follows its left neighbour gives a loss of 2.57, counting which one stands between both neighbours 1.99, and
+# the model, which sees the whole word, 1.83. The likeliest letter is the right one for 41 %.
 
 # %%
 to_learn, to_test = (masked.as_ids(part) for part in training.parted(training.words()))
