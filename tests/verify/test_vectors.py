@@ -297,7 +297,9 @@ def test_one_text_with_two_vectors_is_random(folder: Path) -> None:
     texts = ["we lived above the clouds", *TOLD]
     right, noise = VectorPort(folder)(texts), np.random.default_rng(0)
     vectors = right + 0.03 * noise.standard_normal(right.shape).astype(np.float32)
-    assert judged(folder, vectors, texts).matches == ["random"]
+    report = judged(folder, vectors, texts)
+    assert report.matches == ["random"]
+    assert any("without noise" in line and "dropout off" in line for line in report.lines), "noise is not dropout"
     vectors[1] = vectors[0]
     assert judged(folder, vectors, texts).matches == []
     vectors[1] = right[-1]
@@ -313,7 +315,20 @@ def test_vectors_in_another_order_are_seen(folder: Path) -> None:
 def test_numbers_that_are_none_never_pass(spoiled: float, folder: Path) -> None:
     vectors = VectorPort(folder)(TOLD)
     vectors[0, 0] = spoiled
-    assert not judged(folder, vectors).passed
+    report = judged(folder, vectors)
+    assert report.matches == ["NaN or infinity"] and not report.passed
+    assert report.texts[0] == {"text": TOLD[0], "distance": None, "passed": False} and report.texts[1]["passed"]
+    assert "this is the model, but for this:" in report.lines
+    vectors[:] = spoiled
+    assert judged(folder, vectors).matches == ["NaN or infinity"]
+
+
+def test_a_few_vectors_without_numbers_do_not_hide_the_mistake_of_the_others(folder: Path) -> None:
+    vectors = VectorPort(folder, "first token")(TOLD)
+    vectors[2, 1], vectors[5] = np.inf, np.nan
+    report = judged(folder, vectors)
+    assert report.matches == ["pooling cls + NaN or infinity"] and not report.passed
+    assert any("in the vectors of texts 3, 6." in line for line in report.lines)
 
 
 def test_the_texts_have_reasons_and_one_stands_twice() -> None:

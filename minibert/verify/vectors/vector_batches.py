@@ -21,7 +21,8 @@ REMEDIES = {
     ZEROS: "Give the model's own numbers alone.",
     "the empty text as zeros": "An empty text has its special tokens, and these have a vector.",
     "the empty text as NaN": "An empty text has its special tokens, and these have a vector.",
-    "random": "The same text has two vectors. Turn dropout off, in torch by `model.eval()`.",
+    "random": "The same text has two vectors: compute them without noise, and with dropout off (in torch by "
+    "`model.eval()`); or a vector depends on the texts beside it, as where padding is seen.",
 }
 
 

@@ -24,6 +24,7 @@ from .vector_verdict import Judge, Verdict
 OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
 SHOWN = 60  # letters of a text
 AS_INT8 = 0.6  # of a vector's length: measured 0.53 where torch's dynamic int8 kernels compute all-MiniLM-L6-v2
+BROKEN = "NaN or infinity"
 CANNOT_TELL = (
     "from vectors alone int8 kernels, which round what enters a product too, cannot be told from a mistake: a missing "
     "bias, or a checkpoint that was trained further, can be as near"
@@ -94,14 +95,26 @@ def judge(
 def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -> None:
     right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
     maker.aside = empty_texts(right, vectors, maker, texts)
+    broken = [i for i in np.flatnonzero(~np.isfinite(vectors).all(1)).tolist() if texts[i] not in maker.aside]
+    if len(broken) + len(maker.aside) < len(texts):  # the others show what they show without these
+        maker.aside |= dict.fromkeys((texts[i] for i in broken), BROKEN)
     vectors = np.where([[text in maker.aside] for text in texts], np.float32(0), vectors)
     shorter = without_zeros(vectors, right.shape[1]) if np.isfinite(vectors).all() else vectors
     also = [*[ZEROS] * (shorter.shape != vectors.shape), *dict.fromkeys(maker.aside.values())]
     _look(report, Judge(maker, texts, shorter))
     if also:
+        if report.passed:
+            report.lines[-1] += ", but for this:"
         explained = [[name] for name in report.matches] or [[]] * report.passed
         report.matches = [" + ".join([*each, *also]) for each in explained]
-        report.fail(*(f"matches: {name}. {REMEDIES[name]}" for name in also))
+        report.fail(*(_broken(broken) if name == BROKEN else f"matches: {name}. {REMEDIES[name]}" for name in also))
+
+
+def _broken(which: Sequence[int]) -> str:
+    return (
+        f"matches: {BROKEN}, in the vectors of texts {', '.join(str(i + 1) for i in which)}. It comes of a division by "
+        "0, of a mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
+    )
 
 
 def _look(report: Report, judging: Judge) -> None:
@@ -110,12 +123,9 @@ def _look(report: Report, judging: Judge) -> None:
         report.matches += names
         report.fail(*(f"matches: {name}. {OVER_BATCH}" for name in names))
         return
-    if broken := [str(i + 1) for i in np.flatnonzero(~np.isfinite(vectors).all(1))]:
-        report.matches.append("NaN or infinity")
-        report.fail(
-            f"matches: NaN or infinity, in the vectors of texts {', '.join(broken)}. It comes of a division by 0, of a "
-            "mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
-        )
+    if broken := np.flatnonzero(~np.isfinite(vectors).all(1)).tolist():
+        report.matches.append(BROKEN)
+        report.fail(_broken(broken))
         return
     if order := _order(right, vectors):
         report.matches.append("another order")
@@ -124,7 +134,7 @@ def _look(report: Report, judging: Judge) -> None:
     verdict = judging.verdict()
     report.say(*_of_each_text(judging, verdict, right), "")
     report.texts = [
-        {"text": text, "distance": apart if np.isfinite(apart) else None,
+        {"text": text, "distance": apart if np.isfinite(apart) and text not in maker.aside else None,
          "passed": bool(judging.level(apart)) and text not in maker.aside}
         for text, apart in zip(judging.texts, verdict.right.tolist(), strict=True)
     ]  # fmt: skip
@@ -163,7 +173,7 @@ def _say_matches(report: Report, verdict: Verdict) -> None:
 
 def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: Array) -> None:
     limit = judging.limits[-1][1]
-    good = int(np.count_nonzero(verdict.right <= SAME)) - len(judging.maker.aside)
+    good = int(np.count_nonzero(verdict.right <= SAME)) - sum(text in judging.maker.aside for text in judging.texts)
     report.say(f"none of the {len(judging.known)} mistakes fits all texts, alone or in pairs")
     if good:
         wrong = np.flatnonzero(verdict.right > SAME).tolist()
@@ -234,10 +244,12 @@ def _of_each_text(judging: Judge, verdict: Verdict, right: Array) -> Iterator[st
         if own.shape == theirs.shape and own.any() and theirs.any():
             cosine = f"{own @ theirs / np.sqrt((own @ own) * (theirs @ theirs)):.6f}"
         level = judging.level(apart)
-        aside = judging.maker.aside.get(text, "").rpartition(" as ")[2]
+        aside = judging.maker.aside.get(text, "").replace(BROKEN, "not judged").rpartition(" as ")[2]
         word = aside or ("the model's" if level == "float32" else f"as {level} rounds" if level else "DIFFERENT")
         shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-        rows.append([str(i + 1), str(judging.tokens[i]), cosine, f"{apart:.2g}", f"{word:18} {shown!r}"])
+        rows.append(
+            [str(i + 1), str(judging.tokens[i]), cosine, "-" if aside else f"{apart:.2g}", f"{word:18} {shown!r}"]
+        )
     yield from table(rows)
     yield ""
     yield "distance: |here - there| / |there|, of a vector's length; " + ", ".join(
