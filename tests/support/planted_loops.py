@@ -96,6 +96,7 @@ WHOLE = {
     "causal mask forgotten": ("gpt2", "attentions.0"),
     "scale by head_dim": ("gemma3_text", "layers.0.self_attn.scores"),
     "queries and keys not rotated": ("qwen3", "layers.0.self_attn.scores"),
+    "rotated without a minus": ("qwen3", "layers.0.self_attn.scores"),
     "key head taken modulo": ("qwen3", "layers.0.self_attn.scores"),
     "window one token too wide": ("gemma3_text", "attentions.0"),
     "window forgotten": ("gemma3_text", "attentions.0"),

@@ -160,6 +160,21 @@ def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str
             assert other == mistake_name or together, (other, mistake_name)
 
 
+def test_padding_seen_is_seen_in_the_blocks_without_a_window_too(folders: dict[str, Path]) -> None:
+    with load_encoder(folders["modernbert"]) as encoder:
+        (mistake,) = named(encoder, "padding seen")
+        assert all(with_mistake(mistake, at) for at in places(encoder) if at.block)
+
+
+def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
+    """Where its frequencies are scaled, that is what may be forgotten."""
+    scaled = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    with load_encoder(encoders.write(tmp_path, "llama", rope_parameters=scaled)) as encoder:
+        blocks_of = [at for at in places(encoder) if at.block]
+        tried = {each.name for each in mistakes(encoder) if any(with_mistake(each, at) for at in blocks_of)}
+    assert "theta 10000" not in tried and {"theta 500000", "rotary frequencies not scaled"} <= tried
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", *planted_loops.TODAY_MODELS])
 def test_a_right_port_passes(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     """Sums in another order, one token at a time: every intermediate is within the tolerance."""

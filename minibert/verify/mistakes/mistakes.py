@@ -158,8 +158,8 @@ MISTAKES: tuple[Mistake, ...] = (
             norms.without_last_norm, on_vectors=True),
     Mistake("last norm applied twice", LAST, norms.last_norm_twice),
     Mistake("last norm applied twice", LAST, norms.state_normed_again),
-    *(Mistake("last norm applied to each block", LAST, norms.last_norm_of_each_block(in_sum))
-      for in_sum in (False, True)),
+    *(Mistake("last norm applied to each block", LAST, norms.last_norm_of_each_block(*which))
+      for which in ((False,), (True,), (True, True))),
     *(Mistake("norm where this block has none", "ModernBERT's block 0 has no norm before attention: the input layer "
               "has one.", norms.norm_where_there_is_none(plain)) for plain in (True, False)),
     Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",

@@ -69,11 +69,15 @@ def mask_after_softmax(at: At) -> Iterator[Step]:
         yield step._replace(of=(*step.of, *kept), formula=lambda scores, kept: np.asarray(softmax(scores) * kept))
 
 
-def padding_seen(step: Step) -> Step | None:
-    """In causal models and those with a window this is another thing than no mask at all."""
-    right: Any = step.formula
-    plain = right.args == (False, None)
-    return None if plain else step._replace(formula=lambda real: right(np.ones_like(real)))
+def padding_seen(at: At) -> Iterator[Step]:
+    """In causal models and those with a window, in their blocks without one too: else it is no mask at all."""
+    if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
+        for step in at.of("keep"):
+            yield step._replace(formula=partial(_all_real, step.formula))
+
+
+def _all_real(right: Any, real: Array) -> Array:
+    return np.asarray(right(np.ones_like(real)))
 
 
 def by_ids(at: At) -> Iterator[Step]:
@@ -169,7 +173,7 @@ OF_MASKS: tuple[Mistake, ...] = (
     *(Mistake(f"window of {side} tokens alone", SIDES, one_side(side == "later", reach))
       for side in ("earlier", "later")
       for reach in (lambda window: window, lambda window: 2 * window - 1, lambda window: 2 * window)),
-    Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", on("keep", padding_seen)),
+    Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", padding_seen),
     Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", by_ids),
     # how the others are hidden
     Mistake("mask ignored", "Padding and what a token does not see get attention weights.", masked(no_mask)),

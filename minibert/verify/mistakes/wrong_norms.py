@@ -73,11 +73,14 @@ def state_normed_again(at: At) -> Iterator[Step]:
 
 
 @given_place
-def last_norm_of_each_block(at: At, in_sum: bool) -> Iterator[Step]:
-    """What leaves each block before the last one passes the last norm; `in_sum`: the trace has no sum without it."""
+def last_norm_of_each_block(at: At, in_sum: bool, every: bool = False) -> Iterator[Step]:
+    """What leaves each block before the last one passes the last norm; `in_sum`: the trace has no sum without it;
+    `every`: so does what leaves the last block, which then is normed again.
+    """
     for step in at.of("state"):
-        if at.block and at.stack.last_norm and step.of != (at.stack.last_norm,):
-            last, end = at.stack.others[at.stack.last_norm], at.plan[step.of[0]]
+        if at.block and at.stack.last_norm and (every or step.of != (at.stack.last_norm,)):
+            before = at.plan[at.stack.last_norm].of[0] if step.of == (at.stack.last_norm,) else step.of[0]
+            last, end = at.stack.others[at.stack.last_norm], at.plan[before]
             if not in_sum:
                 yield step._replace(formula=last)
             elif end.kind == "sum":

@@ -13,11 +13,12 @@ from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_angles, rotary_frequencies, rotate
 from minibert.families.parts.attention_schemes import Rotary
 from minibert.families.parts.bound_blocks import rotated
-from minibert.families.parts.plan import Step
+from minibert.families.parts.plan import REAL, Step
 from minibert.families.parts.rotations import Rotation
 
 from .mistake import At, Mistake, Wrong, given_place
 from .wrong_formulas import ROUNDINGS, Formula
+from .wrong_rows import COUNTED
 from .wrong_steps import rounded_frequencies
 
 Angles = tuple[Array, Array]  # cosines and sines
@@ -78,10 +79,36 @@ def part_of_head(share: int, every: bool) -> Wrong:
     return turned(angles)
 
 
-def by_theta(theta: float, rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
-    """By the angles of a plain rotation as wide as this model's."""
-    angles = rotary_angles(np.arange(x.shape[-2]), rotary_frequencies(cos.shape[-1], theta))
-    return rotate(x, *angles, rotary.pairing)
+def without_minus(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
+    """a cos + b sin in the place of a cos - b sin."""
+    places = np.arange(x.shape[-1])
+    first = places < cos.shape[-1] // 2 if rotary.pairing == "halves" else places % 2 == 0
+    return np.where(first, rotate(x, cos, -sin, rotary.pairing), rotate(x, cos, sin, rotary.pairing))
+
+
+def of_theta(theta: float) -> Callable[[At, Rotation, int], Angles | None]:
+    """The angles of a plain rotation as wide as this model's; none where its theta is this one, scaled or not."""
+
+    def angles(at: At, own: Rotation, length: int) -> Angles | None:
+        base = own.frequencies if own.unscaled is None else own.unscaled
+        made = rotary_frequencies(2 * len(base), theta)
+        return None if np.allclose(base, made, atol=0) else rotary_angles(np.arange(length), made)
+
+    return angles
+
+
+def by_mask(at: At) -> Iterator[Step]:
+    """Each token turned by how many real ones stand before it."""
+    for step in at.of("rotation"):
+        rotary: Any = at.stack.rotary
+        counted = partial(_counted, rotary.rotations[step.part.layer_type], rotary.pairing)
+        yield step._replace(of=(*step.of, REAL), formula=counted)
+
+
+def _counted(own: Rotation, pairing: str, x: Array, real: Array) -> Array:
+    places = np.maximum(np.cumsum(real, axis=-1) - 1, 0)
+    cos, sin = rotary_angles(places, own.at(x.shape[-2]), own.attention_factor)
+    return rotate(x, cos[:, None], sin[:, None], pairing)
 
 
 def power(exponent: Callable[[At, int], float]) -> Wrong:
@@ -210,6 +237,8 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("keys not rotated", ROTATED, rotation(_plain, "k")),
     Mistake("values rotated too", ROTATED, values_too),
     Mistake("rotated the other way", ROTATED, rotation(_backwards)),
+    Mistake("rotated without a minus", "Of a pair one is a cos - b sin, the other b cos + a sin.",
+            rotation(without_minus)),
     *(Mistake("half of each head rotated", WHOLE_HEAD, part_of_head(2, every)) for every in (True, False)),
     *(Mistake("a quarter of each head rotated", WHOLE_HEAD, part_of_head(4, every)) for every in (True, False)),
     Mistake("queries one place further than their keys", SAME_PLACE, turned(places(1), "q")),
@@ -229,8 +258,8 @@ OF_ROTATION: tuple[Mistake, ...] = (
       for name in FLOATS for all_of_it in (False, True)),
     *(Mistake(f"cos and sin in {name}", WIDE_ANGLES, rotation(partial(rounded_turns, ROUNDINGS[name])))
       for name in FLOATS),
-    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", rotation(partial(by_theta, theta)))
-      for theta in THETAS),
+    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", turned(of_theta(theta))) for theta in THETAS),
+    Mistake("positions counted by the mask", COUNTED, by_mask),
     Mistake("queries and keys normed after the rotation", "They are normed in each head, then rotated.",
             normed_afterwards),
 )

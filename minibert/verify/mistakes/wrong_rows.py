@@ -300,6 +300,8 @@ LEFT_OUT = {
     "position_ids": "Each token's position adds a row of its own.",
 }
 
+COUNTED = "Only `generate()` does so, and passes them; a plain call counts padding."
+
 # fmt: off
 OF_ROWS: tuple[Mistake, ...] = (
     *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids), on_vectors=ids in LEFT_OUT)
@@ -318,8 +320,8 @@ OF_ROWS: tuple[Mistake, ...] = (
             "mask counts.", counted(by("mask"), by_ids)),
     Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
             counted(by("mask"), as_if(rule="count"))),
-    *(Mistake("positions counted by the mask", "Only `generate()` does so, and passes them; a plain call counts "
-              "padding.", counted(by("count"), partial(as_generate, masked))) for masked in (0, 1, None)),
+    *(Mistake("positions counted by the mask", COUNTED, counted(by("count"), partial(as_generate, masked)))
+      for masked in (0, 1, None)),
     Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
             counted(lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
     *(Mistake(f"positions from {start}", FIRST, from_start(start), "" if start in (1, 2) else "local",
