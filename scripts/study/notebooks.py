@@ -34,6 +34,12 @@ STUDIES = list(TITLES)
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+# colours turned over where a reader wants them dark, and pictures turned back: the text names their colours
+DARK = (
+    "<style>@media (prefers-color-scheme: dark) {"
+    " html { background: white; filter: invert(1); }"
+    " img { filter: invert(1); } }</style>"
+)
 NO_WORDS = "No description has been provided for this image"  # what the exporter writes
 LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
 
@@ -100,7 +106,8 @@ def page(notebook: Any, title: str) -> str:
     # these three would be loaded from elsewhere; no study file has what they draw
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
     html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
-    return described(notebook, re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL))
+    plain = re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL)
+    return described(notebook, plain.replace("</head>", f"{DARK}</head>", 1))
 
 
 def described(notebook: Any, html: str) -> str:

@@ -80,6 +80,8 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     assert [alt.partition(":")[0] for alt in page.alts] == ["a curve", "dots"], "what is drawn, in words"
     styles = "".join(re.findall(r"<style.*?</style>", html, re.DOTALL))
     assert styles and "@import" not in styles
+    dark = styles.partition("@media (prefers-color-scheme: dark)")[2]
+    assert "html { background: white; filter: invert(1); } img { filter: invert(1); }" in dark, "pictures are as drawn"
     assert all(address.startswith("data:") for address in re.findall(r"url\(['\"]?([^)'\"]+)", styles))
     assert "90 steps" in (folder / "answers" / "learning.html").read_text("utf-8")
 
