@@ -193,6 +193,13 @@ def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
     assert data_of_script(saved, "blockdata") == json.loads(json.dumps(gpt2.state(state)["numbers"]["blockdata"]))
 
 
+def test_the_text_to_begin_with_has_a_mask_where_the_model_finds_masked_letters(gpt2: Live) -> None:
+    live = Live(minibert.load_encoder(SMALL_GPT2.parent / "bert-words"))
+    assert live.usual_text() == "questi[MASK]n" and gpt2.usual_text() == "wonderfu"
+    page = data_of_script(live.page(live.usual_text()), "livedata")
+    assert page["change"]["rows"][7][0][0] == "o"
+
+
 def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
     encoders.write(tmp_path, "bert")
     write_wordpiece(tmp_path)
@@ -218,6 +225,8 @@ def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
         ({"text": "a", "feed_forwards": [7]}, "block 7 is not there"),
         ({"text": "a", "replaced": [[5, "b"]]}, "token 5 is not there"),
         ({"text": "a", "replaced": [[1, "bcd"]]}, "must be one token"),
+        ({"text": "a", "replaced": [[1, ""]]}, r"replaced\[0\] must name a token"),
+        ({"text": "a", "replaced": [[1, "\ud800"]]}, r"replaced\[0\] must name a token"),
         ({"text": "a", "patches": [{"what": "stream", "block": 0}]}, "give one"),
         ({"text": "a", "beside": "b", "patches": [{"what": "it", "block": 0}]}, "must be of stream"),
         ({"text": "a", "beside": "bc", "patches": [{"what": "stream", "block": 0}]}, "found 2 and 3"),

@@ -72,9 +72,9 @@ class Live:
     def usual_text(self) -> str:
         """A text to begin with: with a mask where the model finds masked words, short where it has few positions."""
         longest = self.layer.max_length
-        if longest is not None and longest < FEW_POSITIONS:
-            return "wonderfu"
         mask = self.layer.tokenizer.mask if self.head is not None and self.head.name == "masked_word" else None
+        if longest is not None and longest < FEW_POSITIONS:
+            return f"questi{mask}n" if mask else "wonderfu"
         return f"The bank of the river was {mask or 'muddy'}."
 
     def page(self, text: str, saved: dict[str, Any] | None = None) -> str:

@@ -104,7 +104,8 @@ def _pair(value: Any, what: str, says: str) -> Any:
 
 def _replacement(value: Any, what: str) -> tuple[int, str]:
     place, token = _pair(value, what, "[position, token]")
-    if not isinstance(token, str) or len(token) > LONGEST:
+    # a lone surrogate is no character, and no tokenizer can read it
+    if not isinstance(token, str) or not 0 < len(token) <= LONGEST or any("\ud800" <= x <= "\udfff" for x in token):
         raise ValueError(f"{what} must name a token, found {token!r:.40}")
     return integer(place, what), token
 
