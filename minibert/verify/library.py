@@ -71,9 +71,10 @@ def compare(
     that the port has too, as "text 1" and so on. only, tolerance, format, batches, all_batches: as the command's
     options.
 
-    Raises what the command ends with 2 or 3 for: ValueError and OSError for what cannot be compared, MinibertError for
-    a model that cannot be opened.
+    Raises TypeError for an argument of another type, and what the command ends with 2 or 3 for: ValueError and OSError
+    for what cannot be compared, MinibertError for a model that cannot be opened.
     """
+    _check(model, against, texts=texts, only=only or (), batches=batches or ())
     name = os.fspath(model)
     hub: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
     if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
@@ -90,6 +91,17 @@ def compare(
         all_batches=all_batches, form=format, **hub,
     )  # fmt: skip
     return _compared(report)
+
+
+def _check(model: object, against: object, **listed: object) -> None:
+    if not isinstance(model, str | os.PathLike):
+        raise TypeError(f"model must be a folder or a Hub name, found {type(model).__name__}")
+    if not isinstance(against, str | os.PathLike | Mapping | np.ndarray):
+        expected = "a path, a dict of arrays, or an array of vectors"
+        raise TypeError(f"against must be {expected}, found {type(against).__name__}")
+    for name, texts in listed.items():
+        if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(x, str) for x in texts):
+            raise TypeError(f"{name} must be a list of str, found {texts!r}")
 
 
 def _is_vectors(path: Path) -> bool:

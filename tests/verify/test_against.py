@@ -17,7 +17,7 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.verify.judge.compare import Difference, compare, over_kinds
 from minibert.verify.judge.input_layer import AFTER_NORM, batches
-from minibert.verify.sides.traces import read_traces, trace, write_traces
+from minibert.verify.sides.traces import read_arrays, read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 # -- against a file ------------------------------------------------------------------------------------------------
@@ -387,12 +387,14 @@ def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) 
         assert says in str(caught.value) and "deserial" not in str(caught.value)
 
 
-@pytest.mark.parametrize("stored", ["BF16", "F8_E4M3"])
-def test_a_tensor_that_numpy_cannot_hold_is_named(stored: str, tmp_path: Path) -> None:
-    size = {"BF16": 2, "F8_E4M3": 1}[stored]
-    header = json.dumps({"plain|sum": {"dtype": stored, "shape": [3], "data_offsets": [0, 3 * size]}}).encode()
-    (tmp_path / "port.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(3 * size))
-    says = rf"port.safetensors: plain\|sum is stored as {stored}; store it as F32"
+def test_bfloat16_is_widened_and_another_format_that_numpy_cannot_hold_is_named(tmp_path: Path) -> None:
+    header = json.dumps({"x": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "port.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\xc0")
+    _, found, _ = read_arrays(tmp_path / "port.safetensors", lambda names: names)
+    assert found["x"].dtype == np.float32 and found["x"].tolist() == [1.0, -2.0]
+    header = json.dumps({"plain|sum": {"dtype": "F8_E4M3", "shape": [3], "data_offsets": [0, 3]}}).encode()
+    (tmp_path / "port.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
+    says = r"port.safetensors: plain\|sum is stored as F8_E4M3; store it as F32"
     with pytest.raises(ValueError, match=says):
         verify(str(BERT.folder), against=tmp_path / "port.safetensors")
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import encoders
 import loops
@@ -47,6 +48,29 @@ def test_vectors_are_an_array_or_a_file(tmp_path: Path) -> None:
         minibert.compare(folder, against=path, texts=texts, only=["sum"])
     with pytest.raises(ValueError, match="has 3 vectors, but there are 2 texts: those that were passed"):
         minibert.compare(folder, against=path, texts=texts[:2])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(model=3), "model must be a folder or a Hub name, found int"),
+        (dict(against=None), "against must be a path, a dict of arrays, or an array of vectors, found NoneType"),
+        (dict(against=[1.0]), "against must be .* found list"),
+        (dict(texts=[1, 2]), r"texts must be a list of str, found \[1, 2\]"),
+        (dict(only=[3]), r"only must be a list of str, found \[3\]"),
+        (dict(batches="plain"), "batches must be a list of str, found 'plain'"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        minibert.compare(**{"model": BERT, "against": {}, **wrong})
+
+
+def test_texts_with_one_vector_show_no_batch(tmp_path: Path) -> None:
+    """Where all right vectors are equal, any others looked centred over the batch."""
+    folder, texts = write(tmp_path / "model"), ["the clouds"] * 3
+    wrong = minibert.compare(folder, against=VectorPort(folder, "first token")(texts), texts=texts)
+    assert not wrong.passed and not [name for name in wrong.mistakes if "batch" in name]
 
 
 PORT = """

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.files.tables import convert
 from minibert.files.writing import naming, write_output
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -27,6 +28,7 @@ INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # of a mode
 ABOUT = "minibert"
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
+BFLOAT16 = "BF16"
 READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 
@@ -128,15 +130,27 @@ def read_arrays(
 
     try:
         with naming(path), safe_open(str(path), framework="np") as file:
-            arrays, names = {}, list(file.keys())
-            for name in chosen(names):
-                stored = file.get_slice(name).get_dtype()
-                if stored not in READABLE:
-                    raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
-                arrays[name] = file.get_tensor(name)
+            names = list(file.keys())
+            wanted = chosen(names)
+            stored = {name: file.get_slice(name).get_dtype() for name in wanted}
+            for name in wanted:
+                if stored[name] not in (*READABLE, BFLOAT16):
+                    raise ValueError(f"{path}: {name} is stored as {stored[name]}; store it as F32, integers as I64")
+            narrow = _bfloat16(path) if BFLOAT16 in stored.values() else {}
+            arrays = {name: narrow[name] if name in narrow else file.get_tensor(name) for name in wanted}
             return names, arrays, (file.metadata() or {}).get(ABOUT)
     except SafetensorError:
         raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew") from None
+
+
+def _bfloat16(path: Path) -> dict[str, Array]:
+    """Widen what is stored as bfloat16, which NumPy has no type for, to float32."""
+    from safetensors import deserialize
+
+    read: Any = deserialize  # which has no types
+    found = [(name, of) for name, of in read(path.read_bytes()) if of["dtype"] == BFLOAT16]
+    raw = {name: np.frombuffer(of["data"], "<u2").reshape(of["shape"]) for name, of in found}
+    return {name: convert(bits, BFLOAT16, np.dtype("float32")) for name, bits in raw.items()}
 
 
 def _why_unreadable(path: Path) -> str:

@@ -52,6 +52,8 @@ def over_batches(right: Array, vectors: Array, maker: Maker, texts: Sequence[str
         return []
     spread = np.ptp(right, axis=0)
     same = spread > NEAR * np.median(spread)  # others are divided by what is nothing but rounding, or by zero
+    if not same.any():
+        return []  # vectors that are all the same show nothing of a batch
     before = {"": right}
     for i, step in enumerate(maker.own.after):
         if name_of(step) == NAMES["normalized"]:
