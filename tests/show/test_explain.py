@@ -103,7 +103,8 @@ ARRAYS = st.one_of(*(arrays.arrays(np.float32, SHAPES, elements=elements) for el
 def test_prints_as_torch_does(x: Array) -> None:
     import torch
 
-    with torch._tensor_str.printoptions(threshold=0):  # 0: shorten every long axis, as is done here
+    # threshold 0: shorten every long axis, as is done here; profile: other libraries change how torch prints
+    with torch._tensor_str.printoptions(profile="default", threshold=0):
         assert as_tensor(x) == repr(torch.from_numpy(x.copy()))
 
 
