@@ -9,7 +9,6 @@ each of them. gelu is computed by tanh, as in GPT-2.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,14 +235,8 @@ def tensors_of(weights: BertWeights) -> dict[str, Array]:
 
 def save(weights: BertWeights, folder: Path) -> Path:
     """Write a checkpoint that any reader of BERT opens: weights, config and tokenizer."""
-    from safetensors.numpy import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors_of(weights), folder / "model.safetensors", metadata={"format": "pt"})
-    for name, content in {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    write_tokenizer(folder / "tokenizer.json")
-    return folder
+    settings = {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}
+    return training.save_checkpoint(folder, tensors_of(weights), settings, write_tokenizer)
 
 
 def write_tokenizer(path: Path) -> None:

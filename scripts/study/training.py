@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -222,13 +222,21 @@ TOKENIZER_CONFIG = {
 
 def save(model: Gpt2Weights, folder: Path) -> Path:
     """Write a checkpoint that any reader of GPT-2 opens: weights, config and tokenizer."""
+    settings = {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}
+    return save_checkpoint(folder, tensors_of(model), settings, write_tokenizer)
+
+
+def save_checkpoint(
+    folder: Path, tensors: dict[str, Array], settings: dict[str, Any], tokenizer: Callable[[Path], None]
+) -> Path:
+    """Write the weights, each file of settings as JSON, and what `tokenizer` writes."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors_of(model), folder / "model.safetensors", metadata={"format": "pt"})
-    for name, content in {"config.json": CONFIG, "tokenizer_config.json": TOKENIZER_CONFIG}.items():
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in settings.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    write_tokenizer(folder / "tokenizer.json")
+    tokenizer(folder / "tokenizer.json")
     return folder
 
 
