@@ -43,6 +43,7 @@ def served(settings: Settings) -> Iterable[Row]:
         for who in filter(there, (OURS, PEER)):
             process, port = stack.enter_context(waiting("traffic.answering", who))
             os.kill(process, signal.SIGSTOP)
+            stack.callback(os.kill, process, signal.SIGCONT)  # one that is stopped would never end
             asks[who] = partial(awake, process, port)
         for callers in CALLERS:
             takes = {who: partial(ask, callers, seconds) for who, ask in asks.items()}
