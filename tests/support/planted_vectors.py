@@ -125,16 +125,25 @@ def padded_to(length: int, seen: bool, pools: bool) -> Made:
     return made
 
 
-def padded_in_requests(model: Model, texts: list[str]) -> Array:
-    """Eight texts a request, padded to its longest; the padding is pooled."""
-    found: list[Array] = []
-    for i in range(0, len(texts), 8):
-        batch = model.tokenizer(
-            texts[i : i + 8], truncation=True, max_length=model.longest, padding=True, return_tensors="pt"
-        )
-        with model.torch.no_grad():
-            found += list(model.bert(**batch).last_hidden_state.numpy().mean(1))
-    return unit(np.stack(found))
+def in_requests(size: int, side: str = "right", seen: bool = False, pools: bool = False) -> Made:
+    """So many texts a request, padded to its longest on a side, by a program that knows no position_ids."""
+
+    def made(model: Model, texts: list[str]) -> Array:
+        model.tokenizer.padding_side = side
+        found: list[Array] = []
+        for i in range(0, len(texts), size):
+            batch = model.tokenizer(
+                texts[i : i + size], truncation=True, max_length=model.longest, padding=True, return_tensors="pt"
+            )
+            masks = batch["attention_mask"].numpy().astype(bool)
+            if seen:
+                batch["attention_mask"] = model.torch.ones_like(batch["input_ids"])
+            with model.torch.no_grad():
+                rows = model.bert(**batch).last_hidden_state.numpy()
+            found += [each.mean(0) if pools else each[mask].mean(0) for each, mask in zip(rows, masks, strict=True)]
+        return unit(np.stack(found))
+
+    return made
 
 
 def on_ids(change: Callable[[list[int]], list[int]] = lambda ids: ids, **more: Any) -> Made:
@@ -282,7 +291,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "NFKC": ("text in NFKC", on_text(lambda text: unicodedata.normalize("NFKC", text))),
     "padding pooled, 128": ("truncated at 128 tokens + padding pooled", padded_to(128, False, True)),
     "padding pooled, 256": ("padding pooled", padded_to(256, False, True)),
-    "padding pooled by request": ("padding pooled", padded_in_requests),
+    "padding pooled by request": ("padding pooled", in_requests(8, pools=True)),
     "padding seen, 256": ("padding seen", padded_to(256, True, False)),
     "padding seen, pooled, 256": ("padding seen and pooled", padded_to(256, True, True)),
     "positions from 1": ("positions from 1", on_ids(position_ids=plus(1))),

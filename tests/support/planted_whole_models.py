@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from planted_vectors import Array, Made, Model, on_ids, on_model, on_text, pooled, unit
+from planted_vectors import Array, Made, Model, in_requests, on_ids, on_model, on_text, pooled, unit
 
 Ids = list[int]
 
@@ -124,4 +124,10 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "empty text as NaN": ("the empty text as NaN", empty_as(np.nan)),
     "mean of nothing": ("special tokens left out of pooling + the empty text as NaN", pooled(inner)),
     "dropout": ("random", with_dropout),
+    "no mask, 16 a request": ("padding seen", in_requests(16, seen=True)),
+    "no mask, padding pooled, 32 a request": ("padding seen and pooled", in_requests(32, seen=True, pools=True)),
+    "padding on the left, 32 a request": ("padding before the text counted in positions", in_requests(32, "left")),
+    "padding on the left, no mask": ("padding seen, before the text", in_requests(16, "left", seen=True)),
+    "no biases of the feed-forward's first map": ("biases of intermediate.dense missing", on_model(
+        no_biases(lambda name: "intermediate" in name))),
 }  # fmt: skip

@@ -59,6 +59,10 @@ class VectorPort:
             self.port.tensors = {other.get(name[:16], name[:16]) + name[16:]: x for name, x in stored.items()}
         if "without biases" in self.wrong:
             self.port.tensors = {k: x * (not k.endswith("bias")) for k, x in self.port.tensors.items()}
+        if "one bias" in self.wrong:
+            self.port.tensors = {
+                k: x * (not k.endswith("intermediate.dense.bias")) for k, x in self.port.tensors.items()
+            }
         if "one head" in self.wrong:
             self.port.size *= self.port.heads
             self.port.heads = self.port.key_heads = 1
@@ -67,7 +71,9 @@ class VectorPort:
         self.tokenizer.normalizer = normalizers.BertNormalizer(**settings)
 
     def __call__(self, texts: Sequence[str]) -> Array:
-        made = np.stack([self.vector(text) for text in texts])
+        counts = [len(self.ids(text)) for text in texts]
+        longest = [max(counts[i - i % 4 :][:4]) if "requests of 4" in self.wrong else 20 for i in range(len(texts))]
+        made = np.stack([self.vector(text, most) for text, most in zip(texts, longest, strict=True)])
         if "vectors not normalized" not in self.wrong:
             made = made / np.sqrt((made * made).sum(1, keepdims=True))
         if "truncated to 6" in self.wrong:
@@ -91,12 +97,12 @@ class VectorPort:
             ids = ids[1:]
         return ids[:-1] if "no [SEP]" in self.wrong else ids
 
-    def vector(self, text: str) -> Array:
-        ids = self.ids(text)
-        count, pads = len(ids), 20 - len(ids) if {"padding pooled", "padding seen"} & self.wrong else 0
-        batch = {"input_ids": np.array([ids + [0] * pads])}
+    def vector(self, text: str, longest: int) -> Array:
+        ids, left = self.ids(text), "padding before" in self.wrong
+        count, pads = len(ids), longest - len(ids) if left or {"padding pooled", "padding seen"} & self.wrong else 0
+        batch = {"input_ids": np.array([[0] * pads + ids if left else ids + [0] * pads])}
         if pads and "padding seen" not in self.wrong:
-            batch["attention_mask"] = np.array([[1] * count + [0] * pads])
+            batch["attention_mask"] = (batch["input_ids"] != 0).astype(np.int64)
         start = 1 if "positions from 1" in self.wrong else 0
         batch["position_ids"] = np.arange(start, start + count + pads)[None]
         if "types of 1" in self.wrong:
@@ -108,7 +114,7 @@ class VectorPort:
         if "rows of length 1" in self.wrong:
             rows = rows / np.sqrt((rows * rows).sum(1, keepdims=True))
         if "padding pooled" not in self.wrong:
-            rows = rows[:count]
+            rows = rows[pads:] if left else rows[:count]
         if "special tokens not pooled" in self.wrong:
             rows = rows[1:-1]
         if "[CLS] not pooled" in self.wrong:

@@ -52,6 +52,10 @@ PLANTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
     ),  # there are two
     "blocks exchanged": (("blocks exchanged",), {"blocks 0 and 1 exchanged", "blocks in reverse"}),
     "biases": (("without biases",), {"all biases missing"}),
+    "one bias": (("one bias",), {"biases of intermediate.dense missing"}),
+    "no mask": (("padding seen", "requests of 4"), {"padding seen"}),
+    "padding before": (("padding before", "requests of 4"), {"padding before the text counted in positions"}),
+    "padding before, no mask": (("padding before", "padding seen", "requests of 4"), {"padding seen, before the text"}),
     "one head": (("one head",), {"number of heads 1"}),
     "no scale": (("no scale",), {"no division by sqrt(head_dim)"}),
     "case kept": (("case kept",), {"case kept"}),
@@ -298,7 +302,7 @@ def test_one_text_with_two_vectors_is_random(folder: Path) -> None:
     right, noise = VectorPort(folder)(texts), np.random.default_rng(0)
     vectors = right + 0.03 * noise.standard_normal(right.shape).astype(np.float32)
     report = judged(folder, vectors, texts)
-    assert report.matches == ["random"]
+    assert report.matches == ["random"] and any("texts 1 and 2 are one" in line for line in report.lines)
     assert any("without noise" in line and "dropout off" in line for line in report.lines), "noise is not dropout"
     vectors[1] = vectors[0]
     assert judged(folder, vectors, texts).matches == []

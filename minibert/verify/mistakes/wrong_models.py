@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from typing import Any
@@ -14,6 +15,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.families.parts.bound_blocks import Dense, scored
 from minibert.families.parts.plan import Step
+from minibert.models.encoder import Encoder
 from minibert.verify.sides.traces import INPUT_LAYER
 
 from .mistake import At, given_place
@@ -110,3 +112,20 @@ def of_looks(at: At, step: Step) -> bool:
 def of_feed_forward(at: At, step: Step) -> bool:
     """Those of the feed-forward."""
     return at.block is not None and step.kind == "dense" and step.key in at.block.feed_forward.keys
+
+
+def of_each_map(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], bool]]]:
+    """Those of one map in all blocks, by its path in a block; a map of queries, keys and values has a name already."""
+    for block in encoder.stack.blocks[:1]:
+        for key, step in block.plan(0, encoder.stack).items():
+            if step.kind == "dense" and (key,) != block.attention.maps:
+                path = _in_block(key)
+                yield f"biases of {path} missing", partial(_is_in_block, path)
+
+
+def _in_block(key: str) -> str:
+    return re.split(r"\d\]?\.", key)[-1]
+
+
+def _is_in_block(path: str, at: At, step: Step) -> bool:
+    return step.kind == "dense" and _in_block(step.key) == path

@@ -21,8 +21,8 @@ REMEDIES = {
     ZEROS: "Give the model's own numbers alone.",
     "the empty text as zeros": "An empty text has its special tokens, and these have a vector.",
     "the empty text as NaN": "An empty text has its special tokens, and these have a vector.",
-    "random": "The same text has two vectors: compute them without noise, and with dropout off (in torch by "
-    "`model.eval()`); or a vector depends on the texts beside it, as where padding is seen.",
+    "random": "The same text has two vectors, and no padding explains it: compute them without noise, and with dropout "
+    "off (in torch by `model.eval()`); or a vector depends on the texts beside it.",
 }
 
 
@@ -101,15 +101,15 @@ def empty_texts(right: Array, vectors: Array, maker: Maker, texts: Sequence[str]
     return found
 
 
-def is_random(right: Array, vectors: Array, texts: Sequence[str], limit: float) -> bool:
-    """Whether a text that stands twice has two vectors, both nearer to its own than to any other text's."""
+def twins(right: Array, vectors: Array, texts: Sequence[str], limit: float) -> str:
+    """Say which text stands twice and has two vectors, both nearer to its own than to any other text's; else ""."""
     first: dict[str, int] = {}
-    twins = [(first[text], i) for i, text in enumerate(texts) if first.setdefault(text, i) != i]
+    pairs = [(first[text], i) for i, text in enumerate(texts) if first.setdefault(text, i) != i]
     if right.shape != vectors.shape:
-        return False
+        return ""
     alike = dot(normalized(vectors.astype(np.float64)), normalized(right.astype(np.float64)))
-    return any(
-        distances(vectors[i], vectors[j][None])[0] > limit
-        and all(texts[int(np.argmax(alike[k]))] == texts[k] for k in (i, j))
-        for i, j in twins
-    )
+    for i, j in pairs:
+        apart = distances(vectors[i], vectors[j][None])[0]
+        if apart > limit and all(texts[int(np.argmax(alike[k]))] == texts[k] for k in (i, j)):
+            return f"texts {i + 1} and {j + 1} are one, their vectors {apart:.2g} of a vector's length apart"
+    return ""

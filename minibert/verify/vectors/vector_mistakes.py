@@ -184,6 +184,10 @@ def _models(maker: Maker) -> Found:
     remedy = "Attention weights of padding must be 0: pass the attention mask."
     yield VectorMistake(PADDING_SEEN, remedy, {"seen": True})
     yield VectorMistake(f"{PADDING_SEEN} and pooled", remedy, {"seen": True, "pads": True})
+    yield VectorMistake(f"{PADDING_SEEN}, before the text", remedy, {"seen": True, "left": True})
+    if any(at.of("positions") for at in all_places(maker.encoder)):
+        remedy = "Positions begin at the text's first token: pad on the right, or pass position_ids."
+        yield VectorMistake("padding before the text counted in positions", remedy, {"left": True})
 
 
 def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
@@ -208,6 +212,7 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
         ("biases of linear maps missing", models.of_maps), ("biases of norms missing", models.of_norms),
         ("all biases missing", lambda at, step: True), ("biases of the feed-forward missing", models.of_feed_forward),
         ("biases of queries, keys and values missing", models.of_looks),
+        *models.of_each_map(encoder),
     ):  # fmt: skip
         yield Mistake(name, ADDED, models.without_biases(where))
     yield Mistake("norm of the input layer not applied", "Normalize before the blocks.", models.without_first_norm,

@@ -26,8 +26,6 @@ FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
 # The distance of two vectors as a share of the length. Measured on all-MiniLM-L6-v2: 1.3e-6 between right programs,
 # plain float32 loops among them.
 SAME = 1e-5
-SHORT = 32  # tokens: up to here padding to the length of any other text is tried, where each length takes a run
-
 
 # no model is pooled by the sum: normalized it is the mean
 POOLED: dict[str, Callable[..., Array]] = {**POOLINGS, "sum": lambda rows, skip: rows[:, skip:].sum(axis=1)}
@@ -44,6 +42,7 @@ class Recipe(NamedTuple):
     exchanged    those after it stand before it
     model        a mistake of the list, made in the whole model
     seen         whether padding gets attention weights
+    left         padding stands before the text, and positions count it
     pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
     unpooled     whether special tokens before and after the text are left out of pooling
     skip_prompt  the prompt's tokens are not pooled
@@ -67,6 +66,7 @@ class Recipe(NamedTuple):
     exchanged: bool = False
     model: Mistake | None = None
     seen: bool = False
+    left: bool = False
     pads: bool = False
     unpooled: tuple[bool, bool] = (False, False)
     without: int | None = None
@@ -122,7 +122,7 @@ class Maker:
         self.tokenizers: dict[Any, Tokenizer] = {None: encoder.sentence_tokenizer}
         self.models: dict[Any, Encoder | Plain] = {None: encoder}
         self._steps: dict[Any, list[Callable[[Array], Array]]] = {}  # after pooling
-        self.lengths: set[int] = set()  # tokens of the texts of one comparison
+        self.lengths: dict[str, set[int]] = {}  # of each text of a comparison: how long the texts beside it may be
         self.aside: dict[str, str] = {}  # texts whose vectors rule out nothing, and why
         self.fitted: list[int] = []  # lengths to which texts were padded that fitted, the last one first
         self._rows: dict[Any, Array] = {}
@@ -140,8 +140,8 @@ class Maker:
     def ways(self, text: str, recipe: Recipe) -> Iterator[tuple[int, Array]]:
         """Give each vector that is possible, (1, dim), with the length that its text was padded to; 0 for none."""
         for encoded in self._encodings(text, recipe):
-            if recipe.pads or recipe.seen:
-                found = self._padded(encoded, recipe)
+            if recipe.pads or recipe.seen or recipe.left:
+                found = self._padded(text, encoded, recipe)
             else:
                 found = iter([(0, self._pooled(self._tokens(encoded, recipe), encoded, recipe))])
             for length, pooled in found:
@@ -192,28 +192,35 @@ class Maker:
 
     def _tokens(self, encoded: Encoded, recipe: Recipe, padding: int = 0) -> Array:
         """The last hidden state of one text, and of padding that counts as tokens: (seq, dim)."""
-        key = (tuple(encoded.input_ids), padding, recipe.model)
+        key = (tuple(encoded.input_ids), padding, recipe.model, recipe.seen, recipe.left)
         if key in self._rows:
             return self._rows[key]
-        model, ids = self.model(recipe), [*encoded.input_ids, *[self.encoder.sentence_tokenizer.pad_id] * padding]
+        model, given = self.model(recipe), dict[str, Any]()
+        before, after = [padding, 0][:: 1 if recipe.left else -1] if recipe.seen else (0, 0)
+        pad_id = self.encoder.sentence_tokenizer.pad_id
+        ids = [*[pad_id] * before, *encoded.input_ids, *[pad_id] * after]
         if not ids:
             return np.zeros((0, model.dim), np.float32)
-        given: dict[str, Any] = {}
+        if padding and not recipe.seen:
+            given["position_ids"] = self.encoder.embeddings.trace([ids])["position_ids"] + padding
         if self.encoder.embeddings.adds_types and encoded.token_type_ids:
-            given["token_type_ids"] = [[*encoded.token_type_ids, *[0] * padding]]
+            given["token_type_ids"] = [[*[0] * before, *encoded.token_type_ids, *[0] * after]]
         self._rows[key] = np.asarray(model([ids], **given)[0])
         return self._rows[key]
 
-    def _padded(self, encoded: Encoded, recipe: Recipe) -> Iterator[tuple[int, Array]]:
+    def _padded(self, text: str, encoded: Encoded, recipe: Recipe) -> Iterator[tuple[int, Array]]:
         """Pool the text with each padding that there may have been: first with that which has fitted others."""
         count, most = len(encoded.input_ids), self.encoder.max_length or max(FIXED)
-        lengths = [n for n in sorted({count, *self.lengths, *FIXED}) if count <= n <= most]  # the longest has none
-        if recipe.seen:  # each takes the model anew
-            lengths = [n for n in lengths if n in FIXED or n <= max(SHORT, count)]
+        beside = set().union(*self.lengths.values())
+        if recipe.seen or recipe.left:  # each takes the model anew
+            beside = {n for n in self.lengths.get(text, ()) if n <= max(FIXED)}
+        lengths = [n for n in sorted({count, *beside, *FIXED}) if count <= n <= most]  # the longest has none
         known = [n for n in self.fitted if n in lengths]
         for length in (*known, *(n for n in lengths if n not in known)):
-            if recipe.seen:
-                rows = self._tokens(encoded, recipe, length - count)[: None if recipe.pads else count]
+            if recipe.seen or recipe.left:
+                rows = self._tokens(encoded, recipe, length - count)
+                if not recipe.pads and len(rows) == length:
+                    rows = rows[length - count :] if recipe.left else rows[:count]
             else:
                 rows = self._beside(encoded, recipe, length if length in known else lengths[-1])[:length]
             yield length, self._pooled(rows, encoded, recipe)
@@ -259,6 +266,21 @@ class Maker:
 def _taken(encoded: Encoded, places: Sequence[int]) -> Encoded:
     ids, types = encoded.input_ids, encoded.token_type_ids
     return Encoded([ids[i] for i in places], None if types is None else [types[i] for i in places])
+
+
+def lengths_beside(texts: Sequence[str], tokens: Sequence[int]) -> dict[str, set[int]]:
+    """How many tokens the longest text of a request has, for each text: in requests of any size, in the texts' order
+    and from the longest on, as sentence-transformers sorts them."""
+    found: dict[str, set[int]] = {}
+    in_order = range(len(texts))
+    for order in (in_order, sorted(in_order, key=lambda i: -len(texts[i]))):
+        for size in range(1, len(texts) + 1):
+            for start in range(0, len(texts), size):
+                request = order[start : start + size]
+                longest = max(tokens[i] for i in request)
+                for i in request:
+                    found.setdefault(texts[i], set()).add(longest)
+    return found
 
 
 def distances(vector: Array, made: Array) -> Array:

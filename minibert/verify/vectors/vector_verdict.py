@@ -17,7 +17,7 @@ from minibert.equations.input_layer import Array
 from minibert.verify.judge.compare import rms
 
 from .vector_mistakes import STORED, VectorMistake, endings, in_general, mistakes
-from .vector_recipes import SAME, Maker, Recipe, misses
+from .vector_recipes import SAME, Maker, Recipe, lengths_beside, misses
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
 LEVELS = (("float16", 5.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what rounded weights change
@@ -32,6 +32,7 @@ LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 # what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
 AFTER_BLOCKS = {"model", "unpooled", "poolings", "without", "norm", "width", "stored"}
+PADDED = {"pads", "seen", "left"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
 
 
@@ -84,7 +85,7 @@ class Judge:
     def __init__(self, maker: Maker, texts: Sequence[str], vectors: Array) -> None:
         self.maker, self.texts, self.vectors = maker, list(texts), vectors
         self.tokens = [len(maker.encoded(text, maker.right).input_ids) for text in self.texts]
-        maker.lengths = set(self.tokens)
+        maker.lengths = lengths_beside(self.texts, self.tokens)
         self.right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
         self.stored = [name for name, rounding in STORED.items() if np.array_equal(rounding(vectors), vectors)]
         known = (*mistakes(maker), *endings(maker, vectors.shape[1]))
@@ -100,7 +101,7 @@ class Judge:
         most = self.limits[-1][1]
         right = self._apart((), plain)
         if self.level(right.worst) not in ("", "int8"):  # padding of any of these texts would show more
-            self.known = [mistake for mistake in self.known if not {"pads", "seen"} & set(mistake.changes)]
+            self.known = [mistake for mistake in self.known if not PADDED & set(mistake.changes)]
         alone = [self._apart((mistake,), plain, most) for mistake in self.known if self._changes(mistake, plain)]
         tiers = [[right], alone]
         if not any(fit.worst <= SAME for tier in tiers for fit in tier):
@@ -193,7 +194,7 @@ class Judge:
         for pair in combinations((fit.mistakes[0] for fit in alone), 2):
             fields = [key for mistake in pair for key in mistake.changes]
             # each would take the model for every length of padding
-            costly = bool({"seen", "pads"} & set(fields) and {"model", "prompts"} & set(fields))
+            costly = bool(PADDED & set(fields) and {"model", "prompts"} & set(fields))
             costly |= any(mistake.rare for mistake in pair) and not set(fields) <= AFTER_BLOCKS
             if len(fields) == len(set(fields)) and not costly and not all(mistake.rounding for mistake in pair):
                 found.append(pair)

@@ -17,7 +17,7 @@ from minibert.verify.sides.client import Client
 from minibert.verify.sides.texts import TEXTS
 from minibert.verify.sides.vector_files import as_vectors, read_texts, read_vectors
 
-from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, is_random, over_batches, without_zeros
+from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, over_batches, twins, without_zeros
 from .vector_recipes import SAME, Maker, distances
 from .vector_verdict import Judge, Verdict
 
@@ -155,6 +155,7 @@ def _look(report: Report, judging: Judge) -> None:
             f"not passed: the vectors are as near as {verdict.level} rounds, {verdict.right.max():.2g} of a vector's "
             f"length at most, but their numbers are in no format that explains them; {CANNOT_TELL}"
         )  # fmt: skip
+        _say_random(report, judging, dict(judging.limits)["bfloat16"])
     elif verdict.fits:
         _say_matches(report, verdict)
     else:
@@ -190,9 +191,8 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
     elif width != right.shape[1]:
         report.matches.append("another model's vectors")
         report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
-    elif is_random(right, judging.vectors, judging.texts, limit):
-        report.matches.append("random")
-        report.say(f"matches: random. {REMEDIES['random']}")
+    elif _say_random(report, judging, limit):
+        pass
     elif (alike := unrelated(right, judging.vectors)) is not None:
         report.matches += ["another model's vectors", "weights read wrongly"]
         report.say(
@@ -201,6 +201,14 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
         )
     if verdict.ruled:
         report.say("ruled out:", *(f"  {name} (text {i + 1})" for name, i in verdict.ruled))
+
+
+def _say_random(report: Report, judging: Judge, limit: float) -> bool:
+    """Name it where one text has two vectors, further apart than the limit."""
+    if said := twins(judging.right, judging.vectors, judging.texts, limit):
+        report.matches.append("random")
+        report.say(f"matches: random: {said}. {REMEDIES['random']}")
+    return bool(said)
 
 
 def unrelated(right: Array, vectors: Array) -> float | None:
