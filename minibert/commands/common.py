@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -44,6 +44,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     usual = DEFAULT_MODEL
+    prepare: Callable[[], object] | None = None  # called before arguments are parsed, and not for `minibert help`
 
     def __init__(self, name: str, about: str, example: str) -> None:
         super().__init__(
@@ -56,6 +57,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> Any:
         """Parse arguments; texts may come before, between and after the options."""
+        if self.prepare is not None:
+            self.prepare()
         # after "--" everything is a text, which argparse's intermixed parsing ignores
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)

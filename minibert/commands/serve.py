@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from minibert.errors import nearest_name
 
 from .common import SENTENCES, Parser, add_model, add_same_bits, add_sentence_options, sentence_options, tell
 
@@ -25,6 +28,9 @@ option: MINIBERT_SERVE_PORT=9000, MINIBERT_SERVE_NAME='a;b'.
 SIGTERM or Ctrl-C ends it after the accepted requests: exit code 0, after Ctrl-C
 130, or 1 if the time for them (--max-grace) was too short."""
 VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
+# Kubernetes sets such for each service whose name begins so: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000, ..._SERVICE_HOST
+SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")  # what ..._PORT holds then
 FLAGS = {"1": True, "0": False}  # what a variable of an option without a value holds
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
 
@@ -77,23 +83,40 @@ def declare(parser: Parser) -> None:
     add_sentence_options(parser)
     add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_same_bits(parser)
-    _take_variables(parser)
+    parser.prepare = lambda: _take_variables(parser)
 
 
 def _take_variables(parser: Parser) -> None:
-    """Take defaults from the environment: --port from MINIBERT_SERVE_PORT. Raises ValueError for a wrong value."""
-    for action in parser._actions:
-        option = next((name for name in action.option_strings if name.startswith("--")), "--help")
-        variable = VARIABLES + option[2:].replace("-", "_").upper()
-        given = os.environ.get(variable)
-        if given is None or option == "--help":
-            continue
+    """Take defaults from the environment: --port from MINIBERT_SERVE_PORT. Raises ValueError for a wrong value.
+
+    `unknown` of the arguments: the variables of no option, each with that of the nearest option or None.
+    """
+    options = {_variable(action): action for action in parser._actions if action.dest not in ("help", "models")}
+    found = _variables()
+    parser.set_defaults(unknown={name: nearest_name(name, options, cutoff=0.9) for name in found.keys() - options})
+    for variable in found.keys() & options:
+        action, given = options[variable], found[variable]
         try:
             action.default = _value(action, given)
         except (KeyError, ValueError, argparse.ArgumentTypeError):
             expected = ", ".join(action.choices or ()) or ("an integer" if action.type is int else action.metavar)
             expected = " or ".join(FLAGS) if action.nargs == 0 else expected
             raise ValueError(f"the variable {variable} must be {expected}, found {given!r}") from None
+
+
+def _variable(action: argparse.Action) -> str:
+    option = next(name for name in action.option_strings if name.startswith("--"))
+    return VARIABLES + option[2:].replace("-", "_").upper()
+
+
+def _variables() -> dict[str, str]:
+    """Give the variables of this command, and not those of a service that is called minibert-serve."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    for name, value in [*own.items()]:
+        address = name.endswith("PORT") and SERVICE_ADDRESS.match(value)
+        if address or SERVICE.fullmatch(name.removeprefix(VARIABLES)):
+            del own[name]
+    return own
 
 
 def _value(action: argparse.Action, given: str) -> Any:
@@ -117,6 +140,7 @@ def run(arguments: Any) -> int:
     from minibert.serve.run import run as answer
     from minibert.serve.workers import check_workers, run_workers
 
+    _check_variables(arguments)
     check_workers(arguments.workers)
     if arguments.max_body is None:
         arguments.max_body = body_for(arguments.max_texts)
@@ -142,6 +166,16 @@ def run(arguments: Any) -> int:
             several = arguments.workers, arguments.threads
             return int(not run_workers(server, listening, lambda: tell(ready), *several, *logs))
         return int(answer(server, listening, lambda _: tell(ready), *logs) > 0)
+
+
+def _check_variables(arguments: Any) -> None:
+    """Name variables that no option has. Raises ValueError where one is almost that of an option."""
+    for name, near in sorted(arguments.unknown.items()):
+        if name == arguments.token_env:
+            continue
+        if near:
+            raise ValueError(f"no option has the variable {name}; did you mean {near}?")
+        tell(f"no option has the variable {name}: it is ignored")
 
 
 def _names(arguments: Any) -> dict[str, list[str]]:

@@ -114,7 +114,7 @@ class Server:
         """POST /embed_sparse."""
         asked = requests.read_embed(await self.gate.body(request), self.limits, sparse=True)
         model = self._model(asked.model, SPARSE_VECTORS)
-        job = await self._job(request, model, _of_task(model.sparse, asked.task), asked.texts, asked)
+        job = await self._job(request, model, _of_task(model.sparse, asked), asked.texts, asked)
         return await _answer(lambda: answers.sparse(job.results), len(asked.texts))
 
     async def predict(self, request: Any) -> Any:
@@ -184,7 +184,7 @@ class Server:
     async def _vectors(self, request: Any, asked: requests.Embedding) -> tuple[Any, Job]:
         model = self._model(asked.model, VECTORS)
         model.shortened(np.empty((0, model.dim), np.float32), asked.dimensions)  # refuses first of all
-        return model, await self._job(request, model, _of_task(model.kinds, asked.task), asked.texts, asked)
+        return model, await self._job(request, model, _of_task(model.kinds, asked), asked.texts, asked)
 
     async def _job(self, request: Any, model: Model, kind: Kind, items: Sequence[Any], asked: Any) -> Job:
         job = await self.gate.computed(request, kind, items)
@@ -197,11 +197,12 @@ class Server:
         return job
 
 
-def _of_task(kinds: Mapping[str | None, Kind], task: str | None) -> Kind:
-    if task not in kinds:
+def _of_task(kinds: Mapping[str | None, Kind], asked: requests.Embedding) -> Kind:
+    if asked.task not in kinds:
         known = ", ".join(repr(name) for name in kinds if name is not None)
-        raise Refusal(400, f"task must be one of this model's {known}, found {task!r:.40}", "task")
-    return kinds[task]
+        field = "task" if asked.field == "input" else "prompt_name"
+        raise Refusal(400, f"{field} must be one of this model's {known}, found {asked.task!r:.40}", field)
+    return kinds[asked.task]
 
 
 def _finished(model: Any, asked: requests.Embedding, job: Job) -> Any:

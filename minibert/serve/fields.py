@@ -112,7 +112,7 @@ class Fields:
             raise wrong(name, f"{'a string or ' * or_one}a list of strings", given)
         if not given:
             raise Refusal(400, f"{name!r} is empty; send at least one text", name)
-        if isinstance(given[0], int | list):
+        if _is_ids(given[0]):
             raise Refusal(
                 400,
                 f"{name!r} must be text, found token ids: those of another tokenizer would give wrong vectors; send "
@@ -126,7 +126,7 @@ class Fields:
     def token_ids(self, name: str, limits: Limits) -> list[list[int]] | None:
         """Give lists of token ids, where one or several were sent; None where it is anything else."""
         given = self.get(name)
-        if not isinstance(given, list) or not given or not isinstance(given[0], int | list):
+        if not isinstance(given, list) or not given or not _is_ids(given[0]):
             return None
         rows = given if isinstance(given[0], list) else [given]
         check_count(rows, name, limits)
@@ -160,6 +160,12 @@ def checked_text(text: Any, where: str, longest: int = LONGEST_TEXT) -> str:
         found = f"a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}"
         raise Refusal(400, f"{where} has {found}, which is no character", where) from None
     return text
+
+
+def _is_ids(given: Any) -> bool:
+    """Say whether an item of a list is a token id, or begins a list of them."""
+    first = given[0] if isinstance(given, list) and given else given
+    return type(first) is int or first == []
 
 
 def wrong(name: str, expected: str, found: Any) -> Refusal:

@@ -19,10 +19,10 @@ from .gate import LOCAL, Gate, as_json, refused
 from .record import Record
 
 LIMITS = Limits(waiting=16, body=1 << 18, texts=1, grace=5)
-HEADERS = {
-    "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY", "Cross-Origin-Resource-Policy": "same-origin",
-}  # fmt: skip
+HEADERS = [
+    (b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer"), (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"), (b"cross-origin-resource-policy", b"same-origin"),
+]  # fmt: skip
 
 
 class LiveServer:
@@ -50,15 +50,25 @@ class LiveServer:
         def fault(_: Any, error: Exception) -> Any:
             return refused(Refusal(500, f"an error of the server: {type(error).__name__}"))
 
-        return Starlette(
+        app = Starlette(
             routes=[
                 Route("/", self.opened, methods=["GET"]),
                 *(Route(f"/{name}", self._answering(name), methods=["POST"]) for name in self.answers),
             ],
             exception_handlers={
-                Refusal: lambda _, error: refused(error, HEADERS), HTTPException: unknown, Exception: fault
+                Refusal: lambda _, error: refused(error), HTTPException: unknown, Exception: fault
             },
         )  # fmt: skip
+
+        async def headed(scope: Any, receive: Any, send: Any) -> None:
+            async def sending(event: Any) -> None:
+                if event["type"] == "http.response.start":  # of a refusal or a fault too
+                    event["headers"] = [*event["headers"], *HEADERS]
+                await send(event)
+
+            await app(scope, receive, sending)
+
+        return headed
 
     async def opened(self, request: Any) -> Any:
         """GET /?token=...: the page."""
@@ -67,7 +77,7 @@ class LiveServer:
         check_name(request)
         if not secrets.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
             raise Refusal(401, "open this page by the whole address that `minibert explain --live` has printed")
-        return Response(await self._computed(self.page), 200, HEADERS, "text/html")
+        return Response(await self._computed(self.page), media_type="text/html")
 
     def _answering(self, name: str) -> Callable[[Any], Any]:
         answer = self.answers[name]
@@ -79,7 +89,7 @@ class LiveServer:
                 given = json.loads(body)
             except (ValueError, RecursionError):
                 raise Refusal(400, "the question must be JSON") from None
-            return as_json(await self._computed(lambda: answer(given)), headers=HEADERS)
+            return as_json(await self._computed(lambda: answer(given)))
 
         return self.gate.guarded(handler)
 

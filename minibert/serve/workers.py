@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from threading import Thread
@@ -25,10 +24,8 @@ from .record import ACCESS, start_logging
 from .run import run
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-READY = 0  # what a worker writes among the numbers of signals
-PAUSE = (
-    1.0  # seconds before another worker takes the place of one that has ended: it might end at once, again and again
-)
+READY = 0  # what a worker writes among the numbers of signals, and then its own in two bytes
+TRIES = 3  # workers that may end one after the other before any of them listens
 
 
 def check_workers(count: int) -> None:
@@ -73,6 +70,8 @@ class _Workers:
         os.set_blocking(self.telling, False)  # as signals need it
         self.parent_ends, self.parent_lives = os.pipe()  # the second end is open in this process alone
         self.ending, self.all_done = False, True
+        self.starting: set[int] = set()  # numbers of workers that do not listen yet
+        self.failed = 0  # workers in a row that have ended before they listened
 
     def run(self, count: int, ready: Callable[[], object]) -> bool:
         for each in (*ENDING, signal.SIGCHLD):
@@ -81,12 +80,14 @@ class _Workers:
         gc.freeze()  # the collector of a worker would write to what is shared, and so copy it
         for number in range(count):
             self.start(number)
-        starting, interrupted = count, False
+        told, interrupted = False, False
         while self.running:
             (event,) = os.read(self.coming, 1)
             if event == READY:
-                starting -= 1
-                if not starting:
+                self.starting.discard(int.from_bytes(os.read(self.coming, 2), "big"))
+                self.failed = 0
+                if not self.starting and not told:
+                    told = True
                     ready()
             elif event == signal.SIGCHLD:
                 self.reap()
@@ -104,6 +105,7 @@ class _Workers:
         if not process:
             self.be_worker(number)
         self.running[process] = number
+        self.starting.add(number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def be_worker(self, number: int) -> None:
@@ -115,14 +117,14 @@ class _Workers:
             os.setpgid(0, 0)  # a terminal sends Ctrl-C to the whole group, and a second one does not wait
             os.close(self.parent_lives)
             Thread(target=self.end_with_parent, daemon=True).start()
-            done = self.work(number, self.listens)
+            done = self.work(number, lambda: self.listens(number))
         except BaseException:  # noqa: BLE001  it ends here, whatever it was
             traceback.print_exc()
         finally:
             os._exit(not done)
 
-    def listens(self) -> None:
-        os.write(self.telling, bytes([READY]))
+    def listens(self, number: int) -> None:
+        os.write(self.telling, bytes([READY]) + number.to_bytes(2, "big"))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def end_with_parent(self) -> None:
@@ -136,7 +138,9 @@ class _Workers:
             os.kill(process, asked)
 
     def reap(self) -> None:
-        """Take note of workers that have ended; until the end another one takes the place of each."""
+        """Take note of workers that have ended. Until the end another one takes the place of each, unless the last
+        few have ended before they listened: then all end.
+        """
         while self.running:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
@@ -149,6 +153,12 @@ class _Workers:
                 self.all_done &= not code
                 continue
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            ACCESS.warning(f"worker {number} (process {process}) ended {how}; another one takes its place")
-            time.sleep(PAUSE)
-            self.start(number)
+            said = f"worker {number} (process {process}) ended {how}"
+            self.failed += number in self.starting
+            if self.failed == TRIES:
+                ACCESS.error(f"{said}, the last of {TRIES} that ended before they listened; the server ends")
+                self.all_done = False
+                self.end(signal.SIGTERM)
+            else:
+                ACCESS.warning(f"{said}; another one takes its place")
+                self.start(number)

@@ -21,6 +21,7 @@ from serve_process import MODEL, RERANKER, half_a_request, serving
 from served import SECONDS, needs_server
 
 import minibert
+from minibert.cli import main
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -215,6 +216,26 @@ def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> No
             patch.setenv(f"MINIBERT_SERVE_{name}", value)
             said = failure(capsys, "serve", "/nowhere")
             assert f"the variable MINIBERT_SERVE_{name} must be {expected}, found {value!r}" in said
+
+
+def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped one is refused. One that holds the token, and those that Kubernetes sets for a service, are not."""
+    monkeypatch.setenv("MINIBERT_SERVE_PROT", "9000")
+    said = failure(capsys, "serve", "/nowhere")
+    assert "no option has the variable MINIBERT_SERVE_PROT; did you mean MINIBERT_SERVE_PORT?" in said
+    monkeypatch.delenv("MINIBERT_SERVE_PROT")
+    monkeypatch.setenv("MINIBERT_SERVE_TIMEOUT", "5")
+    monkeypatch.setenv("MINIBERT_SERVE_TOKEN", "secret")
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "RERANKER_SERVICE_HOST", "PORT_80_TCP_PROTO"):
+        monkeypatch.setenv(f"MINIBERT_SERVE_{name}", "80")
+    for name in ("PORT", "PORT_80_TCP", "RERANKER_PORT"):
+        monkeypatch.setenv(f"MINIBERT_SERVE_{name}", "tcp://10.0.0.9:80")
+    assert main(["serve", "/nowhere", "--token-env", "MINIBERT_SERVE_TOKEN"]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "minibert: no option has the variable MINIBERT_SERVE_TIMEOUT: it is ignored"
+    assert "/nowhere" in second
+    monkeypatch.setenv("MINIBERT_SERVE_PORT", "many")
+    assert main(["help"]) == main(["help", "serve"]) == 0
 
 
 @pytest.mark.parametrize("option", [(), ("--reranker",)])

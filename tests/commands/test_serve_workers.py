@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -138,6 +139,19 @@ def test_places_are_those_of_all_workers_together() -> None:
         with client, stopped(second):
             assert address.embed("dog").status == 503
         until(lambda: address.embed("dog").status == 200)
+
+
+def test_workers_that_end_before_they_listen() -> None:
+    """A loop that replaces each at once would never end."""
+    program = (
+        "import os, sys; from minibert.cli import main; from minibert.serve import workers\n"
+        "workers.run = lambda *_: os._exit(7)\n"
+        f"sys.exit(main(['serve', {MODEL!r}, '--port', '0', '--workers', '2']))"
+    )
+    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    said = tried.stderr.splitlines()
+    assert (tried.returncode, len(said)) == (1, workers.TRIES)
+    assert said[-1].endswith("the last of 3 that ended before they listened; the server ends")
 
 
 def test_each_worker_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

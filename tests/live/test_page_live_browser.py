@@ -81,7 +81,7 @@ def chances(encoder: Encoder, text: str, change: Any = None, replaced: tuple[int
 def likeliest(encoder: Encoder, found: Array) -> str:
     """As the page's line at the top says it."""
     best = int(found.argmax())
-    return rf"likeliest at “\w+”: {encoder.tokens([best])[0]} {100 * found[best]:.2f} %"
+    return rf"likeliest at “\w+”: {encoder.tokens([best])[0]} {100 * found[best]:.2f}\u00a0%"
 
 
 def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
         rows = [row.locator("th, td").all_inner_texts() for row in tab.locator("#changes tbody tr").all()]
         for name, *numbers in ([part.strip() for part in row] for row in rows):
             i, before = encoder.embeddings.tokenizer.id_of(name), chances(encoder, "wonderfu")
-            assert numbers[:2] == [f"{100 * before[i]:.2f} %", f"{100 * without[i]:.2f} %"]
+            assert numbers[:2] == [f"{100 * before[i]:.2f}\u00a0%", f"{100 * without[i]:.2f}\u00a0%"]
         switch = tab.locator("[role=switch][aria-label='head 0 of block 1']")
         assert switch.get_attribute("aria-checked") == "false"
         assert tab.evaluate("document.activeElement.ariaLabel") == "head 0 of block 1", "the focus stays"
@@ -172,11 +172,11 @@ def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
         tab.says("#changed", "nothing")
         # top-k 1 leaves the likeliest
         tab.locator("#topk").fill("1")
-        assert tab.says("#sampled", r"chosen: (\w+) \(100.00 %\); 1 of the words") == "l"
+        assert tab.says("#sampled", r"chosen: (\w+) \(100.00\u00a0%\); 1 of the words") == "l"
         tab.locator("#append").tap()
         tab.says("h1", "wonderful")
         now = chances(encoder, "wonderful")
-        tab.says("#nownow", re.escape(f"{100 * now.max():.2f} %"))
+        tab.says("#nownow", re.escape(f"{100 * now.max():.2f}\u00a0%"))
         # a text that cannot be is said in words, and the page goes on
         tab.locator("#typed").fill("wonderful and more than sixteen")
         tab.says("#trouble", "16")

@@ -43,6 +43,19 @@ def test_the_page_and_a_state(running: tuple[Address, LiveServer, Live]) -> None
     assert asked(running, "cell", {"state": STATE, "block": 0, "head": 1, "query": 3, "key": 2}).json["seen"]
 
 
+def test_every_answer_has_the_headers_of_the_page(running: tuple[Address, LiveServer, Live], monkeypatch: Any) -> None:
+    """Also that to an address which is not there, to a wrong method, and of a fault of the server."""
+    address, server, _ = running
+    monkeypatch.setattr(server, "page", lambda: 1 / 0)
+    found = [
+        asked(running, "state", STATE), asked(running, "state", b"{"), address.ask("/"), asked(running, "nothing", {}),
+        address.ask("/state"), address.ask(f"/?token={server.token}"),
+    ]  # fmt: skip
+    assert [each.status for each in found] == [200, 400, 401, 404, 405, 500]
+    for each in found:
+        assert each.headers["x-frame-options"] == "DENY" and each.headers["cache-control"] == "no-store"
+
+
 def test_who_has_no_token_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
     address, _, _ = running
     assert address.ask("/").status == address.ask("/?token=wrong").status == 401
@@ -71,7 +84,8 @@ def test_a_page_of_another_origin_is_refused(running: tuple[Address, LiveServer,
 
 def test_what_cannot_be_is_said_in_words(running: tuple[Address, LiveServer, Live]) -> None:
     assert asked(running, "state", b"{").error == "the question must be JSON"
-    assert "16" in asked(running, "state", {"text": "a" * 50}).error
+    long = asked(running, "state", {"text": "a" * 50}).error  # no word of `truncation=`, which the page does not have
+    assert long == "the text has more tokens than the 16 that this page takes; shorten it"
     assert asked(running, "state", {"text": "a", "heads": [[9, 9]]}).status == 400
     assert asked(running, "state", b"[" * 300_000).status == 413
     assert asked(running, "nothing", {}).status == 404

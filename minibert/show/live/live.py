@@ -145,10 +145,17 @@ class Live:
     # -- runs ------------------------------------------------------------------------------------------------
 
     def _batch(self, text: str, what: str) -> dict[str, Any]:
-        batch: dict[str, Any] = self.layer.tokenize(text)
+        most = min(self.layer.max_length or MOST_TOKENS, MOST_TOKENS)
+        try:
+            batch: dict[str, Any] = self.layer.tokenize(text)
+        except ValueError as error:
+            if getattr(error, "option", None) is None:
+                raise
+            # it names an argument of `tokenize`, which the page does not have
+            raise ValueError(f"{what} has more tokens than the {most} that this page takes; shorten it") from None
         count = batch["input_ids"].shape[1]
         if not 0 < count <= MOST_TOKENS:
-            raise ValueError(f"{what} has {count} tokens, and this page takes 1 to {MOST_TOKENS}; change it")
+            raise ValueError(f"{what} has {count} tokens, and this page takes 1 to {most}; change it")
         size, pairs, more = expected_size(self.layer, self.encoder, self.head, count)
         check_size(size, self.layer, count, pairs, more)
         return batch

@@ -5,7 +5,7 @@
   const summary = make("output", { id: "nownow" });
   summary.setAttribute("aria-live", "polite");
   one("fieldset").append(summary);
-  const shown = (x) => (live.given.change.chance ? `${(100 * x).toFixed(2)} %` : x.toFixed(4));
+  const shown = (x) => (live.given.change.chance ? `${(100 * x).toFixed(2)}\u00a0%` : x.toFixed(4));
   const best = (rows, at) => rows.reduce((a, row) => (row[at] > a[at] ? row : a));
   const tellPrediction = () => {
     const change = live.given.change ?? {}, rows = change.rows?.[change.each ? token : 0];

@@ -3,7 +3,7 @@
 if (live.given.words) {
   const sliders = ["temperature", "topk", "topp"].map(byId);
   let turns = 0, seed = 0;
-  const shown = (x) => `${(100 * x).toFixed(2)} %`;
+  const shown = (x) => `${(100 * x).toFixed(2)}\u00a0%`;
   const draw_ = ({ words, kept, sampled, appended, settings }) => {
     sliders.forEach((slider, i) => { slider.value = settings[i]; });
     for (const slider of sliders) one(`output[for="${slider.id}"]`).textContent = slider.value;
