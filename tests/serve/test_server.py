@@ -313,7 +313,7 @@ def test_token_ids_that_the_tokenizer_cannot_give_are_refused(encoder: minibert.
         assert "must be text, found token ids" in address.ask("/embed", {"inputs": [[1]]}).error
         assert address.ask("/embed", {"inputs": [["a"]]}).error == "inputs[0] must be a string, found a list"
         refused = address.ask("/embed", {"inputs": "a", "prompt_name": "find"})
-        assert refused.error.startswith("prompt_name must be one of") and refused.json["error"]["param"] == "prompt_name"
+        assert "prompt_name must be one of" in refused.error and refused.json["error"]["param"] == "prompt_name"
     with served(server(PROMPTS, token_ids=True)) as address:
         refused = address.embed([1])
         assert (refused.status, "without a task this model's default prompt stands" in refused.error) == (400, True)
