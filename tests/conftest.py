@@ -70,6 +70,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)  # in CI too: whether the Hub can be reached from there is not ours to say
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--few", type=int, metavar="N", help="of each test at most N of its cases, of the next test others"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of the cases that -m and -k leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    few: int | None = config.getoption("few")
+    if few is None:
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    every = {test: -(-len(those) // few) for test, those in cases.items()}
+    kept = {item for i, (test, those) in enumerate(cases.items()) for item in those[i % every[test] :: every[test]]}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 def holds_minilm(folder: Path) -> bool:
     weights = folder / "model.safetensors"
     return weights.is_file() and hashlib.sha256(weights.read_bytes()).hexdigest() == MINILM_SHA256

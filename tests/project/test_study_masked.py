@@ -16,7 +16,7 @@ SHA256 = "275afbdc61f30af6a69e609436e1c0158cb2093812bb2965ab6c4c29cedc957d"
 # of the words' last tenth, each letter hidden once: measured 1.8307; the file is fixed, so only rounding may differ
 TEST_LOSS, ROUNDING = 1.8307, 1e-3
 BOTH_NEIGHBOURS = 1.993  # the loss of a model that counts which letter stands between two others
-SHORT = 40  # steps, with a schedule of their own
+SHORT = 15  # steps, with a schedule of their own: the loss falls by 0.04; down the wrong way it rises
 
 
 def test_it_is_the_file_that_was_trained() -> None:
@@ -76,4 +76,4 @@ def test_training_learns() -> None:
     words, weights = masked.one_hidden(masked.as_ids(to_test[:200])), [masked.random_weights()]
     weights += [masked.model_of(vector) for _, vector in masked.train(masked.as_ids(to_learn), SHORT)][-1:]
     before, after = (masked.losses(each, words).mean() for each in weights)
-    assert after < before - 0.1
+    assert after < before - 0.02
