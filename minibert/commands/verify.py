@@ -143,8 +143,6 @@ def _run(arguments: Any) -> int:
     from minibert.verify.sides.traces import ENDINGS
     from minibert.verify.verify import verify
 
-    if arguments.encoder and arguments.side:
-        raise ValueError("--encoder compares a whole model, which has no sides; leave out --side")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
     options = {name: getattr(arguments, name) for name in INTERMEDIATES}

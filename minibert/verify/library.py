@@ -75,6 +75,8 @@ def compare(
     for what cannot be compared, MinibertError for a model that cannot be opened.
     """
     _check(model, against, texts=texts, only=only or (), batches=batches or ())
+    if not isinstance(tolerance, int | float):
+        raise TypeError(f"tolerance must be a number, found {tolerance!r}")
     name = os.fspath(model)
     hub: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
     if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
@@ -94,6 +96,8 @@ def compare(
 
 
 def _check(model: object, against: object, **listed: object) -> None:
+    if isinstance(against, str) and not against:
+        raise ValueError("against is empty; name a file or a folder")
     if not isinstance(model, str | os.PathLike):
         raise TypeError(f"model must be a folder or a Hub name, found {type(model).__name__}")
     if not isinstance(against, str | os.PathLike | Mapping | np.ndarray):

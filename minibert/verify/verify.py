@@ -78,6 +78,11 @@ def verify(
     _check_files(against, save, only)
     if all_batches and against is None:
         raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
+    if encoder and side:
+        whole = " compares a whole model, which has no sides; leave out "
+        raise error_of(ValueError, Option("encoder"), whole, Option("side"))
+    if kinds is not None and not kinds:
+        raise ValueError(f"batches must be named, or not be passed, found {kinds!r}")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
     if form not in FORMATS or (form != FORMATS[0] and (against is None or not encoder)):

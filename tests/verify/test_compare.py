@@ -59,11 +59,33 @@ def test_vectors_are_an_array_or_a_file(tmp_path: Path) -> None:
         (dict(texts=[1, 2]), r"texts must be a list of str, found \[1, 2\]"),
         (dict(only=[3]), r"only must be a list of str, found \[3\]"),
         (dict(batches="plain"), "batches must be a list of str, found 'plain'"),
+        (dict(tolerance="1"), "tolerance must be a number, found '1'"),
     ],
 )
 def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         minibert.compare(**{"model": BERT, "against": {}, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(against=""), "against is empty"),  # which would be this folder
+        (dict(against={"plain|sum": [[1.0], [1.0, 2.0]]}), r"against\['plain\|sum'\] is no array"),
+        (dict(against={"plain|sum": [1j]}), r"against\['plain\|sum'\] is stored as complex128"),
+        (dict(batches=[]), r"batches must be named, or not be passed, found \[\]"),
+        (dict(encoder=True, side="encoder"), "encoder compares a whole model, which has no sides"),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        minibert.compare(**{"model": BERT, "encoder": False, "against": ports.saved(), **wrong})
+
+
+def test_vectors_of_zeros_are_said_to_be_zeros(tmp_path: Path) -> None:
+    folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
+    found = minibert.compare(folder, against=np.zeros_like(VectorPort(folder)(texts)), texts=texts)
+    assert not found.passed and not found.mistakes and "every vector is zeros" in str(found)
 
 
 def test_texts_with_one_vector_show_no_batch(tmp_path: Path) -> None:

@@ -81,9 +81,10 @@ def test_a_debugger_s_folder_of_another_model_is_refused(tmp_path: Path) -> None
     path.write_text(path.read_text("utf-8").replace("embeddings.word_embeddings", "wte"), "utf-8")
     with pytest.raises(ValueError, match=re.escape("expected a module embeddings.word_embeddings")):
         verify(BERT, against=folder)
-    path.write_text("[1]", "utf-8")
-    with pytest.raises(ValueError, match="expected the tree of modules"):
-        verify(BERT, against=folder)
+    for broken in ("[1]", '{"module_path": "BertModel", "inputs": [1]}', '{"module_path": "BertModel", "children": 3}'):
+        path.write_text(broken, "utf-8")
+        with pytest.raises(ValueError, match="expected the tree of modules"):
+            verify(BERT, against=folder)
 
 
 def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:

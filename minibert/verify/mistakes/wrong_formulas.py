@@ -118,8 +118,9 @@ def join_without_transposing(x: Array) -> Array:
 
 
 def to_float16(x: Array) -> Array:
-    """Round to float16."""
-    return x.astype(np.float32).astype(np.float16).astype(np.float32)
+    """Round to float16; what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32).astype(np.float16).astype(np.float32)
 
 
 def to_bfloat16(x: Array) -> Array:

@@ -32,15 +32,16 @@ class DebugTree(Source):
         try:
             self._tree = json.loads(path.read_text("utf-8"))
             self._class = str(self._tree["module_path"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._nodes = [(node["module_path"].removeprefix(f"{self._class}."), node) for node in _below(self._tree)]
+            self._given: dict[str, Any] = {"kwargs": {}, "args": []} | dict(self._tree.get("inputs") or {})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: expected the tree of modules as the debugger writes it ({error!r})") from None
 
     def traces(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
-        given = self._tree.get("inputs", {})
-        inputs = {name: x for name, x in self._arrays(given.get("kwargs", {})).items() if name != "labels"}
-        for x in given.get("args", [])[:1]:
+        inputs = {name: x for name, x in self._arrays(self._given["kwargs"]).items() if name != "labels"}
+        for x in self._given["args"][:1]:
             inputs |= self._arrays({"input_ids": x})
-        nodes = [(node["module_path"].removeprefix(f"{self._class}."), node) for node in _below(self._tree)]
+        nodes = self._nodes
         paths = Paths(subject, [path for path, _ in nodes], self.name)
         blocks = {subject.place(key) for key in subject.leaving}
         shown = {subject.place(key) for path, _ in nodes for key in paths.leaving.get(path, ())}

@@ -44,12 +44,21 @@ def read_against(against: Against) -> Source:
     a dict of arrays, named as in a file. Raises ValueError, which says what is expected, and what reading raises.
     """
     if isinstance(against, Mapping):
-        arrays = {str(name): checked(np.asarray(array), f"against[{name!r}]") for name, array in against.items()}
-        return Named("the arrays", *as_traces(arrays, "the arrays"))
+        return Named(
+            "the arrays", *as_traces({str(name): _array(name, x) for name, x in against.items()}, "the arrays")
+        )
     path = Path(against)
     if path.is_dir():
         return DebugTree(path) if any(path.glob(f"*{TREE}")) else _folder(path)
     return OnnxModel(path) if path.suffix.lower() == ONNX else Named(str(path), *read_file(path))
+
+
+def _array(name: object, x: object) -> Array:
+    where = f"against[{name!r}]"
+    try:
+        return checked(np.asarray(x), where)
+    except ValueError as error:
+        raise error if where in str(error) else ValueError(f"{where} is no array: {error}") from None
 
 
 def _folder(folder: Path) -> Named:

@@ -191,6 +191,8 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
     elif width != right.shape[1]:
         report.matches.append("another model's vectors")
         report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
+    elif not judging.vectors.any():
+        report.say("every vector is zeros: nothing was computed, or nothing handed on")
     elif _say_random(report, judging, limit):
         pass
     elif (alike := unrelated(right, judging.vectors)) is not None:
@@ -213,7 +215,7 @@ def _say_random(report: Report, judging: Judge, limit: float) -> bool:
 
 def unrelated(right: Array, vectors: Array) -> float | None:
     """Where no vector is near the right one: how far the similarities between texts agree; else None."""
-    if len(right) < 3:
+    if len(right) < 3 or not vectors.any():
         return None
     a, b = normalized(right.astype(np.float64)), normalized(vectors.astype(np.float64))
     if np.abs(np.vecdot(a, b)).max() > OTHER:
