@@ -34,7 +34,7 @@ class Gate:
     def __init__(self, token: str | None, limits: Limits, record: Record) -> None:
         self.token = None if token is None else token.encode()
         self.limits, self.record = limits, record
-        self.undone = 0  # requests still inside when the grace was over
+        self.undone = 0  # requests that were not computed, or whose answer was not read, when the grace was over
 
     @cached_property
     def worker(self) -> Worker:
@@ -58,8 +58,10 @@ class Gate:
                     except asyncio.CancelledError:  # the server ends
                         self.undone += 1
                         answer = refused(Refusal(503, "the server ends before this was done; try again"))
-                    with suppress(asyncio.CancelledError):
+                    try:
                         await send_pieces(answer, send)
+                    except asyncio.CancelledError:  # it was not read in time
+                        self.undone += 1
 
             return answered
 

@@ -242,5 +242,7 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
     assert (answer.status, answer.headers["retry-after"], held.server.gate.undone) == (503, "1", 1)
     assert answer.error == "the server ends before this was done; try again"
     assert capsys.readouterr().err == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
-    cut = straight(server(), "/v1/embeddings", b'{"input": "dog"}', events_read=1)
+    slow = server()
+    cut = straight(slow, "/v1/embeddings", b'{"input": "dog"}', events_read=1)
     assert (cut.status, cut.body) == (200, b""), "it does not read its answer when the time is over"
+    assert slow.gate.undone == 1, "which the exit code says"
