@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(__file__).with_name("pages")
 FROM = re.compile(r"^<!-- from ([\w./-]+)(?:: (.+?))? -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)(\[[^\]\n]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
+CODE = re.compile(r"`[^`\n]+`")
 OTHER_HOST = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
 WHOLE = {
     path: page.relative_to(PAGES).as_posix()
@@ -40,7 +41,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     here = posixpath.dirname(page.file.src_uri)
-    return FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
+    text = FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
+    # a bar in the code of a table's cell: elsewhere it has to be escaped, here the backslash would be shown
+    return re.sub(r"^\|.*", lambda row: CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), text, flags=re.M)
 
 
 def on_post_build(config: Any) -> None:

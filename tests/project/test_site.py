@@ -27,6 +27,30 @@ SITE = ROOT / "scripts/site"
 MOVING = sorted((SITE / "pages").glob("from_*.md"))
 REFERENCE = ROOT / "tests/reference"
 SAME = 1e-5  # what the pages say
+# page -> for each of its blocks, in order, the test that runs it; the pages of old and new calls run whole
+RUN_BY = {
+    "embedder": ("the_embedders_commands_run", "a_part_shows_what_its_command_prints"),
+    "families": ("the_lines_about_late_interaction_run", "the_private_family_runs"),
+    "golden": (
+        "the_page_s_own_code_passes",
+        "the_recipe_for_ci_keeps_the_verdict_of_a_wrong_port",
+        "the_page_s_own_test_passes_a_right_port_and_not_a_wrong_one",
+        "the_debugger_s_folder",
+        "an_onnx_model",
+    ),
+    "index": ("the_verifiers_and_the_first_commands_run",) * 5,  # of the first block: .ci/run
+    "recipes": (
+        "a_classifier",
+        "nearest_neighbours",
+        "a_search_of_what_bulk_wrote",
+        "a_search_of_what_bulk_wrote",
+        "a_folder_for_aws_lambda",
+    ),
+    "server": ("the_requests_of_the_servers_page_are_answered",),
+    "verifier": ("the_verifiers_and_the_first_commands_run",),
+    "verify": ("every_command_that_a_page_shows_is_one",),
+}
+STEP = 1  # of int8, where a number lies between two steps
 HALF = 1e-3  # of rows that are kept in float16, as the page says
 
 
@@ -40,6 +64,7 @@ def models(minilm: Path, folder: Path) -> dict[str, str]:
         "bert-base-uncased": str(word_models.write(folder / "bert", "bert")),
         "gpt2": str(ROOT / "scripts/study/gpt2-words"),
         "cardiffnlp/twitter-roberta-base-sentiment-latest": str(REFERENCE / "uses-topics"),
+        "cross-encoder/nli-MiniLM2-L6-H768": str(REFERENCE / "uses-inference"),
         "dslim/bert-base-NER": str(REFERENCE / "uses-entities"),
         "minishlab/potion-base-8M": str(REFERENCE / "static-plain"),
         "BAAI/bge-small-en-v1.5": str(distilled.write(folder / "bge", "bert")),
@@ -70,7 +95,8 @@ def hooks() -> ModuleType:
 def whole_pages() -> dict[str, str]:
     """Give each page of the site with what it takes from the project."""
     own = hooks()
-    texts = {page.name: page.read_text("utf-8") for page in (SITE / "pages").rglob("*.md")}
+    pages = SITE / "pages"
+    texts = {page.relative_to(pages).as_posix(): page.read_text("utf-8") for page in pages.rglob("*.md")}
     return {name: own.FROM.sub(lambda found: own.part(*found.groups()), text) for name, text in texts.items()}
 
 
@@ -95,6 +121,28 @@ def test_the_reference_has_every_public_name() -> None:
     assert named == set(minibert.__all__)
     equations = (SITE / "pages/api/equations.md").read_text("utf-8")
     assert re.findall(r"^::: minibert\.equations\.(\w+)$", equations, re.MULTILINE) == list(FILES)
+    families = (SITE / "pages/api/families.md").read_text("utf-8")
+    listed = re.findall(r"^::: minibert\.families\.(\w+)$", families, re.MULTILINE)
+    assert {*listed, "FAMILIES", "Family"} == set(minibert.families.__all__)
+
+
+def test_every_block_is_run_by_a_test() -> None:
+    """A block that is added to a page, or to what a page includes, asks for its test."""
+    fences = {name.removesuffix(".md"): re.findall(r"^```\w*\n.*?^```$", text, re.DOTALL | re.MULTILINE)
+              for name, text in whole_pages().items() if not name.startswith("from_")}  # fmt: skip
+    assert {name: len(found) for name, found in fences.items() if found} == {
+        name: len(tests) for name, tests in RUN_BY.items()
+    }
+    written = "".join(file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"^def test_(\w+)\(", written, re.MULTILINE))
+    assert {test for tests in RUN_BY.values() for test in tests} <= there
+
+
+def test_the_lines_about_late_interaction_run() -> None:
+    (code,) = re.findall(r"```py\n(.*?)```", whole_pages()["families.md"], re.DOTALL)
+    names: dict[str, Any] = {"minibert": minibert}
+    exec(code.replace("answerdotai/answerai-colbert-small-v1", str(REFERENCE / "late-pylate")), names)
+    assert [rows.ndim for rows in (*names["queries"], *names["documents"])] == [2, 2, 2]
 
 
 def test_every_command_that_a_page_shows_is_one() -> None:
@@ -124,10 +172,16 @@ def test_the_verifiers_and_the_first_commands_run(
     texts = (main(["verify", "--print-texts"]), capsys.readouterr().out)[1].splitlines()
     pages = whole_pages()
     lines = [line for name in ("index", "verifier") for line in re.findall(r"^minibert .+", pages[f"{name}.md"], re.M)]
+    port = (SITE / "port.py").read_text("utf-8")
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
         if words == ["verify", "--vectors", "vectors.npy"]:
             np.save("vectors.npy", minibert.load_encoder(minilm).encode([json.loads(text)["text"] for text in texts]))
+        if words[-1] == "port.safetensors":  # first as the page shows it, then mended as it says
+            exec(port, {})
+            assert main(words) == 1
+            assert "\nmatches: variance divided by dim - 1. " in capsys.readouterr().out
+            exec(port.replace(", ddof=1", ""), {})
         if "--seeds" not in words:  # which asks the Hub
             assert main(words) == 0, line
     assert len(lines) >= 9
@@ -181,4 +235,5 @@ def same(expected: Any, found: Any, within: float) -> None:
         assert found == expected
     else:
         assert np.shape(found) == np.shape(expected)
+        within = STEP if np.asarray(expected).dtype == np.int8 else within
         assert np.abs(np.asarray(found, float) - np.asarray(expected, float)).max() <= within
