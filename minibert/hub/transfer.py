@@ -15,6 +15,7 @@ import inspect
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager
@@ -166,7 +167,8 @@ def _answer(url: str, **headers: str) -> AbstractContextManager[Any]:
     from huggingface_hub import constants, get_session
 
     # not the client's own headers: making them may cost a request that identifies the user
-    headers |= {"User-Agent": "minibert", "Accept-Encoding": "identity", **_authorization()}
+    agent = f"minibert/{sys.modules['minibert'].__version__}"
+    headers |= {"User-Agent": agent, "Accept-Encoding": "identity", **_authorization()}
     answer: AbstractContextManager[Any] = get_session().stream(
         "GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True
     )

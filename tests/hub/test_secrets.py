@@ -12,6 +12,7 @@ from fake_hub import FakeHub, use
 from huggingface_hub import constants
 from tiny_model import WORD
 
+import minibert
 from minibert.errors import HubError
 from minibert.hub import transfer
 from minibert.hub.repository import resolve
@@ -50,6 +51,12 @@ def test_the_password_in_the_endpoint_opens_the_hub_and_stands_nowhere(
     assert kept
     assert not [path for path in kept if "secret" in str(path) or "%2F%2Fuser" in str(path)]
     assert not [path for path in kept if path.is_file() and b"secret" in path.read_bytes()]
+
+
+def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> None:
+    """Not by what the client's own header says of the machine; a version written a second time would grow old."""
+    read()
+    assert {request.agent for request in hub.requests if request.range} == {f"minibert/{minibert.__version__}"}
 
 
 FAULTS = {

@@ -64,6 +64,7 @@ class Request:
     authorization: str | None
     host: str
     encoding: str | None = None
+    agent: str | None = None
     status: int = 0
     sent: int = 0
 
@@ -326,7 +327,7 @@ class FakeHub:
 
     def _handle(self, handler: BaseHTTPRequestHandler, host: str) -> None:
         header = handler.headers
-        asks = (header["Range"], header["Authorization"], host, header["Accept-Encoding"])
+        asks = (header["Range"], header["Authorization"], host, header["Accept-Encoding"], header["User-Agent"])
         request = Request(handler.command, handler.path, *asks)
         with self._lock:
             self.requests.append(request)
