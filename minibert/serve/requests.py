@@ -142,6 +142,10 @@ def read_rerank(body: bytes, limits: Limits) -> Rerank:
     plain = "texts" in fields
     if plain == ("documents" in fields):
         raise Refusal(400, "expected 'documents' or 'texts', one of them, with the texts to be ordered", "documents")
+    documents = fields.get("documents")
+    if isinstance(documents, list):  # Cohere's first version and Jina's API have objects with a text too
+        bare = [each["text"] if isinstance(each, dict) and [*each] == ["text"] else each for each in documents]
+        fields.values["documents"] = bare
     return Rerank(
         fields.string("model"),
         fields.text("query", LONGEST_QUERY),

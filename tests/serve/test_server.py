@@ -140,6 +140,8 @@ def test_rerank_gives_the_order_of_rank(address: Address) -> None:
     want = reranker.rank("clouds", TEXTS, return_documents=True)
     body = {"query": "clouds", "documents": TEXTS, "return_documents": True, "model": RERANKER}
     answer = address.ask("/rerank", body).json["results"]
+    objects = [{"text": text} for text in TEXTS]  # Cohere's first version, Jina's API
+    assert address.ask("/rerank", body | {"documents": objects}).json["results"] == answer
     assert [(each["index"], each["document"]["text"]) for each in answer] == [
         (each["corpus_id"], each["text"]) for each in want
     ]
@@ -242,7 +244,8 @@ ASKED = {"query": "a", "documents": ["b"]}
         (ASKED | {"texts": ["b"]}, 400, "expected 'documents' or 'texts', one of them"),
         ({"documents": ["b"]}, 400, "query must be a string, found nothing"),
         (ASKED | {"documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
-        (ASKED | {"documents": [{"text": "b"}]}, 400, "documents[0] must be a string, found an object"),
+        (ASKED | {"documents": [{"text": "b", "title": "c"}]}, 400, "documents[0] must be a string, found an object"),
+        (ASKED | {"documents": [{"text": None}]}, 400, "documents[0] must be a string, found nothing"),
         (ASKED | {"query": "a" * (LONGEST_QUERY + 1)}, 400, f"at most {LONGEST_QUERY} are read"),
         (ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
         (ASKED | {"truncation_direction": "Left"}, 400, "truncation_direction 'Left' is not computed here"),
