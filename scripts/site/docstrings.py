@@ -9,6 +9,7 @@ import griffe
 
 EXAMPLE = re.compile(r"(?:^ *>>>.*\n(?:^ *\S.*\n?)*)+", re.MULTILINE)
 SOURCES = re.compile(r"^Sources\n((?:    .*\n?)+)", re.MULTILINE)
+COLUMN = re.compile(r'^((?:"?\w+"?, )*"?\w+"?)  +(?=\S)', re.MULTILINE)  # names, then what they are
 ARGUMENT = re.compile(r"^((?:\w+, )*\w+): (?=\S)", re.MULTILINE)
 
 
@@ -24,6 +25,7 @@ def as_markdown(text: str, names: list[str]) -> str:
         words = found[1].split(", ")
         return f"\n- {', '.join(f'`{word}`' for word in words)}: " if set(words) <= set(names) else found[0]
 
+    text = COLUMN.sub(lambda found: f"\n- {', '.join(f'`{word}`' for word in found[1].split(', '))}: ", text)
     text = SOURCES.sub(
         lambda found: "**Sources**\n\n" + re.sub(r"^    (?=\S)", "- ", found[1], flags=re.MULTILINE), text
     )

@@ -31,10 +31,10 @@ def on_files(files: Any, config: Any) -> Any:
     """Add a page for each file of the project that a text points to and no page of the site shows."""
     from mkdocs.structure.files import File
 
-    for path in sorted({path for text, folder in taken() for path in targets(text, folder)} - set(WHOLE)):
+    for path in sorted({path for text, folder in taken() for path in targets(text, folder)}):
         if (ROOT / path).suffix == ".png":
             files.append(File.generated(config, f"source/{path}", abs_src_path=str(ROOT / path)))
-        else:
+        elif page_of(path).startswith("source/"):
             files.append(File.generated(config, page_of(path), content=source(path)))
     return files
 
@@ -85,14 +85,15 @@ def linked(text: str, folder: str, here: str) -> str:
         path = posixpath.normpath(posixpath.join(folder, link))
         if not link or "://" in link or not (ROOT / path).exists():
             return found[0]
-        page = f"source/{path}" if image else WHOLE.get(path, page_of(path))
+        page = f"source/{path}" if image else page_of(path)
         return f"{image}{words}{posixpath.relpath(page, here or '.')}{anchor or ''})"
 
     return LINK.sub(other, text)
 
 
 def page_of(path: str) -> str:
-    return f"source/{path}.md"
+    """Give the page that shows a file, or a folder's README, whole."""
+    return WHOLE.get(path) or WHOLE.get(f"{path}/README.md") or f"source/{path}.md"
 
 
 def source(path: str) -> str:

@@ -108,9 +108,12 @@ def test_a_page_that_takes_a_heading_which_is_not_there_fails() -> None:
 
 def test_links_lead_to_pages_or_to_sources() -> None:
     own = hooks()
-    text = "[a](../../tests/reference/GOLDEN.md#x) [b](bert.py) [c](#here) ![d](../../scripts/readme/gallery/page.png)"
+    text = (
+        "[a](../../tests/reference/GOLDEN.md#x) [e](../equations) [b](bert.py) [c](#here) "
+        "![d](../../scripts/readme/gallery/page.png)"
+    )
     assert own.linked(text, "minibert/families", "") == (
-        "[a](golden.md#x) [b](source/minibert/families/bert.py.md) [c](#here) "
+        "[a](golden.md#x) [e](api/equations.md) [b](source/minibert/families/bert.py.md) [c](#here) "
         "![d](source/scripts/readme/gallery/page.png)"
     )
 
