@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from html import escape
 from pathlib import Path
@@ -41,6 +42,7 @@ DARK = (
     " img { filter: invert(1); } }</style>"
 )
 NO_WORDS = "No description has been provided for this image"  # what the exporter writes
+AT_ONCE = 2  # notebooks, each in a process of its own
 LONGEST = 300  # seconds that a cell may take, on a machine that is busy with other things
 
 
@@ -190,6 +192,7 @@ def main() -> None:
     for variable in VARIABLES:  # a notebook runs in another folder than this command
         if (named := os.environ.get(variable)) and Path(named).is_dir():
             os.environ[variable] = str(Path(named).absolute())
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the threads of small products would wait for each other
     if arguments.lab:
         make_lab(folder / "lab")
         return
@@ -197,15 +200,16 @@ def main() -> None:
     answers = answers_in(folder)
     import nbformat
 
-    for name in arguments.names or STUDIES:
-        filled = executed(name, folder)
-        notebook = without_answers(filled)
-        nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
-        html = page(with_neighbours(notebook, name, TITLES, ".html"), TITLES[name])
-        (folder / f"{name}.html").write_text(html, encoding="utf-8")
-        nbformat.write(filled, answers / f"{name}.ipynb")
-        (answers / f"{name}.html").write_text(page(filled, f"{TITLES[name]}: answers"), encoding="utf-8")
-        print(folder / f"{name}.html", flush=True)
+    names = arguments.names or STUDIES
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name, filled in zip(names, pool.map(lambda name: executed(name, folder), names), strict=True):
+            notebook = without_answers(filled)
+            nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
+            html = page(with_neighbours(notebook, name, TITLES, ".html"), TITLES[name])
+            (folder / f"{name}.html").write_text(html, encoding="utf-8")
+            nbformat.write(filled, answers / f"{name}.ipynb")
+            (answers / f"{name}.html").write_text(page(filled, f"{TITLES[name]}: answers"), encoding="utf-8")
+            print(folder / f"{name}.html", flush=True)
     (folder / "index.html").write_text(index(), encoding="utf-8")
     print(folder / "index.html")
     print("Each ends with exercises; the folder answers has it once more, with the answers.")
