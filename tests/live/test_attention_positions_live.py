@@ -89,16 +89,16 @@ def test_alibi_of_every_head_count(torch: ModuleType, heads: int) -> None:
 def test_buckets_of_t5(torch: ModuleType) -> None:
     """Up to distance 4096: in all settings but one, that no model has, and there at one distance."""
     theirs, wrong = reference("t5", "T5Attention")._relative_position_bucket, {}
-    for buckets in [*range(4, 130), 256]:
+    for buckets in [*range(4, 130, 3), 8, 32, 128, 256]:
         for max_distance in (20, 32, 64, 66, 100, 128, 200, 256, 512, 800, 1000, 1024, 2048, 4096):
             for both_ways in (True, False):
                 if max_distance > buckets // 2 // (1 + both_ways):
                     want = numpy(theirs(torch.from_numpy(DISTANCES), both_ways, buckets, max_distance))
                     got = positions.relative_buckets(DISTANCES, buckets, max_distance, both_ways)
                     wrong[buckets, max_distance, both_ways] = DISTANCES[got != want].tolist()
-    # one logarithm of torch's is a bit off the true one there: {(72, 100, False): [-60]} where this was measured
+    # one logarithm of torch's is a bit off the true one there: {(72, 100, False): [-60]} of all settings
     off = {setting: distances for setting, distances in wrong.items() if distances}
-    assert len(wrong) > 3000 and sum(map(len, off.values())) <= 2 and not {2**i for i in range(9)} & {s[0] for s in off}
+    assert len(wrong) > 1000 and sum(map(len, off.values())) <= 2 and not {2**i for i in range(9)} & {s[0] for s in off}
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
@@ -133,7 +133,7 @@ def test_bias_of_mpnet(torch: ModuleType) -> None:
 def test_log_buckets_of_deberta(torch: ModuleType) -> None:
     theirs = reference("deberta_v2", "make_log_bucket_position")
     off: dict[tuple[int, int], list[int]] = {}
-    for buckets in [*range(2, 130), 256, 512]:
+    for buckets in [*range(2, 130, 3), 32, 64, 256, 512]:
         for max_positions in (13, 32, 33, 64, 65, 100, 128, 256, 512, 513, 1024, 2048, 4096):
             if max_positions - 1 <= buckets // 2:
                 continue
@@ -144,7 +144,9 @@ def test_log_buckets_of_deberta(torch: ModuleType) -> None:
             # past the end of the table the buckets are clipped, and nothing is left of a difference
             in_table, theirs_in_table = (np.clip(bucket, -buckets, buckets - 1) for bucket in (got, want))
             np.testing.assert_array_equal(in_table, theirs_in_table)
-    assert len(off) <= 16, off  # measured 8, all of them far past the end of their tables
+    assert len(off) <= 8, (
+        off
+    )  # measured 8 of all numbers of buckets up to 129, all of them far past the end of their tables
     assert not {(256, 512), (512, 512)} & set(off)
 
 

@@ -239,6 +239,7 @@ def outcome(folder: Path, changes: list[tuple[str, tuple[Any, ...], Any]]) -> li
 BY_TYPE = {json.loads((REFERENCE / case / "config.json").read_text())["model_type"]: case for case in CASES}
 WHOLE = [*BY_TYPE.values(), *SENTENCES, *VARIANTS]
 FEW = ("bert", "gpt2", "t5-encoder", "deberta-v2", "xlnet", "yarn", "longrope", "sentences-dense", "tokenizer")
+EVERY = 5  # no divisor of the number of odd values
 SAMPLE = 12  # changes of each of the few, others for each of them
 
 
@@ -273,11 +274,12 @@ def bounded() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_odd_value_of_every_key_is_foreseen(name: str, tmp_path: Path) -> None:
+def test_odd_values_of_every_key_are_foreseen(name: str, tmp_path: Path) -> None:
+    """Each fifth value, others for the next key and the next folder: a key has five or six of them in each."""
     folder = prepared(name, tmp_path / name)
     changes = every_change(folder)
     assert len(changes) > 200
-    assert outcome(folder, changes) == []
+    assert outcome(folder, changes[WHOLE.index(name) % EVERY :: EVERY]) == []
 
 
 @pytest.mark.parametrize("name", FEW)
