@@ -81,6 +81,16 @@ def test_metadata(metadata: email.message.Message) -> None:
     assert {name: metadata.get_all(name) for name in METADATA} == METADATA
 
 
+def test_an_index_is_given_no_link_into_the_project(metadata: email.message.Message) -> None:
+    """It shows README.md without the files beside it; the words and blocks stay."""
+    told, written = metadata.get_payload(), (ROOT / "README.md").read_text("utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", written)
+    assert len(targets) > 20
+    assert not [target for target in targets if f"]({target})" in told and "://" not in target]
+    assert all(f"`{target.partition('#')[0]}`" in told for target in targets if not target.endswith(".png"))
+    assert re.findall(r"```.*?```", told, re.DOTALL) == re.findall(r"```.*?```", written, re.DOTALL)
+
+
 def test_core_needs_five_packages_and_torch_is_none_of_them(metadata: email.message.Message) -> None:
     needs = metadata.get_all("Requires-Dist")
     core = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}
