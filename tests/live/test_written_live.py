@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import encoders
 import numpy as np
 import pytest
+from honest_ports import dynamic_int8
 from reference_files import REFERENCE
 
 from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
+ACT = "encoder.layer.0.intermediate.intermediate_act_fn"
 QUERY, DENSE = "encoder.layer.1.attention.self.query", "encoder.layer.0.intermediate.dense"
 
 
@@ -59,6 +62,37 @@ def test_a_wrong_model_s_folder(here: Path) -> None:
     run(recipe("model_addition_debugger_context"), two_mistakes)
     report = verify(str(here), encoder=True, against=here.parent / "debugged")
     assert {each.key: each.fits for each in report.local} == {QUERY: ["bias missing"], DENSE: ["weight in float16"]}
+
+
+def test_a_folder_of_dynamic_int8(here: Path) -> None:
+    """The debugger keeps no output of a quantized map, but what entered it, and what came of it."""
+
+    def narrow(model: Any, wrong: bool) -> None:
+        if wrong:
+            model.get_submodule(DENSE).bias.data.zero_()
+        dynamic_int8(model)
+
+    for wrong in (False, True):
+        run(
+            recipe("model_addition_debugger_context").replace("debugged", f"int8-{wrong}"), partial(narrow, wrong=wrong)
+        )
+        source = here.parent / f"int8-{wrong}"
+        assert not verify(str(here), encoder=True, against=source).passed
+        report = verify(str(here), encoder=True, against=source, form="int8")
+        assert report.passed != wrong, "\n".join(report.lines)
+        assert [each.key for each in report.local] == [ACT] * wrong
+        assert any(line.startswith("not shown") and QUERY in line for line in report.lines)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = encoders.write(tmp_path / "model", "t5")
+    run(recipe("torch.onnx.export").replace("AutoModel", "T5EncoderModel"))
+    report = verify(str(folder), encoder=True, against=Path("marked.onnx"))
+    compared = {d.key for d in report.differences}
+    assert report.passed and len(compared) == 32, "\n".join(report.lines)
+    assert {"attentions.1", "encoder.block.0.layer.0.SelfAttention.q", "encoder.final_layer_norm"} <= compared
 
 
 @pytest.mark.parametrize(

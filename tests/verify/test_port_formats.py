@@ -65,6 +65,32 @@ def test_it_passes_under_its_own_name_alone(form: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["tf32", "int8"])
+def test_hidden_states_alone_pass_under_their_own_format_alone(form: str, folder: Path) -> None:
+    """What maps that are not shown give is computed in the format: once float32 passed as all of the others."""
+    wide = loops.Port(folder).run({"input_ids": arrays(folder, form)["mine|inputs|input_ids"]})
+    keys = [key for key in wide if key.startswith("hidden_states")]
+    given = {name: x for name, x in arrays(folder, form).items() if "inputs" in name}
+    for name in ("float16", "bfloat16", "tf32", "int8"):
+        found = minibert.compare(folder, against=arrays(folder, form), only=keys, format=name)
+        assert found.passed == (name == form), (name, str(found))
+        right = given | {f"mine|{key}": wide[key] for key in keys}
+        assert not minibert.compare(folder, against=right, only=keys, format=name).passed, name
+
+
+@pytest.mark.parametrize("hidden", [("query",), ("query", "key", "value", "dense")])
+def test_int8_maps_that_are_not_shown_are_computed_from_what_entered_them(
+    hidden: tuple[str, ...], folder: Path
+) -> None:
+    """As in the folder that transformers' debugger writes of torch's dynamic int8."""
+    for forgotten, passes in (("", True), ("encoder.layer.1.intermediate.dense", False)):
+        port = {key: x for key, x in arrays(folder, "int8", forgotten).items() if not key.endswith(hidden)}
+        keys = [key.removeprefix("mine|") for key in port if "inputs" not in key]
+        found = minibert.compare(folder, against=port, only=keys, format="int8")
+        assert found.passed == passes, str(found)
+        assert {key.rpartition(".")[0] for key in found.differences} <= {"encoder.layer.1.intermediate"}
+
+
+@pytest.mark.parametrize("form", ["tf32", "int8"])
 def test_one_module_that_is_wrong_in_it_is_found(form: str, folder: Path) -> None:
     found = minibert.compare(folder, against=arrays(folder, form, QUERY), format=form)
     assert not found.passed and set(found.differences) == {QUERY}, str(found)

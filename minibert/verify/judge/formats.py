@@ -6,8 +6,9 @@ numbers, as nearly as two programs of one format do; all else may be as far from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,20 +26,23 @@ from .compare import EXACT, PORT_SHARE, Difference, over_kinds
 # in one format (torch's kernels on six models), at least 0.53 in two (tf32 and float16).
 NEAR = 0.3
 ROUNDS = 3.0  # the rms error of anything else, by that of its formula rounded once; measured 1.8
+PRODUCTS = ("scores", "gather")  # beside linear maps
 MASKS = ("mask", "masked", "keep", "state")  # steps that no format rounds
 
 
 class Form(NamedTuple):
-    """A format: the steps in it, and the ways in which programs compute a linear map in it."""
+    """A format: the steps in it, the ways in which programs compute a linear map in it, and what rounds all numbers."""
 
     steps: Callable[[At], Plan]
     maps: Callable[[Dense], Sequence[Formula]]
+    rounding: Formula | None = None
 
 
 def compared(place: Any, form: Form) -> list[Difference]:
     """Compare what a place gives in this format, from the port's own numbers, with the port's own.
 
-    place: a `local.Place`. Of a linear map the nearest way counts, and the port's error is its distance from that.
+    place: a `local.Place`. Of a linear map the nearest way counts, and the port's error is its distance from that. So
+    it is of what comes of maps that the port does not show, but for numbers that are in the format themselves.
     """
     at, kinds = place.at, list(place.inputs)
     exact = {kind: place.wide[kind].values(None) for kind in kinds}
@@ -56,18 +60,39 @@ def compared(place: Any, form: Form) -> list[Difference]:
         key: [_weighed(d, PORT_SHARE if steps[key] is at.plan[key] else ROUNDS) for d in several]
         for key, several in differences(steps, exact).items()
     }
-    ways = {step.key: form.maps(step.part) for step in at.of("dense") if step.key in made}
+    maps = [step.key for step in at.of("dense")]
+    behind = [
+        key
+        for key in _behind(at.plan, [key for key in maps if key not in made], made)
+        if form.rounding is None or not all(_stored(x[key], form.rounding) for x in theirs.values() if key in x)
+    ]
+    ways = {key: form.maps(at.plan[key].part) for key in maps if key in made or behind}
+    products = {key: steps[key] if step.kind in PRODUCTS else step for key, step in at.plan.items()}
     nearest: dict[str, float] = {}
-    for i in range(max(map(len, ways.values()), default=0)):
-        plan = {**at.plan, **{key: at.plan[key]._replace(formula=several[i]) for key, several in ways.items()}}
+    for i, others in product(range(max(map(len, ways.values()), default=0)), (at.plan, steps, products)):
+        if others is not at.plan and not behind:
+            continue
+        plan = {**others, **{key: at.plan[key]._replace(formula=several[i]) for key, several in ways.items()}}
         sizes, apart = differences(plan, exact), differences(plan, theirs)
-        for key in ways:
+        for key in (key for key in made if key in ways or key in behind):
             each = [_weighed(d._replace(error_theirs=near.error_ours), NEAR)
                     for d, near in zip(sizes[key], apart[key], strict=True)]  # fmt: skip
             (whole,) = over_kinds(each)
             if (share := whole.error_theirs / max(whole.error_ours, 1e-30)) < nearest.get(key, np.inf):
                 nearest[key], made[key] = share, each
     return [d for several in made.values() for d in several]
+
+
+def _behind(plan: Plan, hidden: Collection[str], shown: Collection[str]) -> list[str]:
+    """What is shown and computed from maps that are not, with nothing between them that is."""
+    reached = [*hidden]
+    for key, step in plan.items():
+        reached += [key] * any(name in reached and name not in shown for name in step.of)
+    return [key for key in reached if key in shown]
+
+
+def _stored(x: Array, rounding: Formula) -> bool:
+    return np.array_equal(rounding(x), x, equal_nan=True)
 
 
 def _weighed(d: Difference, share: float) -> Difference:
@@ -120,10 +145,10 @@ def to_tf32(x: Array) -> Array:
 def _tf32_steps(at: At) -> Plan:
     """What enters the products of attention is rounded."""
 
-    def product(step: Step) -> Step:
+    def narrowed(step: Step) -> Step:
         return step._replace(formula=lambda *x: step.formula(*(_on_floats(to_tf32, y) for y in x)))
 
-    return {key: product(step) if step.kind in ("scores", "gather") else step for key, step in at.plan.items()}
+    return {key: narrowed(step) if step.kind in PRODUCTS else step for key, step in at.plan.items()}
 
 
 def _tf32_maps(own: Dense) -> list[Formula]:
@@ -176,8 +201,8 @@ def _entering(x: Array, steps: int, over: int | tuple[int, ...] | None) -> Array
 
 
 FORMS: Mapping[str, Form] = {
-    "float16": Form(partial(_narrow_steps, to_float16), partial(_narrow_maps, to_float16)),
-    "bfloat16": Form(partial(_narrow_steps, to_bfloat16), partial(_narrow_maps, to_bfloat16)),
+    "float16": Form(partial(_narrow_steps, to_float16), partial(_narrow_maps, to_float16), to_float16),
+    "bfloat16": Form(partial(_narrow_steps, to_bfloat16), partial(_narrow_maps, to_bfloat16), to_bfloat16),
     "tf32": Form(_tf32_steps, _tf32_maps),
     "int8": Form(_int8_steps, _int8_maps),
 }
