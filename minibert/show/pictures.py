@@ -147,7 +147,7 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
             break
         if not isinstance(step, Lookup):  # a factor or a projection makes one addend of what came before
             addends.clear()
-        addends[name_of(step)] = trace[step.key][0, first]
+        addends[name_of(step.key)] = trace[step.key][0, first]
     ax = plot.sum_steps(addends, normed)
     ax.set_title(f"token {tokens[first]!r} at position {first}", loc="left", parse_math=False)
     return ax

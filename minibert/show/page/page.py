@@ -18,7 +18,7 @@ import numpy as np
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
-from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
+from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, layer_plan
 from minibert.families.parts.plan import Plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
@@ -143,11 +143,11 @@ def contents(run: Run) -> Contents:
     layer, encoder, tokens, input_ids = run.layer, run.encoder, run.tokens, run.batch["input_ids"]
     plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(run.batch)})
     ids = looked_up(plan, values)
-    shown = list(stages(layer, run.trace, ids, plan, values))
+    shown = list(stages(run.trace, plan, values))
     # a projection changes the width, and only rows of equal width fit one axis
     groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
-    norm, norm_lines = norm_of(layer, groups, tokens)
-    positions = next((stage for stage in shown if isinstance(stage.step, Positions)), None)
+    norm, norm_lines = norm_of(groups, tokens)
+    positions = next((stage for stage in shown if stage.ids == POSITIONS), None)
     numbers: dict[str, Any] = {
         "data": {
             "float": output.dtype.str[1:],
@@ -155,7 +155,7 @@ def contents(run: Run) -> Contents:
             "groups": [packed_group(group) for group in groups],
             "norm": norm,
             "similarity": None if positions is None else {
-                "positions": ids["position_ids"][0].tolist(),
+                "positions": ids[POSITIONS][0].tolist(),
                 "cosines": packed(cosine_similarity(positions.rows).astype(np.float32)),
             },
         }

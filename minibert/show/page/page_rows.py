@@ -10,9 +10,7 @@ import numpy as np
 
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
-from minibert.families.parts.plan import Plan, value
-from minibert.families.parts.steps import Lookup, Norm, Project, Step
-from minibert.models.input_layer import EmbeddingLayer
+from minibert.families.parts.plan import Plan, Step, value
 from minibert.show.text.explain import name_of
 
 from .page_parts import packed
@@ -23,13 +21,14 @@ MEANING = {
     "token_type_ids": "first or second text",
     "position_ids": "where it stands",
 }
+MADE = {"norm": "mean 0, variance 1, then weight and bias", "dense": "to another width"}
 
 
 class Stage(NamedTuple):
     """One band of colours: `sign` says how it comes from those above: "+" added, "=" their sum, "→" made of it.
 
-    rows (seq, dim). `step` made them, None where they are a sum. `taken` are their numbers in the step's table, None
-    where it has none.
+    rows (seq, dim). `step` of the plan made them, None where they are a sum. `taken` are their numbers in the step's
+    table, by the token's `ids`; None where it has none.
     """
 
     name: str
@@ -37,34 +36,31 @@ class Stage(NamedTuple):
     rows: Array
     step: Step | None = None
     taken: Array | None = None
+    ids: str = ""
 
     @property
     def tells(self) -> str:
         """What these numbers mean, in a few words."""
-        if isinstance(self.step, Lookup):
-            return MEANING.get(self.step.ids, "")
-        return {Norm: "mean 0, variance 1, then weight and bias", Project: "to another width"}.get(type(self.step), "")
+        return (MEANING | MADE).get(self.ids or (self.step.kind if self.step else ""), "")
 
 
-def stages(
-    layer: EmbeddingLayer, trace: Mapping[str, Array], ids: Mapping[str, Array], plan: Plan, values: dict[str, Any]
-) -> Iterator[Stage]:
+def stages(trace: Mapping[str, Array], plan: Plan, values: dict[str, Any]) -> Iterator[Stage]:
     """The stages of one text in the order of computing, with the sums."""
     addends = 0
-    for step, _ in layer.steps:
-        if step.key not in trace:  # a lookup that no ids were passed for
+    for key, step in plan.items():
+        if step.kind == "add":
+            if addends > 1:
+                yield Stage("sum", "=", value(key, plan, values)[0])
+        elif key not in trace or step.kind == "positions":  # what no ids were passed for, and ids
             continue
-        if isinstance(step, Lookup):
-            taken = ids[step.ids][0] + step.extra
-            yield Stage(name_of(step), "+" * bool(addends), trace[step.key][0], step, taken)
+        elif step.kind == "rows":
+            lookup, ids = plan[step.of[0]].part, value(step.of[0], plan, values)
+            taken = ids[0] + lookup.extra
+            yield Stage(name_of(key), "+" * bool(addends), trace[key][0], step, taken, lookup.ids)
             addends += 1
-            continue
-        if addends > 1:
-            yield Stage("sum", "=", value(plan[step.key].of[0], plan, values)[0])
-        yield Stage(name_of(step), "→", trace[step.key][0], step)
-        addends = 1
-    if addends > 1:
-        yield Stage("sum", "=", trace["sum"][0])
+        else:
+            yield Stage(name_of(key), "→", trace[key][0], step)
+            addends = 1
 
 
 def packed_group(group: Sequence[Stage]) -> dict[str, Any]:
@@ -96,16 +92,14 @@ def _reach(rows: Sequence[Array]) -> float:
     return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
 
 
-def norm_of(
-    layer: EmbeddingLayer, groups: Sequence[Sequence[Stage]], tokens: Sequence[str]
-) -> tuple[dict[str, Any] | None, str]:
+def norm_of(groups: Sequence[Sequence[Stage]], tokens: Sequence[str]) -> tuple[dict[str, Any] | None, str]:
     """LayerNorm in float64: numbers for the script, and mean and variance of each token's row in lines of a table."""
-    places = ((g, s) for g, group in enumerate(groups) for s, stage in enumerate(group) if isinstance(stage.step, Norm))
-    group, stage = next(places, (None, None))
-    if group is None or stage is None:
+    made = ((g, s, stage.step) for g, group in enumerate(groups) for s, stage in enumerate(group))
+    norm = next(((g, s, step.part) for g, s, step in made if step and step.kind == "norm"), None)
+    if norm is None:
         return None, ""
-    module = next(module for step, module in layer.steps if isinstance(step, Norm))
-    before, after = (groups[group][i].rows.astype(np.float64) for i in (stage - 1, stage))
+    g, s, module = norm
+    before, after = (groups[g][i].rows.astype(np.float64) for i in (s - 1, s))
     standard = equations.layer_norm(before, np.ones(before.shape[-1]), eps=module.eps)
     lines = []
     for i, token in enumerate(tokens):
@@ -114,8 +108,8 @@ def norm_of(
         cells = "".join(f"<td>{number:.4f}</td>".replace("-0.0000", "0.0000") for number in moments)
         lines.append(f'<tr data-token="{i}"><th scope="row"><bdi dir="ltr">{escape(token)}</bdi></th>{cells}</tr>')
     data = {
-        "group": group,
-        "stage": stage,
+        "group": g,
+        "stage": s,
         "eps": module.eps,
         "mean": packed(before.mean(axis=-1)),
         "variance": packed(before.var(axis=-1)),

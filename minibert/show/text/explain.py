@@ -13,7 +13,6 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import mean
 from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, kind_of, layer_plan
 from minibert.families.parts.plan import Plan, value
-from minibert.families.parts.steps import Step as RowStep
 from minibert.families.static import STATIC
 from minibert.models.input_layer import EmbeddingLayer
 
@@ -46,7 +45,7 @@ def by_hand(plan: Plan, batch: Mapping[str, Array]) -> tuple[Array, str]:
 
 def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
     """Write a value as an expression of rows that are looked up: "LayerNorm((word + type) + position)"."""
-    step, name = plan[key], key.rpartition(".")[2]
+    step, name = plan[key], name_of(key)
     of = [each for each in step.of if each in plan and value(each, plan, values) is not None]
     texts = [name] if step.kind == "rows" else [expression(each, plan, values) for each in of]
     # in parentheses, where an operator stands outside of those that are there
@@ -60,9 +59,9 @@ def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
     return f"{inner[0]} * mask" if step.kind == "rows of padding" else f"{name}({texts[0]})"
 
 
-def name_of(step: RowStep) -> str:
-    """The step's name in the reference's module tree: the last part of its path."""
-    return step.key.rpartition(".")[2]
+def name_of(key: str) -> str:
+    """A step's name in the reference's module tree: the last part of its path."""
+    return key.rpartition(".")[2]
 
 
 def other_order(plan: Plan, batch: Mapping[str, Array]) -> Plan | None:
@@ -168,9 +167,9 @@ def _steps(plan: Plan, trace: Mapping[str, Array], values: dict[str, Any]) -> It
             continue  # ids stand in the table; a sum of one is the rows just shown
         says = expression(key, plan, values)
         if step.kind != "add":
-            of = (x.rpartition(".")[2] if x in trace else expression(x, plan, values) for x in step.of if x in plan)
+            of = (name_of(x) if x in trace else expression(x, plan, values) for x in step.of if x in plan)
             says = step.says if step.kind == "rows" else step.says.format(*of)
-        yield key.rpartition(".")[2], Told(says, step.function), rows
+        yield name_of(key), Told(says, step.function), rows
         last = rows
 
 
