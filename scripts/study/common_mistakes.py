@@ -97,7 +97,7 @@ measure(
 # and RoBERTa with BERT's 1e-12 is another mistake that shows.
 
 # %%
-measure("eps outside the root", "eps 1e-12", on="roberta")
+measure("eps outside the root", "eps 0 or far too small", on="roberta")
 
 # %% [markdown]
 # One pass over the row instead of two is right on paper:

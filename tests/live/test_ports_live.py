@@ -55,3 +55,6 @@ def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_pat
     report = verify(str(folder), encoder=True, against=path, form=form)
     assert not report.passed and report.rounding == "", "\n".join(report.lines)
     assert {each.key for each in report.local} == set(port.wrong), "\n".join(report.lines)
+    for each in report.local:
+        wanted = port.wrong[each.key]
+        assert not wanted or wanted in each.fits, "\n".join(report.lines)

@@ -139,11 +139,12 @@ def _by_tanh(own: Any) -> Change:
 
 WRONG: dict[str, Honest] = {
     "float16, a bias missing": Honest(
-        Planted("bert", {QUERY: ""}, several(bias(QUERY), lambda model: model.half())), "float16"),
+        Planted("bert", {QUERY: "bias missing"}, several(bias(QUERY), lambda model: model.half())), "float16"),
     "float16, relu": Honest(
-        Planted("bert", {ACT: ""}, several(put(ACT, _relu), lambda model: model.half())), "float16"),
+        Planted("bert", {ACT: "activation relu"}, several(put(ACT, _relu), lambda model: model.half())), "float16"),
     "bfloat16, a weight transposed": Honest(
-        Planted("bert", {VALUE: ""}, several(weight(VALUE, lambda x: x.T), lambda model: model.bfloat16())),
+        Planted("bert", {VALUE: "weight transposed"},
+                several(weight(VALUE, lambda x: x.T), lambda model: model.bfloat16())),
         "bfloat16"),
     "tf32, a bias missing": Honest(Planted("bert", {QUERY: ""}, several(bias(QUERY), in_tf32)), "tf32"),
     "int8, a bias missing": Honest(Planted("bert", {QUERY: ""}, several(bias(QUERY), dynamic_int8)), "int8"),

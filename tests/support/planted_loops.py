@@ -61,6 +61,7 @@ _PLANTED = (
     _one("bert", "division by sqrt(dim)", 1, BLOCK + "attention.self.scores"),
     _one("bert", "heads joined without transposing", 0, BLOCK + "attention.self.context"),
     _one("gpt2", "first residual from the normed x", 1, GPT2_SUM, name="residual from the normed x"),
+    _one("gpt2", "feed-forward beside attention", 1, "h.{i}.mlp.c_fc", name="computed from h.1.ln_1"),
     _one("gpt2", "causal mask hides the token itself", 0, "attentions.{i}"),
     _one("gpt2", "q k v in another order: q v k", 0, "h.{i}.attn.scores", name="scores of q and v"),
     Planted("gpt2", "last norm not applied", (0, 1), {"hidden_states.2": "last norm not applied"}),

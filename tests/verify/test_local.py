@@ -28,8 +28,8 @@ from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 KINDS = ("plain", "left_pad")
-Q0, O1, UP0, DOWN1 = (f"encoder.layer.{path}" for path in (
-    "0.attention.self.query", "1.attention.output.dense", "0.intermediate.dense", "1.output.dense"))  # fmt: skip
+Q0, O1, DOWN1 = (f"encoder.layer.{path}" for path in (
+    "0.attention.self.query", "1.attention.output.dense", "1.output.dense"))  # fmt: skip
 N0, N1 = "encoder.layer.0.attention.output.LayerNorm", "encoder.layer.1.output.LayerNorm"
 
 
@@ -88,13 +88,8 @@ def normed(
 # with BERT's eps the two cannot be told apart
 DDOF = "variance divided by dim - 1 or variance divided by dim - 1, eps outside the root"
 PLANTED: dict[str, dict[str, tuple[str, Callable[[Any, Array], Array]]]] = {
-    "a bias": {Q0: ("bias missing", no_bias(Q0))},
-    "a matrix of many": {O1: ("weight transposed", transposed(O1))},
-    "two matrices in two blocks": {
-        Q0: ("weight transposed", transposed(Q0)), DOWN1: ("bias missing", no_bias(DOWN1))},
     "another block's": {O1: ("weight and bias of encoder.layer.0.attention.output.dense",
                              of(O1, "encoder.layer.0.attention.output.dense"))},
-    "float16": {UP0: ("weight in float16", halved(UP0))},
     "dim - 1": {N0: (DDOF, normed(N0, ddof=1))},
     "rms and a bias after it": {
         N0: ("RMSNorm for LayerNorm", normed(N0, rms=True)), DOWN1: ("bias missing", no_bias(DOWN1))},
@@ -103,6 +98,11 @@ PLANTED: dict[str, dict[str, tuple[str, Callable[[Any, Array], Array]]]] = {
     "four at once": {
         Q0: ("bias missing", no_bias(Q0)), N0: ("RMSNorm for LayerNorm", normed(N0, rms=True)),
         O1: ("weight transposed", transposed(O1)), DOWN1: ("weight in float16", halved(DOWN1))},
+    "an eps that no list has": {N0: ("eps 0.03", normed(N0, eps=0.03))},
+    "a weight for another layout": {Q0: ("the same numbers in another order", lambda port, x: (
+        x @ weight(port, Q0).T + bias(port, Q0))[..., np.arange(x.shape[-1]).reshape(4, -1).T.ravel()])},
+    "float16, a bias missing": {
+        Q0: ("bias missing", lambda port, x: no_bias(Q0)(port, x).astype(np.float16))},
     "what no list has": {Q0: ("", lambda port, x: np.tanh(x @ weight(port, Q0).T) + bias(port, Q0))},
 }  # fmt: skip
 

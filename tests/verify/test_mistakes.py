@@ -66,7 +66,7 @@ SAME = (
     "weight in int8, a scale for each (row|32)", "(weight|parameters.*) in float16",
     "(weight|parameters.*) in bfloat16", "variance divided by dim - 1.*", "division by (head_dim|sqrt.dim.)",
     "eps .*|variance in one pass|(rotary frequencies|angles of the rotation|cos and sin) in .*",
-    "exponent of the frequencies .*|frequencies by the hidden size",
+    "exponent of the frequencies .*|frequencies by the hidden size", "rotated the other way|cos and sin exchanged",
     "(scores of|q k v in another order:) .*|relative bias transposed",
     "rotation of the other layer type|theta .*", "window .*", "padding seen|mask .*|the first text's mask for all",
 )  # fmt: skip
@@ -241,7 +241,7 @@ def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
         "residual from the normed x", "heads split without transposing", "heads interleaved", "keys not rotated",
         "heads joined without transposing", "last norm not applied", "causal mask forgotten", "window forgotten",
         "mean subtracted in RMSNorm", "gate and up exchanged", "scale by head_dim", "pooler forgotten",
-        "padding seen", "eps 1e-12", "norm before the sum not applied", "relative bias missing",
+        "padding seen", "norm before the sum not applied", "relative bias missing",
         "key head taken modulo",
     }  # fmt: skip
     plain = made("gpt2", scale_attn_weights=False, activation_function="relu")

@@ -1,12 +1,14 @@
-"""What is tried on a module that no mistake of the list explains: a factor, said in words, or other weights."""
+"""What is tried on a module that no mistake of the list explains: a factor, an eps, an order, other weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.families.parts.modules import RMSNorm
 from minibert.verify.mistakes.mistake import At
 
 CLOSE = 1e-4  # of a factor, and of the next one that has a name
@@ -57,3 +59,20 @@ def other_map(entering: Array, leaving: Array) -> Array | None:
     with_one = np.concatenate([entering, np.ones((len(entering), 1))], axis=1)
     found, *_ = np.linalg.lstsq(with_one, leaving, rcond=None)
     return np.asarray(found)
+
+
+def other_eps(norm: Any, entering: Array, leaving: Array) -> float:
+    """The eps with which a norm makes the one of the other; the rows of the smallest variance count most."""
+    x, bias = entering.astype(np.float64), 0 if norm.bias is None else norm.bias
+    variance = np.mean(x**2, -1) if isinstance(norm, RMSNorm) else np.var(x, -1)
+    ours, theirs = norm(entering) - bias, leaving - bias
+    eps = (variance + norm.eps) * ((ours * ours).sum(-1) / (ours * theirs).sum(-1)) ** 2 - variance
+    good = np.isfinite(eps) & (variance > 0)
+    return float(np.average(eps[good], weights=variance[good] ** -2.0)) if good.any() else 0.0
+
+
+def other_order(ours: Array, theirs: Array) -> Array:
+    """Which column of ours each of theirs is, if they are the same: by the order of one mixture of their rows."""
+    mixture, order = np.cos(np.arange(len(ours))), np.empty(ours.shape[1], int)
+    order[np.argsort(mixture @ theirs)] = np.argsort(mixture @ ours)
+    return order

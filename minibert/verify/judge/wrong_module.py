@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from itertools import combinations, combinations_with_replacement
-from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import BoundAttention, Dense
 from minibert.families.parts.modules import RMSNorm
 from minibert.families.parts.plan import REAL, Plan, Step
-from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_of, one_pass
+from minibert.verify.mistakes.mistake import Mistake, with_mistake
+from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula, format_of, one_pass, share_of_format
 from minibert.verify.mistakes.wrong_masks import window_of
 from minibert.verify.mistakes.wrong_steps import rounded_weight
 
 from .compare import PORT_SHARE, Difference, over_kinds, rms
-from .factors import WHOLE, fitted, other_map, times_as_large
-from .places import MASKED, Place
+from .factors import WHOLE, fitted, other_eps, other_map, other_order, times_as_large
+from .other_modules import of_others
+from .places import MASKED, Fed, Place
 
 # A mistake explains a difference if it leaves at most this share of it, and at most this many tolerances
 LEFT, ROUNDED = 0.05, 10.0
 BY_FACTOR = 1e-6  # what a factor that is found by its size may leave, where nothing is allowed
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
-OTHER = "Each module has numbers of its own."
+IMPOSSIBLE = (ValueError, IndexError, TypeError)  # a mistake cannot be made with these shapes
 TINY = 1e-30  # an attention weight so small is of a token that is hidden
 
 Made = Callable[..., "Array | None"]  # kind of batch, and whether in float64 -> what a module with a mistake gives
@@ -46,7 +46,8 @@ class WrongModule:
         self.subject, self.at, self.at_wide, self.fed, self.wide, self.inputs, self.theirs, _ = place
         self.known = known
         self.key, self.rounding = d.key, d.error_ours
-        self.allowed = max(ROUNDED * self.subject.allowed[d.key], tolerance)
+        narrow = share_of_format(self.theirs[kind][d.key] for kind in d.kinds)
+        self.allowed = max(ROUNDED * self.subject.allowed[d.key], tolerance, 2 * narrow)
         self.step = self.at.plan[d.key]
         kinds = sorted(d.kinds, key=lambda kind: self.theirs[kind][d.key].size)
         same = {kind: self._compared(kind, self.fed[kind].found[d.key]).passes for kind in kinds}
@@ -61,17 +62,19 @@ class WrongModule:
         """
         if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
             return [name]
-        left: dict[str, float] = {}
+        fits: list[tuple[Mistake, float]] = []
         for some in (self._of_list(), self._of_windows()):
-            if not left:
-                fits = [(each, rest) for each in some if (rest := self.left_by(each)) is not None]
-                alone = [each for each in fits if len(fits) == 1 or not self._would_show_elsewhere(each[0])]
-                left = {each.name: rest for each, rest in alone or fits}
-        for tier in (self._of_input, self._of_pairs, self._of_factor, self._of_parts, self._of_other_weights):
+            fits = fits or [(each, rest) for each in some if (rest := self.left_by(each)) is not None]
+        left = {each.name: rest for each, rest in fits if not self._would_show_elsewhere(each)}
+        if self.step.kind not in ("dense", "norm"):  # others are never computed from what another module gives
+            left = left or {each.name: rest for each, rest in fits}
+        for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_parts, self._of_order,
+                     self._of_other_weights):  # fmt: skip
             if left:
                 break
             least = BY_FACTOR if tier in (self._of_factor, self._of_parts) else 0.0
             left = {name: rest for name, made in tier() if (rest := self._left(made, least)) is not None}
+            left = left or {each.name: rest for each, rest in fits}
         if not left:
             return self._of_size()
         return alike(left, self.rounding)
@@ -81,7 +84,7 @@ class WrongModule:
         for each in self.known:
             if each.where != "whole" and self._is_here(each):
                 yield each
-        yield from _of_others(self.key, self.at)
+        yield from of_others(self.key, self.at)
 
     def _of_windows(self) -> Iterator[Mistake]:
         """A window where there is none, as wide as the last token of a text shows."""
@@ -112,10 +115,12 @@ class WrongModule:
         for kind in self.inputs:
             fed = self.fed[kind]
             for key in (key for key in fed.found if key in self.theirs[kind] and key != self.key):
-                x, few, ours = fed.value(key, plan), ROUNDED * self.subject.allowed[key], fed.found[key]
-                right = x is not None and self._off(kind, key, ours, self.theirs[kind][key]) <= few
-                if x is not None and right and self._off(kind, key, x, ours) > few:
-                    return True
+                few, ours = ROUNDED * self.subject.allowed[key], fed.found[key]
+                with suppress(*IMPOSSIBLE):
+                    x = fed.value(key, plan)
+                    right = x is not None and self._off(kind, key, ours, self.theirs[kind][key]) <= few
+                    if x is not None and right and self._off(kind, key, x, ours) > few:
+                        return True
         return False
 
     def _off(self, kind: str, key: str, x: Array, of: Array) -> float:
@@ -158,7 +163,7 @@ class WrongModule:
         for kind in self.kinds:
             try:
                 x = made(kind)
-            except (ValueError, IndexError, TypeError):  # it cannot be made with these shapes
+            except IMPOSSIBLE:
                 return None
             self.changed = self.changed or x is not None
             if x is None and kind != self.kinds[0]:  # what it changes is not behind this key, where they have more
@@ -287,21 +292,43 @@ class WrongModule:
                 ),
             )
 
+    def _rows(self, array: Callable[[Fed, str], Array]) -> Array:
+        """Of every batch what is no padding, row by row."""
+        made = [(self.fed[kind], array(self.fed[kind], kind)) for kind in self.kinds]
+        real = [x[fed.flow[REAL]] if x.ndim > 2 else x for fed, x in made]
+        return np.concatenate([x.reshape(-1, x.shape[-1]) for x in real])
+
+    def _entering(self) -> Array:
+        return self._rows(lambda fed, kind: fed.flow[self.step.of[0]])
+
+    def _ours(self) -> Array:
+        return self._rows(lambda fed, kind: fed.found[self.key])
+
+    def _leaving(self) -> Array:
+        return self._rows(lambda fed, kind: np.broadcast_to(self.theirs[kind][self.key], fed.found[self.key].shape))
+
+    def _of_eps(self) -> Iterator[tuple[str, Made]]:
+        """A norm by an eps that the list does not have."""
+        own = self.step.part
+        if self.step.kind == "norm" and (eps := other_eps(own, self._entering(), self._leaving())) > 0:
+            name = f"{eps:.2g}"
+            formula = type(own)(own.weight, own.bias, float(name))
+            yield f"eps {name}", partial(self._again, self.step._replace(formula=formula))
+
+    def _of_order(self) -> Iterator[tuple[str, Made]]:
+        """Each row's numbers at other places, as by a weight stored for another layout."""
+        if self.step.kind in ("dense", "join"):
+            order = other_order(self._ours(), self._leaving())
+            yield "the same numbers in another order", lambda kind: self.fed[kind].found[self.key][..., order]
+
     def _of_other_weights(self) -> Iterator[tuple[str, Made]]:
         """A linear map of the right rows by weights that are nowhere in the model."""
         if self.step.kind != "dense":
             return
-
-        def pair(kind: str) -> tuple[Array, Array, Array]:
-            fed, there = self.fed[kind], self.theirs[kind][self.key]
-            entering = fed.flow[self.step.of[0]]
-            real = fed.flow[REAL] if entering.ndim == 3 else ...
-            off = np.abs(there - fed.found[self.key]).max(axis=-1) > self.allowed
-            return entering[real].reshape(-1, entering.shape[-1]), there[real].reshape(-1, there.shape[-1]), off[real]
-
-        entering, leaving, off = (np.concatenate(each) for each in zip(*map(pair, self.kinds), strict=True))
+        leaving = self._leaving()
+        off = np.abs(leaving - self._ours()).max(axis=-1) > self.allowed
         # normed rows leave a direction free, in which weights that fit one wrong row fit the right ones as well
-        weights = other_map(entering, leaving) if 2 * off.sum() > off.size else None
+        weights = other_map(self._entering(), leaving) if 2 * off.sum() > off.size else None
         if weights is not None:
             name = "weights of its own, not the word table's" if self._is_tied() else "other weights"
             x = self.step.of[0]
@@ -316,9 +343,7 @@ class WrongModule:
         module = self.step.part
         if self.at.i is None or self.step.kind not in ("dense", "norm") or isinstance(module, RMSNorm):
             return []
-        entering = np.concatenate(
-            [fed.flow[self.step.of[0]][fed.flow[REAL]] for fed in (self.fed[kind] for kind in self.kinds)]
-        )
+        entering = self._entering()
         if isinstance(module, Dense):
             wrong = {f"a weight in {name}": rounded_weight(module, f)(entering) for name, f in ROUNDINGS.items()}
         else:
@@ -326,38 +351,3 @@ class WrongModule:
             wrong = {"a variance in one pass": rows}
         sizes = {name: rms(x - module(entering)) for name, x in wrong.items()}
         return [f"by its size alone, {name}" for name, size in sizes.items() if size / 3 < self.before < 3 * size]
-
-
-def _modules(at: At) -> dict[str, Any]:
-    """The modules of the whole model, and of the head if this is one, by their paths."""
-    found = dict(at.layer.modules) | at.stack.others
-    for block in at.stack.blocks:
-        found |= block.modules
-    return {module_path(key): x for key, x in found.items()} | {
-        module_path(step.key): step.part for step in (*at.of("dense"), *at.of("norm"))
-    }
-
-
-def _of_others(key: str, at: At) -> Iterator[Mistake]:
-    """Another module's weight or bias: of the same kind and shape elsewhere in the model."""
-    own: Any = at.plan[key].part
-    if at.plan[key].kind not in ("dense", "norm"):
-        return
-
-    def taking(path: str, take: Callable[[Any, Any], Any]) -> Callable[[At], list[Step]]:
-        return lambda at: [at.plan[key]._replace(formula=take(at.plan[key].part, _modules(at)[path]))]
-
-    for path, module in _modules(at).items():
-        if path == module_path(key) or type(module) is not type(own) or module.weight.shape != own.weight.shape:
-            continue
-        both = "weight" if own.bias is None else "weight and bias"
-        if not isinstance(own, Dense):
-            yield Mistake(f"{both} of {path}", OTHER, taking(path, lambda own, m: type(own)(m.weight, m.bias, own.eps)))
-            continue
-        yield Mistake(f"{both} of {path}", OTHER, taking(path, lambda own, m: m))
-        if own.bias is not None:
-            of_weight = taking(path, lambda own, m: Dense(m.weight, own.bias, own.transposed))
-            yield Mistake(f"weight of {path}", OTHER, of_weight)
-            yield Mistake(
-                f"bias of {path}", OTHER, taking(path, lambda own, m: Dense(own.weight, m.bias, own.transposed))
-            )

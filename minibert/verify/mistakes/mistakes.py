@@ -12,7 +12,6 @@ from itertools import permutations
 
 import numpy as np
 
-from minibert.equations.blocks import join_heads
 from minibert.equations.input_layer import Array
 from minibert.families.parts.activations import ACTIVATIONS
 from minibert.families.parts.bound_blocks import BoundAttention, Dense
@@ -31,6 +30,7 @@ from .wrong_masks import OF_MASKS, window_of
 from .wrong_rotation import FLOATS, OF_ROTATION
 from .wrong_rows import OF_ROWS
 
+GATED = "The activation is of the gate; what `up` gives multiplies it."
 HEADS_SPLIT = "Cut rows into (heads, head_dim), then exchange seq and heads."
 LETTERS = "Scores are of queries and keys; what is gathered are the values."
 LAST = "After the last block comes one more norm, once."
@@ -39,11 +39,14 @@ CONVOLVED = "After block 0 comes a convolution of what entered it, which is adde
 TAKES = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
-EPS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)
+# of 0 and BERT's 1e-12 no row of numbers shows which
+EPS = {0.0: "0 or far too small"} | {eps: f"{eps:g}" for eps in (1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-2)}
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
 ENDS = ("of the other end", "zeros", "repeated")  # what stands where no token is left
 # what a port may have in place of the right activation; a rare one would be no more than a guess
-FORMULAS = {ACTIVATIONS[word][0]: word for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu")}
+FORMULAS = {
+    ACTIVATIONS[word][0]: word for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu", "sigmoid")
+}
 
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (
@@ -55,6 +58,8 @@ MISTAKES: tuple[Mistake, ...] = (
             make.dense(lambda own: Dense(own.weight, own.bias, not own.transposed), make.is_square)),
     Mistake("weight transposed, bias missing", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
             make.dense(lambda own: Dense(own.weight, None, not own.transposed), make.is_square_and_biased)),
+    Mistake("map left out", "Each map has a weight, also where its output is as wide as its input.",
+            by_part("dense", lambda own: np.asarray if make.is_square(own) else None)),
     *(Mistake(f"weight in {name}", ROUNDED, make.dense(partial(make.rounded_weight, rounding=rounding)),
               on_vectors=name not in FLOATS, rounding=name if name in FLOATS else "int8")
       for name, rounding in ROUNDINGS.items()),
@@ -63,8 +68,8 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"parameters and rotary frequencies in {name}", ROUNDED, make.with_frequencies(ROUNDINGS[name]),
               on_vectors=True, rounding=name) for name in FLOATS),
     # norms
-    *(Mistake(f"eps {eps:g}", "config.json names it: BERT has 1e-12, RoBERTa 1e-5 as torch, Llama and its kin 1e-6.",
-              partial(norms.other_eps, eps), on_vectors=True) for eps in EPS),
+    *(Mistake(f"eps {word}", "config.json names it: BERT has 1e-12, RoBERTa 1e-5 as torch, Llama and its kin 1e-6.",
+              partial(norms.other_eps, eps), on_vectors=True) for eps, word in EPS.items()),
     *(Mistake(name, why, norms.norm(formula, False)) for name, (formula, why) in LAYER_NORMS.items()),
     *(Mistake(name, why, norms.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
@@ -92,6 +97,7 @@ MISTAKES: tuple[Mistake, ...] = (
             by_part("activation", make.gelu_without_root)),
     Mistake("activation left out", "An activation stands between the two maps.",
             by_part("activation", lambda own: np.asarray), on_vectors=True),
+    Mistake("activation applied twice", "What an activation gives goes on.", by_part("activation", norms.twice)),
     # scores
     Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then keeps only the largest.",
             attend.scaled(lambda own: own.scale * math.sqrt(own.head_dim), attend.by_root)),
@@ -116,7 +122,9 @@ MISTAKES: tuple[Mistake, ...] = (
     *OF_ROTATION,
     # how numbers lie
     Mistake("queries, keys and values side by side for each head", "All queries stand in a row, then all keys, then "
-            "all values; GPT-NeoX has them head by head.", attend.by_head),
+            "all values; GPT-NeoX has them head by head.", attend.cut_by(attend.by_head)),
+    Mistake("queries, keys and values interleaved", "All queries stand in a row, then all keys, then all values.",
+            attend.cut_by(attend.by_turns)),
     Mistake("gate and up interleaved", "Of the map that gives both the first half is one, the second the other.",
             on("cut", attend.gate_and_up_by_turns)),
     *(Mistake(f"bias of {what} missing", BIAS, attend.third_without_bias(what[0]))
@@ -127,13 +135,14 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("heads split without transposing", HEADS_SPLIT, attend.split(wrong.split_without_transposing)),
     Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
             attend.split(wrong.split_interleaved)),
+    *(Mistake("heads in reverse", "Head 0 has the first numbers of a row.", made)
+      for made in (attend.split(wrong.split_in_reverse), attend.joined(wrong.in_reverse))),
     Mistake("heads joined without transposing", "Exchange heads and seq before rows are made of them again.",
             attend.attention("join", wrong.join_without_transposing, attend.several_heads)),
     Mistake("heads joined interleaved", HEADS_SPLIT,
             attend.attention("join", wrong.join_interleaved, attend.several_heads)),
-    Mistake("the last head lost", "Each head gathers numbers of its own.",
-            by_part("join", lambda own: (lambda x: join_heads(wrong.without_last_head(x)))
-                    if attend.several_heads(own) else None)),
+    *(Mistake(f"the {word} head lost", "Each head gathers numbers of its own.",
+              attend.joined(partial(wrong.without_head, which))) for word, which in (("first", 0), ("last", -1))),
     Mistake("all queries on one key head", "Keys and values have several heads.",
             attend.one_key_head),
     Mistake("queries and keys normed over all heads", "They are normed in each head by itself.",
@@ -147,7 +156,9 @@ MISTAKES: tuple[Mistake, ...] = (
             attend.attention("gather", lambda weights, v: np.matmul(weights.swapaxes(-1, -2), v))),
     *(Mistake(f"{letter} gathered in place of v", LETTERS, attend.looks(v=letter), "local") for letter in "qk"),
     # feed-forward, sums, and norms around them
-    Mistake("gate and up exchanged", "The activation is of the gate; what `up` gives multiplies it.", make.gate_for_up),
+    Mistake("gate and up exchanged", GATED, make.gate_for_up),
+    Mistake("gate and up added", GATED, on("product", lambda step: step._replace(formula=np.add))),
+    Mistake("activation of gate times up", GATED, make.activated_product),
     Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",
             make.parts(lambda part: part._replace(before=part.after, after="") if part.after else part)),
     Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import split_heads
+from minibert.equations.blocks import join_heads, split_heads
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward, Dense, scored
 from minibert.families.parts.plan import Step
@@ -67,25 +67,32 @@ def in_order(at: At, order: tuple[int, ...]) -> Iterator[Step]:
                 yield look._replace(formula=looks[i].formula)
 
 
-def by_head(at: At) -> Iterator[Step]:
-    """Queries, keys and values of each head side by side in a row, also where three maps give them."""
+@given_place
+def cut_by(at: At, cut: Callable[[int, int, Array], Array]) -> Iterator[Step]:
+    """Queries, keys and values in another order in a row, also where three maps give them."""
     own = at.block and at.block.attention
     if not own or not several_heads(own) or own.key_heads < own.heads or any(own.norms):
         return
     if len(own.maps) == 1:
         for number, step in enumerate(at.of("cut")[:3]):
-            yield step._replace(formula=partial(_of_each_head, own.heads, number))
+            yield step._replace(formula=partial(cut, own.heads, number))
         return
     for number, step in enumerate(at.of("split")):
-        yield step._replace(formula=partial(_split_by_head, own.heads, number), of=own.maps)
+        yield step._replace(formula=partial(_split_again, cut, own.heads, number), of=own.maps)
 
 
-def _of_each_head(heads: int, number: int, x: Array) -> Array:
+def by_head(heads: int, number: int, x: Array) -> Array:
+    """Each head's queries, keys and values side by side: (heads, 3, head_dim)."""
     return x.reshape(*x.shape[:-1], heads, 3, -1)[..., number, :].reshape(*x.shape[:-1], -1)
 
 
-def _split_by_head(heads: int, number: int, *looks: Array) -> Array:
-    return split_heads(_of_each_head(heads, number, np.concatenate(looks, -1)), heads)
+def by_turns(heads: int, number: int, x: Array) -> Array:
+    """Every third number of a row: (dim, 3)."""
+    return x[..., number::3]
+
+
+def _split_again(cut: Callable[[int, int, Array], Array], heads: int, number: int, *looks: Array) -> Array:
+    return split_heads(cut(heads, number, np.concatenate(looks, -1)), heads)
 
 
 def gate_and_up_by_turns(step: Step) -> Step | None:
@@ -120,6 +127,11 @@ def one_key_head(at: At) -> Iterator[Step]:
 def _first_of(heads: Callable[[Array], Array], x: Array) -> Array:
     made = heads(x)
     return np.repeat(made[:, :1], made.shape[1], axis=1)
+
+
+def joined(change: Callable[[Array], Array]) -> Wrong:
+    """Heads changed before they are joined."""
+    return attention("join", lambda x: join_heads(change(x)), several_heads)
 
 
 def split(formula: Callable[[Array, int], Array]) -> Wrong:

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from minibert.equations.blocks import softmax
+from minibert.equations.blocks import softmax, split_heads
 from minibert.equations.input_layer import Array
 from minibert.files.tables import convert, narrowed
 
@@ -87,20 +87,37 @@ def softmax_off_by_one(after: bool, scores: Array) -> Array:
     return np.asarray(y / (y.sum(axis=-1, keepdims=True) + (1 if after else np.exp(-top))))
 
 
+def capped(scores: Array) -> Array:
+    """50 * tanh(scores / 50)."""
+    return np.asarray(np.tanh(scores / scores.dtype.type(50)) * scores.dtype.type(50))
+
+
 def join_interleaved(x: Array) -> Array:
     """(batch, heads, seq, head_dim) -> (batch, seq, dim), the heads' first numbers side by side, then their second."""
     batch, heads, seq, head_dim = x.shape
     return x.transpose(0, 2, 3, 1).reshape(batch, seq, heads * head_dim)
 
 
-def without_last_head(x: Array) -> Array:
-    """Zeros for the last one of (batch, heads, seq, head_dim)."""
-    return np.concatenate([x[:, :-1], x[:, -1:] * 0], axis=1)
+def without_head(which: int, x: Array) -> Array:
+    """Zeros for one of (batch, heads, seq, head_dim)."""
+    made = x.copy()
+    made[:, which] = 0
+    return made
+
+
+def in_reverse(x: Array) -> Array:
+    """The last one of (batch, heads, seq, head_dim) first."""
+    return x[:, ::-1]
 
 
 def split_without_transposing(x: Array, heads: int) -> Array:
     """(batch, seq, dim) read as (batch, heads, seq, head_dim)."""
     return x.reshape(x.shape[0], heads, x.shape[1], x.shape[2] // heads)
+
+
+def split_in_reverse(x: Array, heads: int) -> Array:
+    """The last numbers to the first head."""
+    return in_reverse(split_heads(x, heads))
 
 
 def split_interleaved(x: Array, heads: int) -> Array:
@@ -189,9 +206,19 @@ def format_of(pairs: Iterable[tuple[Array, Array]]) -> str:
     return next(found, "")
 
 
-def _is_in(rounding: Formula, share: float, theirs: Array, ours: Array) -> bool:
-    if theirs.dtype.kind != "f" or theirs.shape != ours.shape:
-        return False
+def share_of_format(several: Iterable[Array]) -> float:
+    """How far right numbers of theirs may be off as a share, by the narrower format that all are in; 0 for none."""
+    theirs = list(several)
+    return max((share for rounding, share in FORMATS.values() if all(_holds(rounding, x) for x in theirs)), default=0.0)
+
+
+def _holds(rounding: Formula, theirs: Array) -> bool:
     x = np.where(np.isfinite(theirs), theirs, 0).astype(np.float32)
-    near = np.abs(x - ours) <= share * np.maximum(np.abs(ours), np.sqrt(np.mean(ours**2)))
-    return bool(np.array_equal(rounding(x), x) and near.reshape(-1, x.shape[-1]).mean(0).min(initial=1) >= IN_COLUMN)
+    return theirs.dtype.kind == "f" and np.array_equal(rounding(x), x)
+
+
+def _is_in(rounding: Formula, share: float, theirs: Array, ours: Array) -> bool:
+    if theirs.shape != ours.shape or not _holds(rounding, theirs):
+        return False
+    near = np.abs(theirs - ours) <= share * np.maximum(np.abs(ours), np.sqrt(np.mean(ours**2)))
+    return bool((near | ~np.isfinite(theirs)).reshape(-1, theirs.shape[-1]).mean(0).min(initial=1) >= IN_COLUMN)

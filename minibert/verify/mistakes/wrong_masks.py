@@ -116,6 +116,13 @@ def later(within: bool) -> Wrong:
     return seen_as(change)
 
 
+def strict(back: Array, causal: bool, window: Any, real: Array) -> Array | None:
+    """Those before it; the first token, which has none, sees itself."""
+    first = (np.arange(len(back)) == 0)[:, None] & (back == 0)
+    near = back <= (np.inf if window is None else window)
+    return real & (((back > 0) & near) | first) if causal else None
+
+
 def one_side(after: bool, reach: Callable[[float], float]) -> Wrong:
     """A window on one side of the token alone, where it has two."""
 
@@ -158,7 +165,8 @@ PADDING_SEEN = "padding seen"
 OF_MASKS: tuple[Mistake, ...] = (
     # what a token sees
     Mistake("causal mask one token too far", SEES, causal(True, True, 1)),
-    Mistake("causal mask hides the token itself", SEES, causal(True, True, -1)),
+    *(Mistake("causal mask hides the token itself", SEES, made)
+      for made in (causal(True, True, -1), seen_as(strict))),
     Mistake("causal mask forgotten", "No token of this model sees those after it.", causal(True, False),
             on_vectors=True),
     Mistake("causal mask where there is none", "Every token of this model sees all others.", causal(False, True),
@@ -201,6 +209,9 @@ OF_MASKS: tuple[Mistake, ...] = (
     Mistake("sigmoid for softmax", ONE_SUM, attention("softmax", wrong.sigmoid)),
     *(Mistake("softmax with one added below", ONE_SUM, attention("softmax", partial(wrong.softmax_off_by_one, after)))
       for after in (False, True)),
+    *(Mistake("scores capped at 50", "Gemma 2 caps its scores; this model does not.", made) for made in (
+        on("scores", lambda step: step._replace(formula=lambda *x: wrong.capped(step.formula(*x)))),
+        on("masked", lambda step: step._replace(formula=lambda scores, mask: wrong.capped(scores) + mask)))),
     Mistake("scores scaled after they are kept", SCALE, softmax_scaled(lambda own: own.scale), "local"),
     Mistake("scale taken back after the scores are kept", SCALE, softmax_scaled(lambda own: 1 / own.scale), "local"),
 )

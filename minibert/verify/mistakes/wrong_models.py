@@ -13,13 +13,15 @@ import numpy as np
 from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
-from minibert.families.parts.bound_blocks import Dense, scored
+from minibert.families.parts.bound_blocks import scored
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.verify.sides.traces import INPUT_LAYER
 
 from .mistake import At, given_place
 from .wrong_attention import by_root
+from .wrong_norms import rebound
+from .wrong_steps import biased, biases
 
 
 def without_first_norm(at: At) -> list[Step]:
@@ -86,12 +88,8 @@ def heads(at: At, many: int) -> Iterator[Step]:
 @given_place
 def without_biases(at: At, where: Callable[[At, Step], Any]) -> Iterator[Step]:
     """Linear maps or norms without their bias."""
-    for step in (*at.of("dense"), *at.of("norm")):
-        own: Any = step.part
-        if own.bias is not None and where(at, step):
-            bare = Dense(own.weight, None, own.transposed) if isinstance(own, Dense) else type(own)(
-                own.weight, None, own.eps)  # fmt: skip
-            yield step._replace(formula=bare)
+    for bare in (biases(lambda bias: None), rebound(lambda own: (own.weight, None, own.eps), biased)):
+        yield from (step for step in bare(at) if where(at, step))
 
 
 def of_maps(at: At, step: Step) -> bool:

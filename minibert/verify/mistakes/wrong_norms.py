@@ -40,7 +40,7 @@ def norm_of_one(where: Callable[[Any], Any]) -> Wrong:
 
 
 def twice(own: Formula) -> Formula:
-    """A norm of what it gives."""
+    """A formula of what it gives."""
     return lambda x: own(own(x))
 
 

@@ -58,6 +58,11 @@ def neighbours(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
     return rotate(x, cos, sin, {"halves": "neighbours", "neighbours": "halves"}[rotary.pairing])
 
 
+def exchanged(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
+    """Sines for cosines, which turns by a right angle less the right one: scores are those of the other way."""
+    return rotate(x, sin, cos, rotary.pairing)
+
+
 def repeated(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
     """Each angle twice side by side, where it is the halves that are pairs."""
     half = cos.shape[-1] // 2
@@ -237,6 +242,7 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("keys not rotated", ROTATED, rotation(_plain, "k")),
     Mistake("values rotated too", ROTATED, values_too),
     Mistake("rotated the other way", ROTATED, rotation(_backwards)),
+    Mistake("cos and sin exchanged", "Of a pair one is a cos - b sin, the other b cos + a sin.", rotation(exchanged)),
     Mistake("rotated without a minus", "Of a pair one is a cos - b sin, the other b cos + a sin.",
             rotation(without_minus)),
     *(Mistake("half of each head rotated", WHOLE_HEAD, part_of_head(2, every)) for every in (True, False)),

@@ -185,6 +185,15 @@ def gate_for_up(at: At) -> Iterator[Step]:
         yield step._replace(of=(activation.key, *activation.of))
 
 
+def activated_product(at: At) -> Iterator[Step]:
+    """The activation of gate times up."""
+    for step in at.of("product"):
+        activation, up = (at.plan[name] for name in step.of)
+        right = activation.formula
+        yield activation._replace(of=(*activation.of, up.key), formula=lambda a, b: right(a * b))  # noqa: B023
+        yield step._replace(formula=lambda made, _: made)
+
+
 def other_than(formula: Formula, own: Formula) -> Formula | None:
     """Another activation; textbook and fast form are one."""
     return None if own in (formula, fast.faster(formula)) else formula
