@@ -77,6 +77,22 @@ def test_hidden_states_alone_pass_under_their_own_format_alone(form: str, folder
         assert not minibert.compare(folder, against=right, only=keys, format=name).passed, name
 
 
+def test_hidden_states_stored_in_float16_pass_as_it_and_show_a_missing_bias(folder: Path) -> None:
+    """A float32 port that rounds what it saves; with its maps beside them it is no port in float16."""
+    given = {"mine|inputs|input_ids": np.array([[2, 5, 7, 3, 4], [6, 1, 8, 9, 2]])}
+    for forgotten in ("", "encoder.layer.1.intermediate.dense.bias"):
+        port = loops.Port(folder)
+        port.tensors = {key: x * (key != forgotten) for key, x in port.tensors.items()}
+        made = {key: x.astype(np.float16) for key, x in port.run({"input_ids": given["mine|inputs|input_ids"]}).items()}
+        whole = given | {f"mine|{key}": x.astype(np.float32) for key, x in made.items()}
+        keys = [key for key in made if key.startswith("hidden_states")]
+        for name in ("float32", "float16", "bfloat16"):
+            found = minibert.compare(folder, against=whole, only=keys, format=name)
+            assert found.passed == (name == "float16" and not forgotten), (name, str(found))
+        assert forgotten == "" or "hidden_states.2" in found.differences
+        assert not minibert.compare(folder, against=whole, format="float16").passed
+
+
 @pytest.mark.parametrize("hidden", [("query",), ("query", "key", "value", "dense")])
 def test_int8_maps_that_are_not_shown_are_computed_from_what_entered_them(
     hidden: tuple[str, ...], folder: Path
