@@ -21,7 +21,6 @@ ROUNDINGS = {"float32": [""], "float16 weights": ["float16"], "computed in float
              "computed in bfloat16": ["bfloat16", "int8"]}  # fmt: skip
 # a norm of few numbers in bfloat16 is near by its size alone, which is no pass and no mistake's name
 BY_SIZE = {("cls", "computed in bfloat16")}
-NOTHING = {"another model's vectors", "weights read wrongly"}  # said where no mistake of the list fits
 # a Qwen3 has one special token, at the end
 ALSO = {("last-token", "special tokens missing"): "no special token at the end"}
 
@@ -65,4 +64,4 @@ def test_planted_mistakes_are_named_and_never_a_wrong_one_alone(named: tuple[str
 def test_numbers_that_no_mistake_gives_have_no_name(named: tuple[str, Path]) -> None:
     for what, made in unlike(vectors(named[1])).items():
         report = judged(named[1], made)
-        assert not report.passed and set(report.matches) <= NOTHING, what
+        assert not report.passed and not report.matches, what

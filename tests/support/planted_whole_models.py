@@ -64,6 +64,16 @@ def no_biases(where: Callable[[str], bool]) -> Callable[[Model], None]:
     return change
 
 
+def no_residual(output: Callable[[Any], Any]) -> Callable[[Model], None]:
+    """The norm of what is added alone, by the module of a layer that adds it."""
+
+    def change(model: Model) -> None:
+        for module in map(output, model.bert.encoder.layer):
+            module.forward = lambda x, residual, own=module: own.LayerNorm(own.dense(x))
+
+    return change
+
+
 def with_dropout(model: Model, texts: list[str]) -> Array:
     model.torch.manual_seed(0)
     model.bert.train()
@@ -130,4 +140,8 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "padding on the left, no mask": ("padding seen, before the text", in_requests(16, "left", seen=True)),
     "no biases of the feed-forward's first map": ("biases of intermediate.dense missing", on_model(
         no_biases(lambda name: "intermediate" in name))),
+    "no residual of attention": ("residual beside attention.output.dense missing", on_model(
+        no_residual(lambda layer: layer.attention.output))),
+    "no residual of the feed-forward": ("residual beside output.dense missing", on_model(
+        no_residual(lambda layer: layer.output))),
 }  # fmt: skip

@@ -20,7 +20,8 @@ Array = np.ndarray[Any, Any]
 LONGEST = 14  # tokens, where the position table has more
 PROMPT = "clouds "
 IN_BLOCKS = {"activation gelu_new": "activation gelu_new", "causal": "causal mask where there is none",
-             "no scale": "no division by sqrt(head_dim)"}  # fmt: skip
+             "no scale": "no division by sqrt(head_dim)",
+             **{f"{which} residual missing": f"{which} residual missing" for which in ("first", "second")}}  # fmt: skip
 
 
 def write(folder: Path, pooling: str = "mean", kind: str = "bert") -> Path:

@@ -21,7 +21,7 @@ from minibert.verify.sides.traces import INPUT_LAYER
 from .mistake import At, given_place
 from .wrong_attention import by_root
 from .wrong_norms import rebound
-from .wrong_steps import biased, biases
+from .wrong_steps import biased, biases, sums
 
 
 def without_first_norm(at: At) -> list[Step]:
@@ -119,6 +119,24 @@ def of_each_map(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], bo
             if step.kind == "dense" and (key,) != block.attention.maps:
                 path = _in_block(key)
                 yield f"biases of {path} missing", partial(_is_in_block, path)
+
+
+def each_residual(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], bool]]]:
+    """That of one sum in all blocks, by the path in a block of what is added to it."""
+    for block in encoder.stack.blocks[:1]:
+        paths = [_in_block(step.of[1]) for step in block.plan(0, encoder.stack).values() if step.kind == "sum"]
+        for path in paths if len(paths) > 1 else ():
+            yield f"residual beside {path} missing", partial(_adds, path)
+
+
+@given_place
+def without_residual(at: At, where: Callable[[At, Step], bool]) -> Iterator[Step]:
+    """Sums that are what is added alone."""
+    yield from (step for step in sums(0, 1)(at) if where(at, step))
+
+
+def _adds(path: str, at: At, step: Step) -> bool:
+    return step.kind == "sum" and _in_block(step.of[1]) == path
 
 
 def _in_block(key: str) -> str:

@@ -19,6 +19,7 @@ from minibert.files.tokenizer_static import unknown_token
 from minibert.models.encoder import Encoder
 from minibert.verify.mistakes import wrong_models as models
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
+from minibert.verify.mistakes.mistakes import ADDED as SUMMED
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
@@ -215,6 +216,8 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
         *models.of_each_map(encoder),
     ):  # fmt: skip
         yield Mistake(name, ADDED, models.without_biases(where))
+    for name, where in models.each_residual(encoder):
+        yield Mistake(name, SUMMED, models.without_residual(where))
     yield Mistake("norm of the input layer not applied", "Normalize before the blocks.", models.without_first_norm,
                   on_vectors=True)  # fmt: skip
     for name, others in (

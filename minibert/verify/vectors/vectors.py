@@ -188,17 +188,19 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
     width, rows = judging.vectors.shape[1], judging.maker.encoder.dim
     if width == rows != right.shape[1]:
         report.say(f"the vectors have {width} numbers, as a token's row has; this model's have {right.shape[1]}")
-    elif width != right.shape[1]:
+    elif width > max(rows, right.shape[1]) and width % rows and width % right.shape[1]:  # no part, and not several
         report.matches.append("another model's vectors")
         report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
+    elif width != right.shape[1]:
+        report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}")
     elif not judging.vectors.any():
         report.say("every vector is zeros: nothing was computed, or nothing handed on")
     elif _say_random(report, judging, limit):
         pass
     elif (alike := unrelated(right, judging.vectors)) is not None:
-        report.matches += ["another model's vectors", "weights read wrongly"]
         report.say(
-            "the directions have nothing to do with this model's: another model's vectors, or weights read wrongly "
+            "the directions have nothing to do with this model's, and vectors alone do not say why: another model, "
+            "weights read wrongly and a mistake in every block look alike "
             f"(which texts are alike agrees with this model by a correlation of {alike:.2f})"
         )
     if verdict.ruled:
