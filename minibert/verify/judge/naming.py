@@ -86,8 +86,9 @@ def _say_local(report: Report, judged: Judged) -> None:
     size = "beyond what float32 rounds to" if report.passed else "wrong"
     report.say(f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
     rounded = [wrong for wrong in report.local if wrong.fits and all(fit in FORMATS for fit in wrong.fits)]
+    modules = judged.keys | {wrong.key for wrong in rounded}  # those of the input layer are not in judged.keys
     for name in dict.fromkeys(fit for wrong in rounded for fit in wrong.fits):
-        report.say(f"  {sum(name in wrong.fits for wrong in rounded)} of {len(judged.keys)} in the blocks: {name}")
+        report.say(f"  {sum(name in wrong.fits for wrong in rounded)} of {len(modules)} modules: {name}")
     for wrong in (wrong for wrong in report.local if wrong not in rounded):
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")

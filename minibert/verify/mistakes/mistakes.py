@@ -231,7 +231,7 @@ def mistakes(model: EmbeddingLayer | Encoder) -> list[Mistake]:
         found.append(Mistake(name, why, partial(_own_of_term, name)))
     for window in sorted({own.window for own in attentions if own.window is not None}):
         other = window_of(window)
-        found.append(Mistake(f"window of {window} tokens", "Each block has its own window.", other, "local"))
+        found.append(Mistake(f"window that reaches {window} tokens", "Each block has its own window.", other, "local"))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, scale, sinusoidal_positions
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.layer_plan import GIVEN, looked_up, passed, positions, times
+from minibert.families.parts.layer_plan import GIVEN, added, looked_up, passed, positions, times
 from minibert.families.parts.modules import Embedding
 from minibert.families.parts.plan import Step
 from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
@@ -237,6 +237,13 @@ def in_order(order: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Wrong:
     return sums(lambda at, of: order(of) if len(of) > 2 else of)
 
 
+def in_float64(step: Step) -> Step | None:
+    """A sum of three or more that is rounded once."""
+    if len(step.of) < 3:
+        return None
+    return step._replace(formula=lambda *rows: added(np.zeros(1), *rows).astype(np.float32))
+
+
 def with_sinusoids(at: At) -> Iterator[Step]:
     """Sinusoids where the model adds no positions."""
     if not at.of("positions"):
@@ -309,6 +316,7 @@ OF_ROWS: tuple[Mistake, ...] = (
     *(Mistake(f"{word} rows added twice", SUM, added_twice(ids), "local") for ids, word in WORDS.items()),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
+    Mistake("rows added in float64", "Each sum of two is rounded to float32.", on("add", in_float64), "local"),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.", first_type),
     Mistake("positions from 0", FIRST, counted(by("padding"), as_if(rule="count")), on_vectors=True),
     Mistake("padding counted as tokens", POSITION, counted(by("padding"), padding_counted)),
