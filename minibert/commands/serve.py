@@ -211,9 +211,9 @@ def _models(arguments: Any, names: dict[str, list[str]], opened: ExitStack) -> l
         encoder = opened.enter_context(load_encoder(typed, **first, **options))
         make = reranker_of if typed == arguments.reranker else model_of
         models.append(make(encoder, names_of(typed, given)))
-    for i, model in enumerate(models):
-        for other in models[:i]:
-            if model.names[0] in other.names:
-                both = f"two models are called {model.names[0]!r}"
+    for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
+        for name in given or model.names[:1]:
+            if any(name in other.names for other in models[:i]):
+                both = f"two models are called {name!r}"
                 raise ValueError(f"{both}; give one another name: --name NAME={list(names)[i]}")
     return models

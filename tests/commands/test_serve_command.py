@@ -137,6 +137,10 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
         assert f"--name must be NAME or NAME=MODEL, of {MODEL}; found {wrong!r}" in said
     said = failure(capsys, "serve", MODEL, MODEL + "/../sentences-last-token", "--port", "0")
     assert "two models are called 'sentences-last-token'; give one another name: --name NAME=" in said
+    other = str(REFERENCE / "sentences-prompts")
+    for alias in ("small", "sentences-last-token"):  # a request for it would get the first model's vectors
+        names = "--name", "small", "--name", f"b={other}", "--name", f"{alias}={other}"
+        assert f"two models are called {alias!r}; give" in failure(capsys, "serve", MODEL, other, "--port", "0", *names)
     assert "--revision is of one model, found 2" in failure(capsys, "serve", MODEL, RERANKER, "--revision", "a")
     assert "is named too; leave one out" in failure(capsys, "serve", MODEL, "--model", RERANKER)
     assert "saved as a SentenceTransformer" in failure(capsys, "serve", MODEL, "--port", "0", "--reranker", MODEL)
