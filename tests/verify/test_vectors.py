@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,13 @@ def test_one_text_may_be_further_away_and_no_further_than_that(apart: float, mat
 def test_what_is_done_to_all_vectors_together_is_named(name: str, change: Any, folder: Path) -> None:
     report = judged(folder, np.asarray(change(VectorPort(folder)(TOLD)), np.float32))
     assert report.matches == [name] and not report.passed, "\n".join(report.lines)
+
+
+def test_vectors_normalized_one_by_one_are_not_said_to_be_divided_together(tmp_path: Path) -> None:
+    """The length of all together, divided by and then normalized, leaves nothing of the division."""
+    folder = write(tmp_path / "model")
+    (folder / "modules.json").write_text(json.dumps(json.loads((folder / "modules.json").read_text())[:2]))
+    assert judged(folder, VectorPort(folder)(TOLD)).matches == ["vectors normalized"]
 
 
 @pytest.mark.parametrize("spoiled", [0.0, np.nan])

@@ -65,7 +65,7 @@ def over_batches(right: Array, vectors: Array, maker: Maker, texts: Sequence[str
             for made in _in_batches(change, x.astype(np.float64)):
                 said = name if "divided" in name else name + more  # that is done in the place of Normalize
                 found += [said] * _equal(vectors[:, same], made[:, same])
-                if _equal(vectors, ending := normalized(made)) and not _equal(right, ending):
+                if _equal(vectors, ending := normalized(made)) and not _equal(normalized(right), ending):
                     found.append(name)
     return list(dict.fromkeys(found))
 
