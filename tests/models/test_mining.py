@@ -121,6 +121,10 @@ def test_pairs_of_texts() -> None:
     best, *others = minibert.paraphrase_mining(encoder, texts)
     assert best[1:] == [0, 2] and abs(best[0] - 1) <= 1e-6 and len(others) == 5
     assert minibert.paraphrase_mining(encoder, ["we"]) == [] == minibert.paraphrase_mining(encoder, [])
+    with pytest.raises(TypeError, match="found one str; pass a list"):  # its letters would be the texts
+        minibert.paraphrase_mining(encoder, "we lived")
+    with pytest.raises(TypeError, match="found one for each token"):
+        minibert.paraphrase_mining(opened("late-pylate"), texts)
 
 
 def test_groups_by_hand() -> None:
@@ -134,3 +138,7 @@ def test_groups_by_hand() -> None:
     for name in ("min_community_size", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be an integer >= 1"):
             minibert.community_detection(some, **{name: 0})
+    wrong: Any
+    for wrong in (float("nan"), "0.5", None):  # no group at all, a number, and NumPy's own error
+        with pytest.raises(ValueError, match="threshold must be a number"):
+            minibert.community_detection(some, wrong)

@@ -62,14 +62,18 @@ def paraphrase_mining(
     Of equal scores the pair of the smaller numbers comes first. score_function: as `compare` of `search`, the same for
     (a, b) and (b, a). query_chunk_size: texts compared at once; corpus_chunk_size is without effect.
 
-    Raises as `encode` and `search`.
+    Raises TypeError for one str and for a model of token vectors, else as `encode` and `search`.
     """
+    if isinstance(sentences, str):
+        raise TypeError("sentences must be many texts, found one str; pass a list")
     for name, size in (("max_pairs", max_pairs), ("top_k", top_k), ("query_chunk_size", query_chunk_size)):
         check_positive(name, size)
     check_positive("corpus_chunk_size", corpus_chunk_size)
     vectors: Array = model.encode(
         list(sentences), prompt_name, prompt, batch_size, show_progress_bar, truncate_dim=truncate_dim
     )
+    if isinstance(vectors, list):
+        raise TypeError("model must give a vector for each text, found one for each token; search compares such")
     if score_function is cosine:  # once, and not for every chunk
         vectors, score_function = normalized(vectors), dot
     pairs, best = np.empty((0, 2), np.int64), np.empty(0)
@@ -100,8 +104,10 @@ def community_detection(
     Groups of fewer than `min_community_size` are left out, and no vector is in two: the larger group takes it.
     batch_size: vectors compared with all at once.
 
-    Raises as `search`.
+    Raises ValueError for a threshold that is no number, else as `search`.
     """
+    if not isinstance(threshold, float | int | np.number) or threshold != threshold:
+        raise ValueError(f"threshold must be a number, found {threshold!r}")
     check_positive("min_community_size", min_community_size)
     check_positive("batch_size", batch_size)
     vectors, found = vectors_of(embeddings, NAMES[0]), list[tuple[int, Array]]()
