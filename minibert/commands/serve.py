@@ -11,7 +11,16 @@ from typing import Any
 
 from minibert.errors import nearest_name
 
-from .common import SENTENCES, Parser, add_model, add_same_bits, add_sentence_options, sentence_options, tell
+from .common import (
+    SENTENCES,
+    Parser,
+    add_model,
+    add_same_bits,
+    add_sentence_options,
+    model_named_by,
+    sentence_options,
+    tell,
+)
 
 ABOUT = """a small server for clients of OpenAI, Cohere, Jina and TEI
 For programs in other languages on the same machine. Routes: /v1/embeddings
@@ -209,8 +218,9 @@ def _models(arguments: Any, names: dict[str, list[str]], opened: ExitStack) -> l
     for typed, given in names.items():
         first: dict[str, Any] = {} if models else {"revision": arguments.revision, **sentence_options(arguments)}
         encoder = opened.enter_context(load_encoder(typed, **first, **options))
-        make = reranker_of if typed == arguments.reranker else model_of
-        models.append(make(encoder, names_of(typed, given)))
+        option, make = ("reranker", reranker_of) if typed == arguments.reranker else ("model", model_of)
+        with model_named_by(option):
+            models.append(make(encoder, names_of(typed, given)))
     for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
         for name in given or model.names[:1]:
             if any(name in other.names for other in models[:i]):

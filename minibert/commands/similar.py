@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from minibert.errors import Load, MinibertError, error_of, parts_of
 from minibert.files.lines import STDIN, raw_lines
 
-from .common import SENTENCES, Parser, add_k, add_model, add_sentence_options, load_model, print_lines, tell_truncated
+from .common import (
+    SENTENCES,
+    Parser,
+    add_k,
+    add_model,
+    add_sentence_options,
+    load_model,
+    model_named_by,
+    print_lines,
+    tell_truncated,
+)
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
@@ -88,11 +97,8 @@ def reranked(arguments: Any, truncated: TruncatedTexts) -> Iterator[str]:
     text, k = arguments.texts[0], arguments.k
     local, threads = arguments.local_files_only, arguments.threads
     with load_encoder(arguments.rerank, local_files_only=local, threads=threads) as reranker:
-        try:
+        with model_named_by("rerank"):
             reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
-        except (MinibertError, ValueError) as error:
-            parts = (part._replace(option="rerank") if isinstance(part, Load) else part for part in parts_of(error))
-            raise error_of(type(error), *parts) from None
         with load_model(arguments) as encoder:
             lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), truncated)]
         yield from ranked(reranker, text, lines, k)

@@ -143,7 +143,9 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
         assert f"two models are called {alias!r}; give" in failure(capsys, "serve", MODEL, other, "--port", "0", *names)
     assert "--revision is of one model, found 2" in failure(capsys, "serve", MODEL, RERANKER, "--revision", "a")
     assert "is named too; leave one out" in failure(capsys, "serve", MODEL, "--model", RERANKER)
-    assert "saved as a SentenceTransformer" in failure(capsys, "serve", MODEL, "--port", "0", "--reranker", MODEL)
+    for other in (MODEL, str(REFERENCE / "sentences-bare")):  # the second says nothing of its use
+        said = failure(capsys, "serve", MODEL, "--port", "0", "--reranker", other)
+        assert said.endswith("with --reranker") and "--model" not in said
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
     assert "serve needs starlette and uvicorn: pip install 'starlette>=" in failure(capsys, "serve", MODEL)
