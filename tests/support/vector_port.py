@@ -75,7 +75,9 @@ class VectorPort:
         counts = [len(self.ids(text)) for text in texts]
         longest = [max(counts[i - i % 4 :][:4]) if "requests of 4" in self.wrong else 20 for i in range(len(texts))]
         made = np.stack([self.vector(text, most) for text, most in zip(texts, longest, strict=True)])
-        if "vectors not normalized" not in self.wrong:
+        if "sum of sizes" in self.wrong:
+            made = made / np.abs(made).sum(1, keepdims=True)
+        elif "vectors not normalized" not in self.wrong:
             made = made / np.sqrt((made * made).sum(1, keepdims=True))
         if "truncated to 6" in self.wrong:
             made = made[:, :6]
@@ -87,7 +89,10 @@ class VectorPort:
         ids = list(self.tokenizer.encode(prompt + text).ids)
         longest = 8 if "truncated at 8" in self.wrong else LONGEST
         if len(ids) > longest:
-            ids = [*ids[: longest - 1], ids[-1]]
+            at_the_end = [*ids[: longest - 1], ids[-1]]
+            others = {"beginning cut": [ids[0], *ids[1 - longest :]], "ids cut": ids[:longest],
+                      "ids cut before": ids[-longest:]}  # fmt: skip
+            ids = next((others[name] for name in others if name in self.wrong), at_the_end)
         if "[SEP] twice" in self.wrong:
             ids = [*ids, ids[-1]]
         if "[CLS] twice" in self.wrong:

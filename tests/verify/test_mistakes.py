@@ -33,7 +33,7 @@ from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trac
 from minibert.verify.sides.written import read_against
 from minibert.verify.vectors import vector_mistakes
 from minibert.verify.vectors.vector_batches import OVER, OVER_BATCH, REMEDIES
-from minibert.verify.vectors.vector_mistakes import endings
+from minibert.verify.vectors.vector_endings import endings
 from minibert.verify.vectors.vector_recipes import Maker
 from minibert.verify.verify import compare_with, verify
 

@@ -63,6 +63,11 @@ PLANTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "no scale": (("no scale",), {"no division by sqrt(head_dim)"}),
     "case kept": (("case kept",), {"case kept"}),
     "accents kept": (("accents kept",), {"accents kept", "text read as Latin-1"}),
+    "both kept": (("case kept", "accents kept"), {"case and accents kept", "text not normalized"}),
+    "beginning cut": (("beginning cut",), {"truncated at the beginning"}),
+    "ids cut": (("ids cut",), {"special tokens truncated"}),
+    "ids cut before": (("ids cut before",), {"truncated at the beginning, special tokens too"}),
+    "sum of sizes": (("sum of sizes",), {"divided by the sum of absolute values"}),
     "type 1 for all tokens": (("types of 1",), {"type 1 for all tokens"}),
     "positions from 1": (("positions from 1",), {"positions from 1"}),
     "last block missing": (("last block missing",), {"last block missing"}),
@@ -204,6 +209,40 @@ def test_a_dense_that_is_left_out_gives_another_width_and_is_named() -> None:
     for possible in (np.hstack([made, made[:, ::-1]]), np.abs(made[:, :3])):  # two poolings side by side, the first few
         report = judged(folder, possible)
         assert report.matches == [] and not report.passed, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("matches", ["activation of Dense left out", "bias of Dense missing", "Dense before pooling",
+                                     "weight of Dense transposed"])  # fmt: skip
+def test_what_is_wrong_in_a_dense_is_named(matches: str, tmp_path: Path) -> None:
+    """It maps 8 numbers to 6; for one that is transposed it is made to map 8 to 8."""
+    folder, rng = tmp_path / "model", np.random.default_rng(0)
+    shutil.copytree(REFERENCE / "sentences-dense", folder)
+    if "transposed" in matches:
+        settings = json.loads((folder / "2_Dense/config.json").read_text())
+        (folder / "2_Dense/config.json").write_text(json.dumps({**settings, "out_features": 8}))
+        square = {"linear.weight": rng.standard_normal((8, 8)), "linear.bias": rng.standard_normal(8)}
+        save_file({key: x.astype(np.float32) for key, x in square.items()}, folder / "2_Dense/model.safetensors")
+    stored = load_file(folder / "2_Dense/model.safetensors")
+    weight, bias = (stored[f"linear.{name}"].astype(np.float64) for name in ("weight", "bias"))
+    with load_encoder(folder) as encoder:
+        rows = [encoder(**encoder.tokenize(text))[0].astype(np.float64) for text in TOLD]
+    made = []
+    for each in rows:
+        x = each if "before" in matches else each.mean(0)
+        x = x @ (weight if "transposed" in matches else weight.T) + (0 if "bias" in matches else bias)
+        x = x if "activation" in matches else np.tanh(x)
+        made.append(x.mean(0) if "before" in matches else x)
+    vectors = np.stack([x / np.sqrt(x @ x) for x in made]).astype(np.float32)
+    report = judged(folder, vectors)
+    assert report.matches == [matches] and not report.passed, "\n".join(report.lines)
+
+
+def test_vectors_that_are_all_zeros_or_nan_say_nothing_of_the_empty_text(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model")
+    (folder / "config_sentence_transformers.json").unlink()
+    for spoiled in (0.0, np.nan):
+        vectors = np.full_like(VectorPort(folder, "prompt missing")([*TOLD, ""]), spoiled)
+        assert not any("empty" in line for line in judged(folder, vectors, [*TOLD, ""]).lines if "matches" in line)
 
 
 def test_a_static_model_without_its_unknown_token_is_named() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import dot, normalized
 
-from .vector_mistakes import NAMES, name_of
+from .vector_endings import NAMES, name_of
 from .vector_recipes import Maker, distances
 
 BATCHES = (8, 16, 32, 64, 128)  # texts of one request; all at once as well

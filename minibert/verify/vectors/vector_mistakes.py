@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,37 +21,22 @@ from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import ADDED as SUMMED
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
-from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8
+from minibert.verify.mistakes.wrong_formulas import to_bfloat16, to_float16, to_int8
 from minibert.verify.mistakes.wrong_masks import PADDING_SEEN
 from minibert.verify.mistakes.wrong_steps import dense, rounded, rounded_weight
 
-from .vector_recipes import POOLED, Maker, Rules
+from .vector_endings import modules, poolings
+from .vector_mistake import Found, VectorMistake
+from .vector_recipes import Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
 
 
-class VectorMistake(NamedTuple):
-    """A name, what to do, and which fields of the right recipe it changes.
-
-    rounding: a narrower format; then it is no mistake, but the same numbers in it. rare: no pair of it and a mistake
-    that takes the model anew is tried.
-    """
-
-    name: str
-    remedy: str
-    changes: dict[str, Any]
-    rounding: str = ""
-    rare: bool = False
-
-
 def mistakes(maker: Maker) -> list[VectorMistake]:
     """List the mistakes that can be made with this model."""
-    parts = (_prompts, _texts, _lengths, _special_tokens, _models, _poolings, _endings, _roundings)
+    parts = (_prompts, _texts, _lengths, _special_tokens, _models, poolings, modules, _roundings)
     return [mistake for part in parts for mistake in part(maker)]
-
-
-Found = Iterator[VectorMistake]
 
 
 # -- text -> ids -------------------------------------------------------------------------------------------------
@@ -87,6 +71,11 @@ def _set(key: str, value: bool, rules: Rules) -> None:
             step[key] = value
 
 
+def _kept_whole(rules: Rules) -> None:
+    _set("lowercase", False, rules)
+    _set("strip_accents", False, rules)
+
+
 def _plain_letters(text: str) -> str:
     split = unicodedata.normalize("NFD", text)
     return unicodedata.normalize("NFC", "".join(c for c in split if unicodedata.category(c) != "Mn"))
@@ -94,7 +83,7 @@ def _plain_letters(text: str) -> str:
 
 def _texts(maker: Maker) -> Found:
     rules: list[Rules] = []
-    maker.tokenizers[None].changed(rules.append)
+    maker.encoder.sentence_tokenizer.changed(rules.append)
     bert = next((step for step in _normalizers(rules[0]) if step["type"] == "BertNormalizer"), None)
     if bert is not None:
         strips = bert["lowercase"] if bert["strip_accents"] is None else bert["strip_accents"]
@@ -107,6 +96,9 @@ def _texts(maker: Maker) -> Found:
         ):  # fmt: skip
             if has:
                 yield VectorMistake(name, remedy, {"rules": partial(_set, key, False)})
+        if bert["lowercase"] and strips:
+            remedy = "Lower-case the text and remove accents, as a tokenizer without capitals does."
+            yield VectorMistake("case and accents kept", remedy, {"rules": _kept_whole})
     if rules[0]["normalizer"] is not None:
         remedy = "Apply the tokenizer's normalizer: case, accents, control characters."
         yield VectorMistake("text not normalized", remedy, {"rules": lambda rules: rules.update(normalizer=None)})
@@ -127,7 +119,7 @@ def _texts(maker: Maker) -> Found:
         yield VectorMistake(name, remedy, {"text": change})
     unknown = unknown_token(rules[0]["model"])
     if maker.encoder.embeddings.family is STATIC and unknown is not None:
-        dropped = maker.tokenizers[None].id_of(unknown)
+        dropped = maker.encoder.sentence_tokenizer.id_of(unknown)
         remedy = (
             "Leave the unknown token's row in the mean, as sentence-transformers does; model2vec's encode drops it."
         )
@@ -145,6 +137,15 @@ def _lengths(maker: Maker) -> Found:
         if most is None or more <= most:
             name = "special tokens not counted in the longest length"
             yield VectorMistake(name, f"The longest length is {shown}.", {"longest": more})
+    if right is not None:
+        own, other = ("beginning", "end")[:: 1 if maker.encoder.sentence_tokenizer.truncates_left else -1]
+        remedy = f"A text that is too long loses its {own}."
+        yield VectorMistake(f"truncated at the {other}", remedy, {"other_end": True})
+        if maker.before + maker.after:
+            remedy = "Truncate the text's tokens first, then put the special tokens."
+            yield VectorMistake("special tokens truncated", remedy, {"sliced": True})
+            both = {"other_end": True, "sliced": True}
+            yield VectorMistake(f"truncated at the {other}, special tokens too", remedy, both)
 
 
 def _special_tokens(maker: Maker) -> Found:
@@ -228,56 +229,6 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
         if depth > 1 and others.start >= 0:
             yield Mistake(f"{name} averaged", LAST, models.last_state(models.mean_of_states, others))
     yield Mistake("tokens normalized before pooling", LAST, models.last_state(models.unit_rows))
-
-
-# -- rows -> vector ----------------------------------------------------------------------------------------------
-
-
-def _poolings(maker: Maker) -> Found:
-    right = maker.right.poolings
-    shown = " and ".join(right)
-    for name in POOLED:
-        if right != (name,):
-            yield VectorMistake(f"pooling {name}", f"The pooling is {shown}.", {"poolings": (name,)})
-    for name, which in (
-        ("special tokens left out of pooling", (True, True)),
-        ("special token at the beginning left out of pooling", (True, False)),
-        ("special token at the end left out of pooling", (False, True)),
-    ):
-        if all(there or not asked for there, asked in zip((maker.before, maker.after), which, strict=True)):
-            yield VectorMistake(name, "Pool all tokens of the text.", {"unpooled": which})
-    yield VectorMistake("padding pooled", "Pool only tokens whose attention mask is 1.", {"pads": True})
-
-
-NAMES = {"dense": "Dense", "steady": "projection", "layer_norm": "LayerNorm", "normalized": "Normalize"}
-
-
-def name_of(step: Formula) -> str:
-    """What a module after pooling is called; "" for another."""
-    return NAMES.get(getattr(getattr(step, "func", step), "__name__", ""), "")
-
-
-def _endings(maker: Maker) -> Found:
-    after = maker.own.after
-    named = [(i, name) for i, step in enumerate(after) if (name := name_of(step))]
-    for i, name in named:
-        many = sum(name == other for _, other in named) > 1
-        which = f"{name}, module {i + 2} of modules.json," if many else name
-        say = "vectors not normalized" if name == "Normalize" and not many else f"{which} left out"
-        yield VectorMistake(say, f"Apply {which.rstrip(',')} after pooling.", {"without": i})
-    if not maker.own.ends_normalized:
-        yield VectorMistake("vectors normalized", "Do not divide the vectors by their length.", {"norm": True})
-
-
-def endings(maker: Maker, width: int) -> Found:
-    """Mistakes that are seen at the vectors' own width: truncated to it."""
-    if width < maker.own.dim and width != maker.right.width:
-        remedy = f"Give all {maker.right.width} numbers, or name the width in both places."
-        yield VectorMistake(f"truncated to the first {width} numbers", remedy, {"width": width})
-        both = {"width": width, "norm": True}
-        yield VectorMistake(f"truncated to the first {width} numbers and normalized again", remedy, both)
-    if maker.right.width != maker.own.dim == width:
-        yield VectorMistake("vectors not truncated", f"Give the first {maker.right.width} numbers.", {"width": width})
 
 
 # -- narrower numbers --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations import fast
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS, normalized
+from minibert.equations.sentences import POOLINGS
 from minibert.families.parts.plan import Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
@@ -37,6 +37,8 @@ class Recipe(NamedTuple):
     prompts      texts put before the text; `text` changes the text itself
     rules        what is changed in the tokenizer's rules
     longest      tokens, special ones among them
+    other_end    a text that is too long is cut at its other end
+    sliced       it is cut after special tokens are put, and loses those of that end
     dropped      an id whose tokens are left out
     first, last  how many times the special tokens before and after the text are there
     exchanged    those after it stand before it
@@ -47,8 +49,10 @@ class Recipe(NamedTuple):
     unpooled     whether special tokens before and after the text are left out of pooling
     skip_prompt  the prompt's tokens are not pooled
     poolings     names in `POOLED`
+    before       the module after pooling is applied to each token, before it
     without      which module after pooling is left out, by its number
-    norm         the vector is divided by its length in the end
+    given        which one is given other arguments, and these
+    norm         what the vector is divided by its length with in the end, or by another measure
     width        how many of the first numbers are given
     stored       what the finished vector is rounded to
     """
@@ -60,6 +64,8 @@ class Recipe(NamedTuple):
     width: int | None
     text: Callable[[str], str] = str
     rules: Callable[[Rules], None] | None = None
+    other_end: bool = False
+    sliced: bool = False
     dropped: int | None = None
     first: int = 1
     last: int = 1
@@ -69,8 +75,10 @@ class Recipe(NamedTuple):
     left: bool = False
     pads: bool = False
     unpooled: tuple[bool, bool] = (False, False)
+    before: bool = False
     without: int | None = None
-    norm: bool = False
+    given: tuple[int, dict[str, Any]] = (0, {})
+    norm: Callable[[Array], Array] | None = None
     stored: Callable[[Array], Array] | None = None
 
 
@@ -119,9 +127,9 @@ class Maker:
         before = own.prompt(prompt_name, prompt)
         self.encoder, self.own = encoder, own
         self.right = Recipe((before,) if before else (), own.longest, own.poolings, not own.include_prompt, own.width())
-        self.tokenizers: dict[Any, Tokenizer] = {None: encoder.sentence_tokenizer}
+        self.tokenizers: dict[Any, Tokenizer] = {(None, False): encoder.sentence_tokenizer}
         self.models: dict[Any, Encoder | Plain] = {None: encoder}
-        self._steps: dict[Any, list[Callable[[Array], Array]]] = {}  # after pooling
+        self._steps: dict[Any, list[Callable[..., Array]]] = {}  # after pooling
         self.lengths: dict[str, set[int]] = {}  # of each text of a comparison: how long the texts beside it may be
         self.aside: dict[str, str] = {}  # texts whose vectors rule out nothing, and why
         self.fitted: list[int] = []  # lengths to which texts were padded that fitted, the last one first
@@ -156,8 +164,12 @@ class Maker:
         whole, done = "".join((*recipe.prompts, recipe.text(text))), list[Encoded]()
         for further in (0, -more):
             longest = None if recipe.longest is None else recipe.longest + further
-            (found,) = self.tokenizer(recipe).encode([whole], None, truncation=True, max_length=longest)
+            room = None if recipe.sliced else longest
+            (found,) = self.tokenizer(recipe).encode([whole], None, truncation=True, max_length=room)
             made = self._with_special(found, recipe)
+            if recipe.sliced and longest is not None:
+                places = range(len(made.input_ids))
+                made = _taken(made, places[-longest:] if self.tokenizer(recipe).truncates_left else places[:longest])
             ways = [made]
             if longest is not None and len(made.input_ids) > longest:  # as those that are written in the text are cut
                 ways.append(_taken(made, [*range(longest - self.after), *range(-self.after, 0)]))
@@ -177,10 +189,12 @@ class Maker:
         return _taken(right, [*first * recipe.first, *inner, *last * recipe.last])
 
     def tokenizer(self, recipe: Recipe) -> Tokenizer:
-        if recipe.rules not in self.tokenizers:
-            assert recipe.rules is not None  # which is there from the beginning
-            self.tokenizers[recipe.rules] = self.tokenizers[None].changed(recipe.rules)
-        return self.tokenizers[recipe.rules]
+        key = recipe.rules, recipe.other_end
+        if key not in self.tokenizers:
+            made = self.tokenizers[None, False].changed(recipe.rules or (lambda rules: None))
+            made.truncates_left ^= recipe.other_end
+            self.tokenizers[key] = made
+        return self.tokenizers[key]
 
     def model(self, recipe: Recipe) -> Encoder | Plain:
         """Give the model as the recipe changes it. Only the last one is kept: rounded weights are a copy."""
@@ -249,18 +263,25 @@ class Maker:
         rows = rows[first * self.before * recipe.first : len(rows) - last * self.after * recipe.last]
         if not len(rows) and recipe != self.right:
             raise NoTokensError
+        if recipe.before:
+            rows = self._after(recipe)[0](rows)
         if self.own.picks is not None and recipe.poolings == self.right.poolings:
             return rows[self.own.picks(np.array([encoded.input_ids]))]
         return np.concatenate([POOLED[name](rows[None], skip) for name in recipe.poolings], axis=1)
 
     def _finished(self, x: Array, recipe: Recipe) -> Array:
+        place, given = recipe.given
+        for i, step in enumerate(self._after(recipe)):
+            if i != recipe.without and not (recipe.before and i == 0):
+                x = step(x, **(given if i == place else {}))
+        x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
+        return recipe.norm(x) if recipe.norm else x
+
+    def _after(self, recipe: Recipe) -> list[Callable[..., Array]]:
+        """What is done after pooling."""
         if recipe.model not in self._steps:
             self._steps[recipe.model] = _formulas(after_pooling(self.encoder), recipe.model)
-        for i, step in enumerate(self._steps[recipe.model]):
-            if i != recipe.without:
-                x = step(x)
-        x = x[:, : None if recipe.width == self.own.dim else recipe.width]  # without a Dense there may be more
-        return normalized(x) if recipe.norm else x
+        return self._steps[recipe.model]
 
 
 def _taken(encoded: Encoded, places: Sequence[int]) -> Encoded:

@@ -16,7 +16,9 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.verify.judge.compare import rms
 
-from .vector_mistakes import STORED, VectorMistake, endings, in_general, mistakes
+from .vector_endings import endings
+from .vector_mistake import VectorMistake
+from .vector_mistakes import STORED, in_general, mistakes
 from .vector_recipes import SAME, Maker, Recipe, lengths_beside, misses
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
@@ -31,7 +33,8 @@ AS_NEAR = 1.05  # times the least distance: what leaves about as little fits as 
 LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 # what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
-AFTER_BLOCKS = {"model", "unpooled", "poolings", "without", "norm", "width", "stored"}
+AFTER_BLOCKS = {"model", "unpooled", "poolings", "before", "without", "given", "norm", "width", "stored"}
+IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced"}
 PADDED = {"pads", "seen", "left"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
 
@@ -178,7 +181,7 @@ class Judge:
         if "model" in mistake.changes:
             texts = [self.texts[i] for i in which]
             return bool(misses(self.right[which], texts, self.maker, wrong, SAME).max() > SAME)
-        if not set(mistake.changes) <= {"text", "rules", "dropped", "longest", "prompts", "first", "last"}:
+        if not set(mistake.changes) <= IN_SOME_TEXTS | {"prompts", "first", "last"}:
             return True
         return any(self._differ(wrong, self.maker.right, i) for i in which)
 
@@ -224,7 +227,7 @@ class Judge:
         wrong = sorted(np.flatnonzero(whole.apart > limit).tolist(), key=lambda i: self.tokens[i])
         if not wrong:
             return [whole]
-        free = {"text", "rules", "dropped", "longest"} - {key for mistake in fit.mistakes for key in mistake.changes}
+        free = IN_SOME_TEXTS - {key for mistake in fit.mistakes for key in mistake.changes}
         local = [m for m in self.known if not m.rounding and set(m.changes) <= free]
         useful = [m for m in local if self._helps((*fit.mistakes, m), wrong, limit)]
         for count in (1, 2, 3):

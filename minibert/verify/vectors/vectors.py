@@ -96,7 +96,9 @@ def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -
     right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
     maker.aside = empty_texts(right, vectors, maker, texts)
     broken = [i for i in np.flatnonzero(~np.isfinite(vectors).all(1)).tolist() if texts[i] not in maker.aside]
-    if len(broken) + len(maker.aside) < len(texts):  # the others show what they show without these
+    if len(broken) + len(maker.aside) >= len(texts) or not vectors.any():
+        maker.aside = {}  # the empty text is as all others are
+    else:  # the others show what they show without these
         maker.aside |= dict.fromkeys((texts[i] for i in broken), BROKEN)
     vectors = np.where([[text in maker.aside] for text in texts], np.float32(0), vectors)
     shorter = without_zeros(vectors, right.shape[1]) if np.isfinite(vectors).all() else vectors
