@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -53,6 +54,13 @@ def declare(parser: Parser) -> None:
     _of_vectors(parser.add_argument_group("vectors alone, without intermediates"))
 
 
+def _file(word: str) -> Path:
+    """Read a path. An empty word, as a variable that is not set, would be the folder that we are in."""
+    if not word:
+        raise ArgumentTypeError("it is empty; name a file or a folder")
+    return Path(word)
+
+
 def _intermediates(group: Any) -> None:
     group.add_argument(
         "--encoder",
@@ -60,10 +68,10 @@ def _intermediates(group: Any) -> None:
         help="the whole model, block by block, its logits, and where the first difference arises",
     )
     group.add_argument(
-        "--save", type=Path, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
+        "--save", type=_file, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
     )
     group.add_argument(
-        "--against", type=Path, metavar="FILE",
+        "--against", type=_file, metavar="FILE",
         help="compare with such a file, in which a port has put its numbers, or a folder of .npy and .npz files; an "
         "intermediate that is missing there, in any batch of the file, is an error as a difference is. Also a folder "
         "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
@@ -93,12 +101,12 @@ def _batches(group: Any) -> None:
 
 def _of_vectors(group: Any) -> None:
     group.add_argument(
-        "--vectors", type=Path, metavar="FILE",
+        "--vectors", type=_file, metavar="FILE",
         help="vectors that another program gives (.npy .npz .safetensors .parquet .jsonl): are they the model's, and "
         "if not, which mistake is it?",
     )  # fmt: skip
     group.add_argument(
-        "--texts", type=Path, metavar="FILE",
+        "--texts", type=_file, metavar="FILE",
         help='the texts of these vectors, in order: plain lines, or a column "text" (default: those of the file, else '
         "those of --print-texts)",
     )  # fmt: skip

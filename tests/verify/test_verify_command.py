@@ -94,6 +94,13 @@ def test_what_cannot_be_compared_ends_with_2(folder: Path, tmp_path: Path, capsy
     assert capsys.readouterr().err.startswith("minibert: error: ")
 
 
+@pytest.mark.parametrize("option", ["--against", "--vectors", "--texts", "--save"])
+def test_a_name_that_is_empty_is_not_the_folder_that_we_are_in(option: str, folder: Path, capsys: Printed) -> None:
+    """As a variable that is not set gives it."""
+    assert main(["verify", str(folder), option, ""]) == 2
+    assert "it is empty; name a file or a folder" in capsys.readouterr().err
+
+
 def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from minibert.errors import HubError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +121,8 @@ def _broken(which: Sequence[int]) -> str:
 
 def _look(report: Report, judging: Judge) -> None:
     right, vectors, maker = judging.right, judging.vectors, judging.maker
+    apart = np.array([distances(vector, own[None])[0] for vector, own in zip(vectors, right, strict=True)])
+    _tell_texts(report, judging, apart, (apart <= SAME).tolist())
     if names := over_batches(right, vectors, maker, judging.texts):
         report.matches += names
         report.fail(*(f"matches: {name}. {OVER_BATCH}" for name in names))
@@ -135,11 +137,7 @@ def _look(report: Report, judging: Judge) -> None:
         return
     verdict = judging.verdict()
     report.say(*_of_each_text(judging, verdict, right), "")
-    report.texts = [
-        {"text": text, "distance": apart if np.isfinite(apart) and text not in maker.aside else None,
-         "passed": bool(judging.level(apart)) and text not in maker.aside}
-        for text, apart in zip(judging.texts, verdict.right.tolist(), strict=True)
-    ]  # fmt: skip
+    _tell_texts(report, judging, verdict.right, [bool(judging.level(each)) for each in verdict.right.tolist()])
     report.ruled_out = [name for name, _ in verdict.ruled]
     form = judging.form(verdict)
     if form is not None:
@@ -162,6 +160,15 @@ def _look(report: Report, judging: Judge) -> None:
         _say_matches(report, verdict)
     else:
         _say_nothing_fits(report, judging, verdict, right)
+
+
+def _tell_texts(report: Report, judging: Judge, apart: Array, near: Iterable[bool]) -> None:
+    """Put down how far each vector is from the right one, for programs."""
+    aside = [text in judging.maker.aside for text in judging.texts]
+    report.texts = [
+        {"text": text, "distance": None if left or not np.isfinite(far) else far, "passed": good and not left}
+        for text, far, good, left in zip(judging.texts, apart.tolist(), near, aside, strict=True)
+    ]
 
 
 def _say_matches(report: Report, verdict: Verdict) -> None:
