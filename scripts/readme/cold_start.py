@@ -2,10 +2,14 @@
 """Print what a folder for AWS Lambda and a container weigh, and how long their first answer takes: with the compiled
 files of Python's modules, and without.
 
-python scripts/readme/cold_start.py MODEL [ROUNDS]      MODEL is a folder; installs into a temporary one, with pip
+python scripts/readme/cold_start.py MODEL [ROUNDS] [DEBIAN]   MODEL is a folder; installs into a temporary one, with pip
 
-Each start is a new process in a folder that it does not write to, the four in turn; the first round, which reads all
-from the disk, does not count. A container's own start and the download of its layers are not in it, nor AWS's part.
+Each start is a new process in a folder that it does not write to, all in turn; the first round, which reads all from
+the disk, does not count. A container's own start and the download of its layers are not in it, nor AWS's part.
+
+DEBIAN: the root folder of a system with this version of Python; the container's server starts in it too. As root:
+
+debootstrap --variant=minbase --include=python3 bookworm DEBIAN; chroot DEBIAN apt-get clean
 """
 
 from __future__ import annotations
@@ -65,30 +69,36 @@ def compiled(folder: Path) -> Path:
     return copy
 
 
-def start(folder: Path, code: str) -> float:
-    """Run a process that sees this folder and Python's own modules alone: its seconds."""
+def start(folder: Path, code: str, root: Path = Path("/")) -> float:
+    """Run a process that sees this folder and Python's own modules alone: its seconds. `root`: of its system."""
     began = time.perf_counter()
-    code = f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}"
-    subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], check=True, stderr=subprocess.DEVNULL)
+    code = f"import sys; sys.path.insert(0, {str('/' / folder.relative_to(root))!r})\n{code}"
+    python = [sys.executable] if root == Path("/") else ["chroot", str(root), "/usr/bin/python3"]
+    subprocess.run([*python, "-I", "-S", "-B", "-c", code], check=True, stderr=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def size(folder: Path) -> int:
     """Give the bytes of its files, as AWS counts them."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def main() -> None:
     """Print the table."""
     model, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 15
+    debian = Path(sys.argv[3]).resolve() if len(sys.argv) > 3 else None
+    if debian:
+        print(f"Debian with Python: {size(debian) / 1e6:.0f} MB\n")
     print("| what | without compiled files | with them | without, beside with |\n|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as top:
-        pairs = {}
+    with tempfile.TemporaryDirectory(dir=debian and debian / "tmp") as top:
+        pairs: dict[str, list[tuple[Path, str, Path]]] = {}
         for what, (extra, code) in STARTS.items():
             bare = made(Path(top, what[:3]), extra, model)
-            pairs[what] = ((bare, code), (compiled(bare), code))
-            without, kept = (size(folder) / 1e6 for folder, _ in pairs[what])
+            pairs[what] = [(folder, code, Path("/")) for folder in (bare, compiled(bare))]
+            without, kept = (size(folder) / 1e6 for folder, *_ in pairs[what])
             print(f"| its folder, the model in it | {without:.0f} MB | {kept:.0f} MB | {without / kept:.2f} x |")
+        if debian:
+            pairs[f"{what}, in Debian"] = [(folder, code, debian) for folder, code, _ in pairs[what]]
         taken = {what: [[start(*one) for one in pair] for _ in range(rounds + 1)][1:] for what, pair in pairs.items()}
         for what, rows in taken.items():
             without, kept = (statistics.median(row[i] for row in rows) for i in (0, 1))
