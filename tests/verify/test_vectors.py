@@ -326,6 +326,26 @@ def test_what_is_done_to_all_vectors_together_is_named(name: str, change: Any, f
     assert report.matches == [name] and not report.passed, "\n".join(report.lines)
 
 
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [("letters", lambda text: text[:256]), ("words", lambda text: " ".join(text.split(" ")[:100]))],
+)
+def test_a_text_that_is_cut_before_there_are_tokens_is_named(name: str, cut: Any, folder: Path) -> None:
+    """Words too long for the vocabulary, and those without a letter, make few tokens."""
+    texts = [*TOLD, "x" * 250 + " the clouds we lived", "\a " * 100 + "the clouds"]
+    report = judged(folder, VectorPort(folder)([cut(text) for text in texts]), texts)
+    assert report.matches == [f"text cut at {dict(letters=256, words=100)[name]} {name}"], "\n".join(report.lines)
+
+
+def test_a_mean_over_the_padded_length_is_named_where_no_norm_takes_it_away(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model")
+    (folder / "modules.json").write_text(json.dumps(json.loads((folder / "modules.json").read_text())[:2]))
+    port = VectorPort(folder, "vectors not normalized")
+    counts = np.array([len(port.ids(text)) for text in TOLD], np.float32)
+    assert judged(folder, port(TOLD)).passed
+    assert judged(folder, port(TOLD) * counts[:, None] / 16).matches == ["mean divided by the padded length"]
+
+
 def test_vectors_normalized_one_by_one_are_not_said_to_be_divided_together(tmp_path: Path) -> None:
     """The length of all together, divided by and then normalized, leaves nothing of the division."""
     folder = write(tmp_path / "model")

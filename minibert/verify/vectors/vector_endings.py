@@ -31,6 +31,9 @@ def poolings(maker: Maker) -> Found:
     ):
         if all(there or not asked for there, asked in zip((maker.before, maker.after), which, strict=True)):
             yield VectorMistake(name, "Pool all tokens of the text.", {"unpooled": which})
+    if right == ("mean",) and maker.own.after != (normalized,):  # which would take the factor away
+        remedy = "Divide the sum of the text's rows by the number of its own tokens."
+        yield VectorMistake("mean divided by the padded length", remedy, {"spread": True})
     yield VectorMistake("padding pooled", "Pool only tokens whose attention mask is 1.", {"pads": True})
 
 

@@ -30,6 +30,8 @@ from .vector_mistake import Found, VectorMistake
 from .vector_recipes import Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
+LETTERS = (256, 500, 512, 1000, 1024, 2000)  # of a text, counted before there are tokens
+WORDS = (100, 128, 200, 256, 384, 512)
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
 
 
@@ -81,6 +83,15 @@ def _plain_letters(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(c for c in split if unicodedata.category(c) != "Mn"))
 
 
+def _letters(count: int, text: str) -> str:
+    return text[:count]
+
+
+def _words(count: int, text: str) -> str:
+    words = text.split()
+    return " ".join(words[:count]) if len(words) > count else text
+
+
 def _texts(maker: Maker) -> Found:
     rules: list[Rules] = []
     maker.encoder.sentence_tokenizer.changed(rules.append)
@@ -117,6 +128,11 @@ def _texts(maker: Maker) -> Found:
         ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
     ):  # fmt: skip
         yield VectorMistake(name, remedy, {"text": change})
+    remedy = "The longest length counts tokens."
+    for count in LETTERS:
+        yield VectorMistake(f"text cut at {count} letters", remedy, {"text": partial(_letters, count)})
+    for count in WORDS:
+        yield VectorMistake(f"text cut at {count} words", remedy, {"text": partial(_words, count)})
     unknown = unknown_token(rules[0]["model"])
     if maker.encoder.embeddings.family is STATIC and unknown is not None:
         dropped = maker.encoder.sentence_tokenizer.id_of(unknown)

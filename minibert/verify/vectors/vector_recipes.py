@@ -46,6 +46,7 @@ class Recipe(NamedTuple):
     seen         whether padding gets attention weights
     left         padding stands before the text, and positions count it
     pads         whether padding is pooled; to which length texts are padded is not known, so each is tried
+    spread       their mean is divided by that length, though only the text's tokens are summed
     unpooled     whether special tokens before and after the text are left out of pooling
     skip_prompt  the prompt's tokens are not pooled
     poolings     names in `POOLED`
@@ -74,6 +75,7 @@ class Recipe(NamedTuple):
     seen: bool = False
     left: bool = False
     pads: bool = False
+    spread: bool = False
     unpooled: tuple[bool, bool] = (False, False)
     before: bool = False
     without: int | None = None
@@ -148,7 +150,7 @@ class Maker:
     def ways(self, text: str, recipe: Recipe) -> Iterator[tuple[int, Array]]:
         """Give each vector that is possible, (1, dim), with the length that its text was padded to; 0 for none."""
         for encoded in self._encodings(text, recipe):
-            if recipe.pads or recipe.seen or recipe.left:
+            if recipe.pads or recipe.seen or recipe.left or recipe.spread:
                 found = self._padded(text, encoded, recipe)
             else:
                 found = iter([(0, self._pooled(self._tokens(encoded, recipe), encoded, recipe))])
@@ -231,6 +233,10 @@ class Maker:
         lengths = [n for n in sorted({count, *beside, *FIXED}) if count <= n <= most]  # the longest has none
         known = [n for n in self.fitted if n in lengths]
         for length in (*known, *(n for n in lengths if n not in known)):
+            if recipe.spread:
+                pooled = self._pooled(self._tokens(encoded, recipe), encoded, recipe)
+                yield length, pooled * np.float32(count / length)
+                continue
             if recipe.seen or recipe.left:
                 rows = self._tokens(encoded, recipe, length - count)
                 if not recipe.pads and len(rows) == length:

@@ -35,7 +35,7 @@ OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 # what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
 AFTER_BLOCKS = {"model", "unpooled", "poolings", "before", "without", "given", "norm", "width", "stored"}
 IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced"}
-PADDED = {"pads", "seen", "left"}
+PADDED = {"pads", "seen", "left", "spread"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
 
 
