@@ -81,10 +81,22 @@ def test_a_debugger_s_folder_of_another_model_is_refused(tmp_path: Path) -> None
     path.write_text(path.read_text("utf-8").replace("embeddings.word_embeddings", "wte"), "utf-8")
     with pytest.raises(ValueError, match=re.escape("expected a module embeddings.word_embeddings")):
         verify(BERT, against=folder)
-    for broken in ("[1]", '{"module_path": "BertModel", "inputs": [1]}', '{"module_path": "BertModel", "children": 3}'):
-        path.write_text(broken, "utf-8")
+    module = {"module_path": "BertModel"}
+    given: list[object] = [[1], {"kwargs": [1]}, {"args": {"a": 1}}]
+    inside = [{"children": [module | {"inputs": each}]} for each in given]
+    for broken in ({"children": 3}, *({"inputs": each} for each in given), *inside):
+        path.write_text(json.dumps(module | broken), "utf-8")
         with pytest.raises(ValueError, match="expected the tree of modules"):
             verify(BERT, against=folder)
+
+
+def test_a_debugger_s_folder_without_ids_is_refused(tmp_path: Path) -> None:
+    folder = tree(tmp_path / "none", "./ids.safetensors")
+    save_file({"data": np.array([[1, 2]])}, folder / "ids.safetensors")
+    path = next(folder.glob("*.json"))
+    path.write_text(path.read_text("utf-8").replace("input_ids", "attention_mask"), "utf-8")
+    with pytest.raises(ValueError, match=re.escape("no input_ids or inputs_embeds of the whole model, only ['att")):
+        verify(BERT, against=folder)
 
 
 def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class DebugTree(Source):
             self._tree = json.loads(path.read_text("utf-8"))
             self._class = str(self._tree["module_path"])
             self._nodes = [(node["module_path"].removeprefix(f"{self._class}."), node) for node in _below(self._tree)]
-            self._given: dict[str, Any] = {"kwargs": {}, "args": []} | dict(self._tree.get("inputs") or {})
+            self._given, *_ = [_inputs(node) for node in (self._tree, *_below(self._tree))]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: expected the tree of modules as the debugger writes it ({error!r})") from None
 
@@ -41,6 +41,8 @@ class DebugTree(Source):
         inputs = {name: x for name, x in self._arrays(self._given["kwargs"]).items() if name != "labels"}
         for x in self._given["args"][:1]:
             inputs |= self._arrays({"input_ids": x})
+        if not {"input_ids", "inputs_embeds"} & set(inputs):
+            raise ValueError(f"{self.name} has no input_ids or inputs_embeds of the whole model, only {list(inputs)}")
         nodes = self._nodes
         paths = Paths(subject, [path for path, _ in nodes], self.name)
         blocks = {subject.place(key) for key in subject.leaving}
@@ -106,6 +108,14 @@ def _first(made: Any) -> Any:
     return made[0] if isinstance(made, list) and made else made
 
 
+def _inputs(node: Any) -> dict[str, Any]:
+    """What a module is given. Raises TypeError where it is in another form."""
+    given: dict[str, Any] = {"args": [], "kwargs": {}} | dict(node.get("inputs") or {})
+    if not isinstance(given["args"], list) or not isinstance(given["kwargs"], dict):
+        raise TypeError(f"inputs of {node['module_path']!r} are no list of args and dict of kwargs")
+    return given
+
+
 def _entering(node: Any) -> Any:
-    given = node.get("inputs") or {}
-    return _first(given.get("args")) or given.get("kwargs", {}).get("hidden_states")
+    given = _inputs(node)
+    return _first(given["args"]) or given["kwargs"].get("hidden_states")
