@@ -27,6 +27,7 @@ from .compare import EXACT, PORT_SHARE, Difference, over_kinds
 NEAR = 0.3
 ROUNDS = 3.0  # the rms error of anything else, by that of its formula rounded once; measured 1.8
 PRODUCTS = ("scores", "gather")  # beside linear maps
+TEXT = (1, 2)  # the axes of one text: programs quantize the numbers of a batch, of a text or of a token together
 MASKS = ("mask", "masked", "keep", "state")  # steps that no format rounds
 
 
@@ -162,28 +163,28 @@ def _int8_steps(at: At) -> Plan:
 
 
 def _int8_maps(own: Dense) -> list[Formula]:
-    """How programs quantize what enters (how many steps, over what) and the weight (its largest number is which)."""
-    weights = {largest: rounded_weight(own, partial(_weight, largest)) for largest in (127.5, 127.0, 0.0)}
-    ways = (
-        (127, None, 127.5),  # torch: seven bits
-        (255, None, 127.0),  # onnxruntime
-        (255, None, 0.0),  # onnxruntime, per channel
-        (127, (1, 2), 127.5),
-        (255, (1, 2), 127.0),  # text by text
-        (255, (1, 2), 0.0),
-        (254, -1, 0.0),  # token by token
+    """How programs quantize the weight, and what enters: how many steps, over what."""
+    ways: Sequence[tuple[Formula, Sequence[tuple[int, int | tuple[int, ...] | None]]]] = (
+        (partial(_weight, 127.5), [(127, None), (127, TEXT)]),  # torch: what enters has seven bits
+        (partial(_weight, 127.0), [(255, None), (255, TEXT)]),  # onnxruntime
+        (partial(_weight, 127.0, over=-1), [(255, None), (255, TEXT), (254, -1)]),  # per channel, also token by token
+        (partial(_weight, 64.0), [(255, None)]),  # with reduce_range
+        (partial(_weight, 64.0, over=-1), [(255, None)]),
+        (partial(_entering, steps=255, over=None), [(255, None)]),  # with weight_type QUInt8
+        (partial(_entering, steps=127, over=None), [(255, None)]),  # and reduce_range
     )
-    return [partial(_quantized, weights[largest], steps, over) for steps, over, largest in ways]
+    maps = [(rounded_weight(own, quantize), entering) for quantize, entering in ways]
+    return [partial(_quantized, weight, steps, over) for weight, entering in maps for steps, over in entering]
 
 
 def _quantized(own: Dense, steps: int, over: int | tuple[int, ...] | None, x: Array) -> Array:
     return own(_entering(x, steps, over))
 
 
-def _weight(largest: float, x: Array) -> Array:
-    """Steps of one number for all, or, `largest` 0, of one for each row."""
-    size = np.abs(x).max() / largest if largest else np.abs(x).max(-1, keepdims=True) / 127
-    size = np.where(size == 0, 1, size)
+def _weight(largest: float, x: Array, over: int | None = None) -> Array:
+    """So many steps up to the largest number: of all, or, where `over` is -1, of each row."""
+    size = np.abs(x).max(over, keepdims=True) / np.float32(largest)
+    size = np.where(size == 0, np.float32(1), size)
     return np.asarray(np.clip(np.rint(x / size), -128, 127) * size, np.float32)
 
 
