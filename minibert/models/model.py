@@ -156,6 +156,14 @@ class Model(Guarded):
         """
         return self._found_heads()[name]
 
+    @property
+    def pooler(self) -> Callable[[Array], Array] | None:
+        """What makes `pooler_output` of each text's first row: `tanh(x @ weight^T + bias)`, (n, dim) -> (n, dim).
+
+        None where the file has no such map.
+        """
+        return self._found_heads().pooler
+
     def _found_heads(self) -> Heads:
         heads = self._heads
         if heads is None:

@@ -298,7 +298,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "positions from 2": ("positions from 2", on_ids(position_ids=plus(2))),
     "types 1": ("type 1 for all tokens", on_ids(token_type_ids=lambda ids: [1] * len(ids))),
     "eps 1e-5": ("eps 1e-05", on_model(set_eps(1e-5))),
-    "activation gelu_new": ("activation gelu_new", on_model(set_activation("GELU", approximate="tanh"))),
+    "gelu by tanh": ("activation gelu_new", on_model(set_activation("GELU", approximate="tanh"))),
     "relu": ("activation relu", on_model(set_activation("ReLU"))),
     "silu": ("activation silu", on_model(set_activation("SiLU"))),
     "last block": ("last block missing", on_model(leave_block(-1))),

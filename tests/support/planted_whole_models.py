@@ -74,6 +74,15 @@ def no_residual(output: Callable[[Any], Any]) -> Callable[[Model], None]:
     return change
 
 
+def pooler_output(model: Model, texts: list[str]) -> Array:
+    found = []
+    for text in texts:
+        batch = model.tokenizer([text], truncation=True, max_length=model.longest, return_tensors="pt")
+        with model.torch.no_grad():
+            found.append(model.bert(**batch).pooler_output[0].numpy())
+    return unit(np.stack(found))
+
+
 def with_dropout(model: Model, texts: list[str]) -> Array:
     model.torch.manual_seed(0)
     model.bert.train()
@@ -106,6 +115,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "mean without SEP": ("special token at the end left out of pooling", pooled(lambda batch, x: x[:-1].mean(0))),
     "tokens of length 1": ("tokens normalized before pooling", pooled(
         lambda batch, x: (x / np.linalg.norm(x, axis=1, keepdims=True)).mean(0))),
+    "pooler_output": ("pooler_output in place of pooling", pooler_output),
     "sum": ("pooling sum + vectors not normalized", pooled(lambda batch, x: x.sum(0), norm=False)),
     "first and last block": ("first and last block averaged", states(lambda x: (x[1] + x[-1]) / 2)),
     "embeddings and last block": ("input layer and last block averaged", states(lambda x: (x[0] + x[-1]) / 2)),

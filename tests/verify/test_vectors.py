@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,11 @@ TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.",
         "THE CLOUDS", "é ü a", "e u a", "a b c d e f g h i j k l m n o p", "the clouds above we lived the clouds above",
         "a", "z y x"]  # fmt: skip
 
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * np.vectorize(lambda z: (1 + math.erf(z / math.sqrt(2))) / 2)(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
 PLANTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "pooling cls": (("first token",), {"pooling cls"}),
     "pooling max": (("largest",), {"pooling max"}),
@@ -212,7 +219,9 @@ def test_a_dense_that_is_left_out_gives_another_width_and_is_named() -> None:
 
 
 @pytest.mark.parametrize("matches", ["activation of Dense left out", "bias of Dense missing", "Dense before pooling",
-                                     "weight of Dense transposed"])  # fmt: skip
+                                     "weight of Dense transposed", "relu after Dense", "gelu after Dense",
+                                     "sigmoid after Dense", "vectors normalized before Dense",
+                                     "vectors normalized before Dense + vectors not normalized"])  # fmt: skip
 def test_what_is_wrong_in_a_dense_is_named(matches: str, tmp_path: Path) -> None:
     """It maps 8 numbers to 6; for one that is transposed it is made to map 8 to 8."""
     folder, rng = tmp_path / "model", np.random.default_rng(0)
@@ -228,13 +237,32 @@ def test_what_is_wrong_in_a_dense_is_named(matches: str, tmp_path: Path) -> None
         rows = [encoder(**encoder.tokenize(text))[0].astype(np.float64) for text in TOLD]
     made = []
     for each in rows:
-        x = each if "before" in matches else each.mean(0)
+        x = each if "before pooling" in matches else each.mean(0)
+        x = x / np.sqrt(x @ x) if "normalized before" in matches else x
         x = x @ (weight if "transposed" in matches else weight.T) + (0 if "bias" in matches else bias)
-        x = x if "activation" in matches else np.tanh(x)
-        made.append(x.mean(0) if "before" in matches else x)
-    vectors = np.stack([x / np.sqrt(x @ x) for x in made]).astype(np.float32)
+        word = matches.partition(" after")[0]
+        x = x if "activation" in matches else ACTIVATIONS.get(word, np.tanh)(x)
+        made.append(x.mean(0) if "before pooling" in matches else x)
+    vectors = np.stack([x if "not norm" in matches else x / np.sqrt(x @ x) for x in made]).astype(np.float32)
     report = judged(folder, vectors)
-    assert report.matches == [matches] and not report.passed, "\n".join(report.lines)
+    assert names(report) == {frozenset(matches.split(" + "))} and not report.passed, "\n".join(report.lines)
+
+
+@pytest.mark.parametrize("more", ["", "Dense left out", "vectors not normalized"])
+def test_pooler_output_is_named(more: str) -> None:
+    folder = REFERENCE / "sentences-dense"
+    stored = load_file(folder / "model.safetensors")
+    weight, bias = (stored[f"pooler.dense.{name}"].astype(np.float64) for name in ("weight", "bias"))
+    with load_encoder(folder) as encoder:
+        rows = np.stack([encoder(**encoder.tokenize(text))[0][0].astype(np.float64) for text in TOLD])
+        made = np.tanh(rows @ weight.T + bias)
+        if "Dense" not in more:
+            made = encoder.sentence_config.after[0](made)
+    if "normalized" not in more:
+        made = made / np.sqrt((made * made).sum(1, keepdims=True))
+    report = judged(folder, made.astype(np.float32))
+    assert names(report) == {frozenset({"pooler_output in place of pooling", more} - {""})}, "\n".join(report.lines)
+    assert not report.passed
 
 
 def test_vectors_that_are_all_zeros_or_nan_say_nothing_of_the_empty_text(tmp_path: Path) -> None:

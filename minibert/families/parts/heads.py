@@ -292,3 +292,4 @@ ANSWER = Head(  # whether an answer starts at a token, and whether it ends there
 )
 TOKEN_CLASSES = Head(name="token_classes", architectures=("ForTokenClassification",), steps=(CLASSIFIER,))
 POOLER = (HeadMap(path="pooler.dense"), Act(path="pooler.activation", word="tanh"))
+POOLERS = (POOLER[0], HeadMap(path="pooler"))  # maps whose tanh is `pooler_output`; the second is ALBERT's

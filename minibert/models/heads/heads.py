@@ -8,11 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from minibert.equations.activations import tanh
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Load, Text, error_of
 from minibert.families.parts.bound_blocks import Dense, steady
 from minibert.families.parts.config import Config
-from minibert.families.parts.heads import LABELS, NAMES, POOLED, REFUSED, BoundHead, Head, architectures
+from minibert.families.parts.heads import (
+    LABELS,
+    NAMES,
+    POOLED,
+    POOLERS,
+    REFUSED,
+    BoundHead,
+    Head,
+    architectures,
+)
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
 from minibert.families.static import STATIC
@@ -86,6 +96,16 @@ class Heads:
             self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
             self._binder.expect()
         return self._bound[name]
+
+    @property
+    def pooler(self) -> Callable[[Array], Array] | None:
+        """What makes the reference's `pooler_output` of first rows (n, dim); None where the file has no such map."""
+        for step in POOLERS:
+            with suppress(CheckpointError):
+                if self._binder.stores(f"{step.path}.weight"):
+                    own = step.bind(self._config, self._binder, self._layer.dim, self._words)
+                    return lambda x: tanh(own(x))
+        return None
 
     def _words(self) -> Weight:
         return self._binder.weight_of(self._layer.steps[0].module.table)

@@ -34,6 +34,9 @@ def poolings(maker: Maker) -> Found:
     if right == ("mean",) and maker.own.after != (normalized,):  # which would take the factor away
         remedy = "Divide the sum of the text's rows by the number of its own tokens."
         yield VectorMistake("mean divided by the padded length", remedy, {"spread": True})
+    if (pooler := maker.encoder.pooler) is not None:
+        remedy = f"The pooling is {shown}, of the last hidden state; pooler_output has a map and tanh behind it."
+        yield VectorMistake("pooler_output in place of pooling", remedy, {"poolings": ("cls",), "between": pooler})
     yield VectorMistake("padding pooled", "Pool only tokens whose attention mask is 1.", {"pads": True})
 
 
@@ -74,15 +77,13 @@ def _denses(maker: Maker, i: int, which: str) -> Found:
     named = which.rstrip(",")
     own: dict[str, Any] = getattr(maker.own.after[i], "keywords", {})
     activation, weight = own.get("activation"), own.get("weight")
-    if activation is not None and activation is not TORCH["Identity"]:
-        remedy = "config.json of the Dense names activation_function."
-        yield VectorMistake(
-            f"activation of {named} left out", remedy, {"given": (i, {"activation": TORCH["Identity"]})}
-        )
-    elif activation is not None:
-        yield VectorMistake(
-            f"tanh after {named}", "This Dense has no activation.", {"given": (i, {"activation": np.tanh})}
-        )
+    if activation is not None:
+        bare = activation is TORCH["Identity"]
+        remedy = "This Dense has no activation." if bare else "config.json of the Dense names activation_function."
+        for word in ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid"):
+            if activation is not TORCH[word]:
+                name = f"activation of {named} left out" if word == "Identity" else f"{word.lower()} after {named}"
+                yield VectorMistake(name, remedy, {"given": (i, {"activation": TORCH[word]})})
     if own.get("bias") is not None:
         yield VectorMistake(f"bias of {named} missing", "Add it after the product.", {"given": (i, {"bias": None})})
     if weight is not None and weight.shape[0] == weight.shape[1]:
@@ -90,6 +91,8 @@ def _denses(maker: Maker, i: int, which: str) -> Found:
         yield VectorMistake(f"weight of {named} transposed", remedy, {"given": (i, {"weight": weight.T})})
     if i == 0:
         yield VectorMistake(f"{named} before pooling", "Pool the tokens first.", {"before": True})
+        remedy = f"Give {named} what pooling gives; only what comes out is normalized."
+        yield VectorMistake(f"vectors normalized before {named}", remedy, {"between": normalized})
 
 
 def endings(maker: Maker, width: int) -> Found:

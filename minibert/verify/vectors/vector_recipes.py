@@ -51,6 +51,7 @@ class Recipe(NamedTuple):
     skip_prompt  the prompt's tokens are not pooled
     poolings     names in `POOLED`
     before       the module after pooling is applied to each token, before it
+    between      what is done between pooling and the modules after it
     without      which module after pooling is left out, by its number
     given        which one is given other arguments, and these
     norm         what the vector is divided by its length with in the end, or by another measure
@@ -78,6 +79,7 @@ class Recipe(NamedTuple):
     spread: bool = False
     unpooled: tuple[bool, bool] = (False, False)
     before: bool = False
+    between: Callable[[Array], Array] | None = None
     without: int | None = None
     given: tuple[int, dict[str, Any]] = (0, {})
     norm: Callable[[Array], Array] | None = None
@@ -277,6 +279,7 @@ class Maker:
 
     def _finished(self, x: Array, recipe: Recipe) -> Array:
         place, given = recipe.given
+        x = recipe.between(x) if recipe.between else x
         for i, step in enumerate(self._after(recipe)):
             if i != recipe.without and not (recipe.before and i == 0):
                 x = step(x, **(given if i == place else {}))

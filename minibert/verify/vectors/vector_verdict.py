@@ -33,7 +33,7 @@ AS_NEAR = 1.05  # times the least distance: what leaves about as little fits as 
 LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 # what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
-AFTER_BLOCKS = {"model", "unpooled", "poolings", "before", "without", "given", "norm", "width", "stored"}
+AFTER_BLOCKS = {"model", "unpooled", "poolings", "before", "between", "without", "given", "norm", "width", "stored"}
 IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced"}
 PADDED = {"pads", "seen", "left", "spread"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
