@@ -144,6 +144,23 @@ def test_rounded_vectors_are_the_model_s_and_the_format_is_named(dtype: type, ro
     assert report.passed and report.rounding == rounding and not report.matches
 
 
+@pytest.mark.parametrize("decimals", [2, 3, 4, 5])
+def test_vectors_as_a_text_has_them_are_the_model_s_and_their_decimals_are_named(decimals: int, folder: Path) -> None:
+    def written(x: Array) -> Array:
+        return np.array([[float(f"{number:.{decimals}f}") for number in row] for row in x.tolist()], np.float32)
+
+    report = judged(folder, written(VectorPort(folder)(TOLD)))
+    assert report.passed and report.rounding == f"{decimals} decimals" and not report.matches, "\n".join(report.lines)
+    assert all(each["passed"] for each in report.texts)
+    port = VectorPort(folder)
+    port.port.tensors["encoder.layer.0.attention.self.value.bias"][3] += np.float32(max(2 * 10.0**-decimals, 1e-3))
+    report = judged(folder, written(port(TOLD)))
+    assert not report.passed and not report.rounding, "\n".join(report.lines)
+    report = judged(folder, written(VectorPort(folder, "first token")(TOLD)))
+    assert not report.passed
+    assert names(report) == {frozenset({"pooling cls", f"vectors rounded to {decimals} decimals"})}
+
+
 @pytest.mark.parametrize("name", ["mpnet", "dense", "last-token"])
 def test_every_parameter_of_a_checkpoint_in_float16_is_explained(name: str, tmp_path: Path) -> None:
     """Tables, norms, biases, the bias of a distance, and a Dense after pooling."""

@@ -32,7 +32,10 @@ from .vector_recipes import Maker, Rules
 LENGTHS = (64, 128, 256, 384, 512)
 LETTERS = (256, 500, 512, 1000, 1024, 2000)  # of a text, counted before there are tokens
 WORDS = (100, 128, 200, 256, 384, 512)
-PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5 and Nomic, added by hand to others
+PROMPTS = (
+    "query: ", "passage: ", "search_query: ", "search_document: ",
+    "Represent this sentence for searching relevant passages: ",
+)  # of E5, Nomic and BGE, added by hand to others  # fmt: skip
 
 
 def mistakes(maker: Maker) -> list[VectorMistake]:
@@ -251,6 +254,7 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
 
 
 STORED = {"float16": to_float16, "bfloat16": to_bfloat16}
+MOST_DECIMALS = 6  # more are within float32's own rounding; of one most vectors are zeros
 OFF_GRID = np.float32(1.0029)  # a factor that no narrow format has
 
 
@@ -268,6 +272,14 @@ def in_general(form: str) -> VectorMistake:
     return VectorMistake(form, "", {"model": Mistake(form, "", wrong)}, form)
 
 
+def rounded_to(decimals: int, x: Array) -> Array:
+    """Numbers as a text shows them with so many decimals."""
+    return np.round(x.astype(np.float64), decimals).astype(np.float32)
+
+
 def _roundings(maker: Maker) -> Found:
     for form, rounding in STORED.items():
         yield VectorMistake(f"vectors stored as {form}", "The numbers are rounded.", {"stored": rounding}, form)
+    for count in range(2, MOST_DECIMALS + 1):
+        name, rounding = f"{count} decimals", partial(rounded_to, count)
+        yield VectorMistake(f"vectors rounded to {name}", "The numbers are rounded.", {"stored": rounding}, name)

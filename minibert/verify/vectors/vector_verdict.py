@@ -7,7 +7,7 @@ texts are truncated, is looked for among those that still differ. What fits all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -90,9 +90,12 @@ class Judge:
         self.tokens = [len(maker.encoded(text, maker.right).input_ids) for text in self.texts]
         maker.lengths = lengths_beside(self.texts, self.tokens)
         self.right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
-        self.stored = [name for name, rounding in STORED.items() if np.array_equal(rounding(vectors), vectors)]
         known = (*mistakes(maker), *endings(maker, vectors.shape[1]))
-        self.known = [each for each in known if "stored" not in each.changes or each.rounding in self.stored]
+        held = [each for each in known if "stored" in each.changes and _holds(each.changes["stored"], vectors)]
+        fewest = [each for each in held if each.rounding not in STORED][:1]  # what has few decimals has more too
+        self.rounded = [each for each in held if each.rounding in STORED] + fewest
+        self.stored = [each.rounding for each in self.rounded if each.rounding in STORED]
+        self.known = [each for each in known if "stored" not in each.changes or each in self.rounded]
         self.scales: dict[str, float] = {}  # what rounding changes in this model
 
     def verdict(self) -> Verdict:
@@ -109,7 +112,7 @@ class Judge:
         tiers = [[right], alone]
         if not any(fit.worst <= SAME for tier in tiers for fit in tier):
             pairs = self._pairs(alone)
-            if self.stored and self.level(right.worst):  # no pair of others gives numbers in this format
+            if self.rounded and self.level(right.worst):  # no pair of others gives numbers in this format
                 pairs = [pair for pair in pairs if any("stored" in mistake.changes for mistake in pair)]
             tiers.append([self._apart(pair, plain, most) for pair in pairs])
         nearest = min((fit for tier in tiers for fit in tier), key=lambda fit: fit.size)
@@ -125,11 +128,13 @@ class Judge:
 
         A difference that is only as large as rounding explains nothing: a bias that is missing can be smaller.
         """
-        if not verdict.fits or any(fit.real for fit in verdict.fits) or not all(map(self.level, verdict.right)):
+        if not verdict.fits or any(fit.real for fit in verdict.fits):
             return None
         for fit in verdict.fits:
             if _same(fit.apart):
                 return fit.mistakes[0].rounding if fit.mistakes else ""
+        if not all(map(self.level, verdict.right)):
+            return None
         for name in self.stored:
             if name == "bfloat16" or verdict.right.max() <= self.scales[name]:
                 return name
@@ -257,6 +262,11 @@ class Judge:
             for fit in alone
             if fit.name not in kept and fit.worst > limit
         ]
+
+
+def _holds(rounding: Callable[[Array], Array], x: Array) -> bool:
+    """Whether a format has all these numbers as they are."""
+    return bool(np.array_equal(rounding(x), x))
 
 
 def on_grid(x: Array, right: Array) -> bool:

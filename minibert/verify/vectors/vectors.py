@@ -137,9 +137,10 @@ def _look(report: Report, judging: Judge) -> None:
         return
     verdict = judging.verdict()
     report.say(*_of_each_text(judging, verdict, right), "")
-    _tell_texts(report, judging, verdict.right, [bool(judging.level(each)) for each in verdict.right.tolist()])
-    report.ruled_out = [name for name, _ in verdict.ruled]
     form = judging.form(verdict)
+    near = [form is not None or bool(judging.level(each)) for each in verdict.right.tolist()]
+    _tell_texts(report, judging, verdict.right, near)
+    report.ruled_out = [name for name, _ in verdict.ruled]
     if form is not None:
         names = [fit.name for fit in verdict.fits if fit.mistakes]
         report.rounding = form
