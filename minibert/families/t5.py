@@ -168,7 +168,7 @@ def t5_decoder(encoder: Blocks, scaled: Callable[[Config], bool], **ids: int) ->
 
 
 def _scaled(config: Config) -> bool:
-    """T5 1.0; 1.1 says that its tables are not tied, and means this."""
+    """T5 1.0; 1.1 and umT5 as published say that their tables are not tied, and mean this."""
     told = config.get("scale_decoder_outputs")  # what save_pretrained made of it
     return config.flag("tie_word_embeddings", True) if told is None else config.flag("scale_decoder_outputs")
 
@@ -179,5 +179,5 @@ MT5_BLOCKS, UMT5_BLOCKS = t5_blocks("MT5"), t5_blocks("UMT5", own=True)
 ROWS = (
     Row(T5, T5_BLOCKS, decoder=t5_decoder(T5_BLOCKS, _scaled)),
     Row(MT5, MT5_BLOCKS, decoder=t5_decoder(MT5_BLOCKS, lambda config: False, decoder_start_token_id=0)),
-    Row(UMT5, UMT5_BLOCKS, decoder=t5_decoder(UMT5_BLOCKS, lambda config: True, decoder_start_token_id=0)),
+    Row(UMT5, UMT5_BLOCKS, decoder=t5_decoder(UMT5_BLOCKS, _scaled, decoder_start_token_id=0)),
 )

@@ -118,9 +118,9 @@ def writes(parts: Path, folder: Path) -> list[Call]:
     return writer(folder, "t5")
 
 
-def writes_untied(parts: Path, folder: Path) -> list[Call]:
+def writes_untied(parts: Path, folder: Path, name: str = "t5") -> list[Call]:
     """T5 1.1, as published: a gate, and a table of the head's own, which is stored."""
-    calls = writer(folder, "t5", feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    calls = writer(folder, name, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     tensors = load_file(folder / "model.safetensors")
     made = SHARP / 20 * seeded.values(tensors["shared.weight"].shape, salt=3)
     save_file(tensors | {"lm_head.weight": made}, folder / "model.safetensors", {"format": "pt"})
@@ -133,6 +133,11 @@ def writes_untied(parts: Path, folder: Path) -> list[Call]:
 def writes_own(parts: Path, folder: Path) -> list[Call]:
     """umT5: a bias in each block."""
     return writer(folder, "umt5")
+
+
+def writes_own_untied(parts: Path, folder: Path) -> list[Call]:
+    """umT5, as published: said as T5 1.1 says it."""
+    return writes_untied(parts, folder, "umt5")
 
 
 def writes_bart(parts: Path, folder: Path) -> list[Call]:
@@ -350,7 +355,7 @@ def answers_bare(parts: Path, folder: Path) -> list[Call]:
 FOLDERS = (
     reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
     sparse_sum, sparse_router, answers, answers_plain, answers_bare, writes, writes_untied, writes_own,
-    writes_bart, writes_mbart, writes_marian, writes_pegasus,
+    writes_own_untied, writes_bart, writes_mbart, writes_marian, writes_pegasus,
 )  # fmt: skip
 
 

@@ -138,7 +138,7 @@ OF_BART = {"d_model": 16, "eos_token_id": 1, "pad_token_id": 0, "max_position_em
 DECODERS = [
     *((name, OF_T5, {}) for name in ("t5", "mt5", "umt5")),
     *((name, OF_T5, {"feed_forward_proj": "gated-silu"}) for name in ("t5", "umt5")),
-    ("t5", OF_T5, {"tie_word_embeddings": False}),
+    *((name, OF_T5, {"tie_word_embeddings": False}) for name in ("t5", "umt5")),
     *((name, OF_BART, {"forced_eos_token_id": 1}) for name in ("bart", "mbart", "marian", "pegasus")),
     *((name, OF_BART, {"scale_embedding": True, "activation_function": "relu"}) for name in ("bart", "pegasus")),
 ]
