@@ -12,8 +12,9 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity, principal_components
 from minibert.errors import Option, error_of
 from minibert.families.parts.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
+from minibert.families.parts.layer_plan import layer_plan
 from minibert.families.parts.rotations import Rotation
-from minibert.families.parts.steps import Lookup, Norm, Positions
+from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.text.explain import first_of_text, name_of
 
@@ -137,17 +138,12 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
     """How the vector of one token is computed."""
     batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
-    addends: dict[str, Array] = {}
-    normed = None
-    for step, _ in layer.steps:
-        if step.key not in trace:
-            continue
-        if isinstance(step, Norm):
-            normed = trace[step.key][0, first]
-            break
-        if not isinstance(step, Lookup):  # a factor or a projection makes one addend of what came before
-            addends.clear()
-        addends[name_of(step.key)] = trace[step.key][0, first]
+    plan = layer_plan(layer.steps, layer.config)
+    # words, where a caller could have passed rows of their own, are behind a step that no trace shows
+    of = [plan[key].of[1] if plan[key].kind == "embeds" else key for key in plan["sum"].of]
+    addends = {name_of(key): trace[key][0, first] for key in of if key in trace}
+    norm = next((step.key for step in plan.values() if step.kind == "norm"), None)
+    normed = None if norm is None else trace[norm][0, first]
     ax = plot.sum_steps(addends, normed)
     ax.set_title(f"token {tokens[first]!r} at position {first}", loc="left", parse_math=False)
     return ax
