@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.equations.quantization import BITS, quantized
 from minibert.models.sentences.comparing import SparseVector
 
 from .fields import Refusal
@@ -18,8 +19,9 @@ from .worker import Job
 
 def embeddings(asked: Embedding, found: Array, job: Job, name: str) -> dict[str, Any]:
     """Give vectors in OpenAI's form; `truncated`: how many texts were."""
-    found = check_finite(found).astype("<f4")
-    written = [base64.b64encode(vector.tobytes()).decode() for vector in found] if asked.base64 else found.tolist()
+    found = quantized(check_finite(found), asked.form) if asked.form in BITS else check_finite(found).astype("<f4")
+    in_bytes = asked.form == "base64"
+    written = [base64.b64encode(vector.tobytes()).decode() for vector in found] if in_bytes else found.tolist()
     return {
         "object": "list",
         "data": [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(written)],
@@ -41,16 +43,18 @@ def sparse(found: Sequence[SparseVector]) -> list[Any]:
 
 
 def ranked(asked: Rerank, found: Array, job: Job, name: str) -> Any:
-    """Order documents by their scores, the best first; equal scores keep their order."""
+    """Order documents by their scores, the best first; equal scores keep their order. `truncated`: as of vectors."""
     values = listed(found)
     order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.top_n]
     score = "score" if asked.plain else "relevance_score"
     results: list[dict[str, Any]] = [{"index": i, score: values[i]} for i in order]
     if asked.with_text:
         for i, result in zip(order, results, strict=True):
-            text = {"text": asked.documents[i]}
-            result.update(text if asked.plain else {"document": text})
-    return results if asked.plain else {"model": name, "results": results, "usage": usage(job)}
+            sent = asked.sent[i] if isinstance(asked.sent[i], dict) else {"text": asked.documents[i]}
+            result.update(sent if asked.plain else {"document": sent})
+    if asked.plain:
+        return results
+    return {"model": name, "results": results, "usage": usage(job), "truncated": len(job.truncated)}
 
 
 def usage(job: Job) -> dict[str, int]:

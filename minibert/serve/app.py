@@ -46,8 +46,11 @@ class Server:
         }  # fmt: skip
         self.told = {"/v1/models": self.list_models, "/info": self.info, "/metrics": self.metrics}
         root = {VECTORS: self.embed, SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, LABELS: self.predict}
-        # Cohere's clients put the version before it; a server of text-embeddings-inference answers at / too
-        self.also = {"/v1/rerank": self.rerank, "/v2/rerank": self.rerank, "/": root[self.models[0].uses[0]]}
+        # Cohere's clients put the version before it; text-embeddings-inference answers at / and without /v1 too
+        self.also = {
+            "/v1/rerank": self.rerank, "/v2/rerank": self.rerank, "/embeddings": self.embeddings,
+            "/": root[self.models[0].uses[0]],
+        }  # fmt: skip
         paths = {*self.asked, *self.told, *self.also, "/health"}
         self.record = Record(paths, {model.names[0] for model in self.models}, workers)
         self.gate = Gate(token, self.limits, self.record)

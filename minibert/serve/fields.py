@@ -1,12 +1,14 @@
 """The fields of a request: the bytes of a body -> checked values of JSON, or a `Refusal` in words.
 
-An unknown field is refused: a mistyped "dimension" would otherwise be answered with another vector. A field that is
-null counts as left out: some clients send it for every field that they know.
+An unknown field is refused: a mistyped "dimension" would otherwise be answered with another vector. So is one that is
+given twice, of which readers of JSON take the first or the last. A field that is null counts as left out: some clients
+send it for every field that they know.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -57,14 +59,15 @@ class Fields:
         for name in self.values:
             if name not in known:
                 near = nearest_name(name[:40], known)
-                advice = f"; did you mean {near!r}?" if near else f"; known are {', '.join(known)}"
+                known_here = f"known are {', '.join(known)}" if known else "leave it out"
+                advice = f"; did you mean {near!r}?" if near else f"; {known_here}"
                 raise Refusal(400, f"there is no field {name[:40]!r}{advice}", name[:40])
 
     @classmethod
     def read(cls, body: bytes, known: Sequence[str]) -> Fields:
         """Read the body of a request."""
         try:
-            found = json.loads(body.decode("utf-8"))
+            found = json.loads(body.decode("utf-8"), object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
             raise Refusal(400, f"expected a body of JSON in UTF-8: {error}"[:200]) from None
         if not isinstance(found, dict):
@@ -82,7 +85,7 @@ class Fields:
         """Give an object; without it one without fields."""
         found = self.get(name, {})
         if not isinstance(found, dict):
-            raise wrong(name, f"an object with {' and '.join(known)}", found)
+            raise wrong(name, f"an object{' with ' * bool(known)}{' and '.join(known)}", found)
         return Fields(found, known)
 
     def string(self, name: str) -> Any:
@@ -99,12 +102,25 @@ class Fields:
         value = self._checked(name, type(self.get(name)) is bool, "true or false")
         return default if value is None else bool(value)
 
+    def choice(self, names: Sequence[str], known: Sequence[str]) -> Any:
+        """Give the string that was sent by one of several names of a field, or the first that is known."""
+        given = {name: self.get(name) for name in names if name in self}
+        for name, value in given.items():
+            if value not in known:
+                raise wrong(name, f"one of {', '.join(map(repr, known))}", value)
+        if len({*given.values()}) > 1:
+            raise Refusal(400, f"{' and '.join(given)} are names of one field here; send one of them", names[0])
+        return next(iter(given.values()), known[0])
+
     def text(self, name: str, longest: int = LONGEST_TEXT) -> str:
         """Give a text that must be there."""
         return checked_text(self.get(name), name, longest)
 
-    def texts(self, name: str, limits: Limits, or_one: bool = False) -> list[str]:
-        """Give a list of at least one text; `or_one`: one text alone may be sent too."""
+    def texts(self, name: str, limits: Limits, or_one: bool = False, inside: str | None = None) -> list[str]:
+        """Give a list of at least one text; `or_one`: one text alone may be sent too.
+
+        inside: the field of the text, where an object may be sent in place of one; all its fields are texts.
+        """
         given = self.get(name)
         if or_one and isinstance(given, str):
             given = [given]
@@ -121,7 +137,7 @@ class Fields:
                 name,
             )
         check_count(given, name, limits)
-        return [checked_text(text, f"{name}[{i}]") for i, text in enumerate(given)]
+        return [_text_of(each, f"{name}[{i}]", inside) for i, each in enumerate(given)]
 
     def token_ids(self, name: str, limits: Limits) -> list[list[int]] | None:
         """Give lists of token ids, where one or several were sent; None where it is anything else."""
@@ -146,6 +162,26 @@ def check_count(given: list[Any], name: str, limits: Limits) -> None:
     """Refuse more texts than one request may have."""
     if len(given) > limits.texts:
         raise Refusal(413, f"{name!r} has {len(given)} texts, at most {limits.texts} go into one request", name)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its fields. Raises ValueError where two have the same name."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the field {twice[:40]!r} is given twice; send it once")
+    return found
+
+
+def _text_of(given: Any, where: str, inside: str | None) -> str:
+    """Give a text, or that of an object, whose other fields are checked: an answer may repeat them."""
+    if inside is None or not isinstance(given, dict):
+        return checked_text(given, where)
+    for name, text in given.items():
+        checked_text(name, f"the name of a field of {where}")
+        if text is not None:
+            checked_text(text, f"{where}.{name[:40]}")
+    return checked_text(given.get(inside), f"{where}.{inside[:40]}")
 
 
 def checked_text(text: Any, where: str, longest: int = LONGEST_TEXT) -> str:

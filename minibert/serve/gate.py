@@ -151,7 +151,9 @@ class Gate:
 def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
     """Answer with a refusal, in OpenAI's form."""
     kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    error = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
+    # half of a pair of surrogates in a field's name would be JSON that many clients cannot read
+    param = refusal.param and refusal.param.encode("utf-8", "replace").decode()
+    error = {"message": str(refusal), "type": kind, "param": param, "code": refusal.code}
     return as_json({"error": error}, refusal.status, {**(headers or {}), **ADVICE.get(refusal.status, {})})
 
 
@@ -177,7 +179,7 @@ async def send_pieces(response: Any, send: Send) -> None:
 
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
-    """Make an answer in ASCII: an error may repeat a lone surrogate of the request."""
+    """Make an answer in ASCII."""
     from starlette.responses import Response
 
     body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from .fields import Fields, Limits, Refusal, check_count, checked_text, wrong
 
 LONGEST_QUERY = 10_000  # characters: a query is read again with each document
 TRUNCATION = ("truncate", "truncation_direction")  # fields of text-embeddings-inference
+FORMS = ("float", "base64", "binary", "ubinary")  # of a vector
+FORM = ("encoding_format", "embedding_type", "encoding_type")  # OpenAI's name of it, Jina's, and that of LlamaIndex
 
 
 class Embedding(NamedTuple):
@@ -19,6 +22,7 @@ class Embedding(NamedTuple):
     truncate    truncate long texts; otherwise they are refused
     dimensions  how many numbers of each vector to keep
     normalize   give vectors of length 1, whatever the model gives
+    form        one of FORMS
     """
 
     model: str | None
@@ -27,8 +31,8 @@ class Embedding(NamedTuple):
     task: str | None
     truncate: bool
     dimensions: int | None = None
-    base64: bool = False
     normalize: bool = False
+    form: str = FORMS[0]
 
 
 class Item(NamedTuple):
@@ -50,11 +54,15 @@ class Prediction(NamedTuple):
 
 
 class Rerank(NamedTuple):
-    """A request for scores. `plain`: answered in text-embeddings-inference's form, else in Cohere's."""
+    """A request for scores. `plain`: answered in text-embeddings-inference's form, else in Cohere's.
+
+    sent  the documents as they came: texts, or objects with one
+    """
 
     model: str | None
     query: str
     documents: list[str]
+    sent: list[Any]
     tokens: int | None  # of each document
     top_n: int | None
     with_text: bool
@@ -72,19 +80,21 @@ class Rerank(NamedTuple):
 
 
 def read_embedding(body: bytes, limits: Limits, token_ids: bool = False) -> Embedding:
-    """Read the body of /v1/embeddings, in OpenAI's form; with `token_ids` those too. Raises Refusal."""
-    fields = Fields.read(body, ("input", "model", "encoding_format", "dimensions", "user", "task", "truncate"))
-    form = fields.get("encoding_format", "float")
-    if form not in ("float", "base64"):
-        raise wrong("encoding_format", "'float' or 'base64'", form)
+    """Read the body of /v1/embeddings, in OpenAI's form or Jina's; with `token_ids` those too. Raises Refusal."""
+    known = ("input", "model", *FORM, "dimensions", "user", "task", "truncate", "normalized", "late_chunking")
+    fields = Fields.read(body, known)
+    if fields.flag("late_chunking", False):
+        raise Refusal(400, "late_chunking is not computed here: each text has a vector of its own", "late_chunking")
+    texts = partial(fields.texts, "input", limits, or_one=True, inside="text")
     return Embedding(
         fields.string("model"),
-        (token_ids and fields.token_ids("input", limits)) or fields.texts("input", limits, or_one=True),
+        (token_ids and fields.token_ids("input", limits)) or texts(),
         "input",
         fields.string("task"),
         fields.flag("truncate", True),
         fields.positive("dimensions"),
-        base64=form == "base64",
+        fields.flag("normalized", False),
+        fields.choice(FORM, FORMS),
     )
 
 
@@ -120,7 +130,8 @@ def read_similarity(body: bytes, limits: Limits) -> Embedding:
 
 def read_prediction(body: bytes, limits: Limits) -> Prediction:
     """Read the body of /predict: a text, a pair [text, text], or a list of [text] and [text, text]. Raises Refusal."""
-    fields = Fields.read(body, ("inputs", "model", "raw_scores", *TRUNCATION))
+    fields = Fields.read(body, ("inputs", "model", "raw_scores", "parameters", *TRUNCATION))
+    fields.object("parameters", ())  # huggingface_hub's client sends it, empty unless it is asked for more
     given = fields.get("inputs")
     one = [given] if isinstance(given, str) else given
     single = isinstance(one, list) and bool(one) and all(isinstance(text, str) for text in one)
@@ -138,18 +149,18 @@ def read_rerank(body: bytes, limits: Limits) -> Rerank:
     Raises Refusal.
     """
     known = ("model", "query", "documents", "texts", "top_n", "return_documents", "return_text", "raw_scores")
-    fields = Fields.read(body, (*known, *TRUNCATION, "max_tokens_per_doc", "priority"))
+    of_cohere = ("max_tokens_per_doc", "priority", "rank_fields", "max_chunks_per_doc")
+    fields = Fields.read(body, (*known, *TRUNCATION, *of_cohere))
     plain = "texts" in fields
     if plain == ("documents" in fields):
         raise Refusal(400, "expected 'documents' or 'texts', one of them, with the texts to be ordered", "documents")
-    documents = fields.get("documents")
-    if isinstance(documents, list):  # Cohere's first version and Jina's API have objects with a text too
-        bare = [each["text"] if isinstance(each, dict) and [*each] == ["text"] else each for each in documents]
-        fields.values["documents"] = bare
+    name, inside = ("texts", None) if plain else ("documents", _ranked_field(fields))
+    fields.positive("max_chunks_per_doc")  # a document is one piece here
     return Rerank(
         fields.string("model"),
         fields.text("query", LONGEST_QUERY),
-        fields.texts("texts" if plain else "documents", limits),
+        fields.texts(name, limits, inside=inside),
+        fields.get(name),
         fields.positive("max_tokens_per_doc"),
         fields.positive("top_n"),
         fields.flag("return_text", False) or fields.flag("return_documents", False),
@@ -157,6 +168,14 @@ def read_rerank(body: bytes, limits: Limits) -> Rerank:
         _truncate(fields),
         plain,
     )
+
+
+def _ranked_field(fields: Fields) -> str:
+    """Read which field of a document that is an object is scored, in the form of Cohere's first version."""
+    given = fields.get("rank_fields", ["text"])
+    if not isinstance(given, list) or len(given) != 1 or not isinstance(given[0], str):
+        raise wrong("rank_fields", "a list of one field's name; join the texts of several fields yourself", given)
+    return given[0]
 
 
 def _truncate(fields: Fields) -> bool:

@@ -33,8 +33,8 @@ CLOSE = 1e-6  # numbers of a client beside those of `encode`; measured 3e-7
 OF_SPARSE = 1e-5  # the small sparse folder's weights move by a text's neighbours; measured 2.9e-6
 KEY = "none"
 PACKAGES = (
-    "chromadb", "cohere", "haystack", "haystack_integrations", "langchain_cohere", "langchain_openai", "litellm",
-    "llama_index", "openai",
+    "chromadb", "cohere", "haystack", "haystack_integrations", "huggingface_hub", "langchain_cohere",
+    "langchain_openai", "litellm", "llama_index", "openai",
 )  # fmt: skip
 TOLD = {"langchain_openai": {"check_embedding_ctx_length": False}}  # it would send OpenAI's token ids
 JAVASCRIPT = """
@@ -219,6 +219,15 @@ def test_langchains_token_ids_are_refused_in_words(service: Service) -> None:
         assert "check_embedding_ctx_length=False" in str(error.value)
 
 
+def test_huggingface_hubs_client_gets_the_likeliest_label(service: Service) -> None:
+    """It sends `parameters`, though it has none."""
+    from huggingface_hub import InferenceClient
+
+    found = InferenceClient(f"{service.url}/predict").text_classification(DOCUMENTS[0])
+    (want,) = minibert.load_encoder(REFERENCE / RERANKER).classify(DOCUMENTS[0])
+    assert (found.label, abs(found.score - want.probability) <= CLOSE) == (want.label, True)
+
+
 # -- scores: the number of each document, by its index -------------------------------------------------------------
 
 
@@ -234,6 +243,16 @@ def cohere_v2(url: str) -> Any:
 
     client = cohere.ClientV2(KEY, base_url=url)
     found = client.rerank(model=RERANKER, query=QUERY, documents=DOCUMENTS, max_tokens_per_doc=4096, priority=1)
+    return {each.index: each.relevance_score for each in found.results}
+
+
+def cohere_v1_of_objects(url: str) -> Any:
+    import cohere
+
+    documents = [{"title": text, "text": "dog"} for text in DOCUMENTS]
+    options: Any = dict(rank_fields=["title"], return_documents=True, max_chunks_per_doc=10)
+    found = cohere.Client(KEY, base_url=url).rerank(model=RERANKER, query=QUERY, documents=documents, **options)
+    assert all(each.document.text == "dog" and each.document.title == DOCUMENTS[each.index] for each in found.results)
     return {each.index: each.relevance_score for each in found.results}
 
 
@@ -306,8 +325,8 @@ def _ranked_by_haystack(ranker: Any) -> Any:
 
 
 OF_SCORES: tuple[Callable[[str], Any], ...] = (
-    cohere_v1, cohere_v2, langchain_cohere, llama_index_tei_rerank, llama_index_jina, litellm_cohere, litellm_jina,
-    litellm_tei, haystack_cohere, haystack_jina_ranker, haystack_tei_ranker,
+    cohere_v1, cohere_v1_of_objects, cohere_v2, langchain_cohere, llama_index_tei_rerank, llama_index_jina,
+    litellm_cohere, litellm_jina, litellm_tei, haystack_cohere, haystack_jina_ranker, haystack_tei_ranker,
 )  # fmt: skip
 
 

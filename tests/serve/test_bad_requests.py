@@ -27,13 +27,15 @@ VALUES = st.recursive(
 FIELDS = (
     "input", "model", "encoding_format", "dimensions", "user", "task", "truncate", "query", "documents", "texts",
     "top_n", "return_documents", "return_text", "raw_scores", "inputs", "prompt_name", "normalize", "parameters",
-    "truncation_direction", "max_tokens_per_doc", "priority",
+    "truncation_direction", "max_tokens_per_doc", "priority", "rank_fields", "max_chunks_per_doc", "embedding_type",
+    "encoding_type", "normalized", "late_chunking",
 )  # fmt: skip
 LIKELY = {
     "/v1/embeddings": {"input": LETTERS | st.lists(LETTERS, max_size=5), "dimensions": st.integers(-1, 9)},
     "/rerank": {
         "query": LETTERS,
-        "documents": st.lists(LETTERS, max_size=5),
+        "documents": st.lists(LETTERS | st.dictionaries(LETTERS | st.just("text"), LETTERS, max_size=3), max_size=5),
+        "return_documents": st.booleans(),
         "top_n": st.integers(-1, 9),
         "max_tokens_per_doc": st.integers(0, 10**30),
     },
@@ -63,6 +65,7 @@ def server() -> Server:
 
 def check(answer: Answer) -> None:
     assert answer.status < 500, answer.body
+    assert json.dumps(answer.json, ensure_ascii=False).encode(), "half of a pair of surrogates is no UTF-8"
     assert answer.status == 200 or (answer.error and answer.json["error"]["type"] == "invalid_request_error")
 
 

@@ -131,6 +131,30 @@ def test_truncate_false_refuses_only_what_is_too_long(address: Address) -> None:
         assert answer.error.startswith(f"{field}[1] has more tokens than this model takes"), path
 
 
+def test_predict_takes_the_empty_parameters_of_huggingface_hub(address: Address) -> None:
+    asked = {"inputs": "dog", "model": TOPICS}
+    assert address.ask("/predict", asked | {"parameters": {"top_k": None}}).json == address.ask("/predict", asked).json
+    answer = address.ask("/predict", asked | {"parameters": {"top_k": 2}})
+    assert (answer.status, answer.error) == (400, "there is no field 'top_k'; leave it out")
+
+
+# -- Jina --------------------------------------------------------------------------------------------------------
+
+
+def test_jinas_fields_and_the_bits_of_a_vector(address: Address) -> None:
+    """Each name of the form; objects with a text; vectors of length 1 of a model whose own are not."""
+    encoder = minibert.load_encoder(REFERENCE / LENGTHS)
+    plain = {"input": [{"text": text} for text in TEXTS], "task": None, "late_chunking": False}
+    for name in ("encoding_format", "embedding_type", "encoding_type"):
+        for form in ("float", "binary", "ubinary"):
+            found = address.ask("/v1/embeddings", plain | {name: form, "embedding_type": form}).json["data"]
+            want = encoder.encode(TEXTS, precision={"float": "float32"}.get(form, form))
+            assert near([each["embedding"] for each in found], want, NEIGHBOURS if form == "float" else 0), (name, form)
+    asked = plain | {"normalized": True, "dimensions": 2}
+    want = encoder.encode(TEXTS, truncate_dim=2, normalize_embeddings=True)
+    assert near([each["embedding"] for each in address.ask("/embeddings", asked).json["data"]], want)
+
+
 # -- Cohere ------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +176,21 @@ def test_max_tokens_per_doc_truncates_each_document(address: Address) -> None:
     assert answer["usage"]["total_tokens"] == int(
         encoder.tokenize([query] * 3, cut)["attention_mask"].sum()
     ), "the tokens of what was cut"  # fmt: skip
+
+
+def test_documents_of_several_fields_are_scored_by_one_and_given_back(address: Address) -> None:
+    """Cohere's first version: `text` unless `rank_fields` names another; the first document is truncated."""
+    encoder = minibert.load_encoder(REFERENCE / RERANKER)
+    texts = [LONG, "we lived", "dog"]
+    documents = [{"text": text, "title": f"above {i}", "url": None} for i, text in enumerate(texts)]
+    asked = {"query": "clouds", "documents": documents, "return_documents": True, "max_chunks_per_doc": 10}
+    for name, truncated in (("text", 1), ("title", 0)):
+        answer = address.ask("/v1/rerank", asked | {"rank_fields": None if name == "text" else [name]}).json
+        scores = {each["index"]: each["relevance_score"] for each in answer["results"]}
+        want = encoder.predict([("clouds", str(each[name])) for each in documents])
+        assert near([scores[i] for i in range(3)], want)
+        assert all(each["document"] == documents[each["index"]] for each in answer["results"])
+        assert answer["truncated"] == truncated
 
 
 # -- names -------------------------------------------------------------------------------------------------------

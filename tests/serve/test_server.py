@@ -221,7 +221,13 @@ def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.
         ({"input": ["a"] * 2049}, 413, "'input' has 2049 texts, at most 2048"),
         ({"input": "a", "dimension": 3}, 400, "there is no field 'dimension'; did you mean 'dimensions'?"),
         ({"input": "a", "dimensions": True}, 400, "dimensions must be an integer >= 1, found True"),
-        ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format must be 'float' or 'base64', found 'int8'"),
+        ({"input": "a", "encoding_format": "int8"}, 400, "must be one of 'float', 'base64', 'binary', 'ubinary'"),
+        ({"input": "a", "embedding_type": ["float"]}, 400, "embedding_type must be one of 'float', 'base64', 'binary'"),
+        ({"input": "a", "embedding_type": "binary", "encoding_format": "float"}, 400, "are names of one field here"),
+        ({"input": "a", "late_chunking": True}, 400, "late_chunking is not computed here"),
+        ({"input": ["a", {"image": "b"}]}, 400, "input[1].text must be a string, found nothing"),
+        (b'{"input": "a", "in\\u0070ut": "b"}', 400, "the field 'input' is given twice; send it once"),
+        (b'{"input": "a", "\\ud800": 1}', 400, "there is no field '\\ud800'"),
         ({"input": "a", "model": "other"}, 404, f"has {NORMED!r} and {RERANKER!r}, and not the model 'other'"),
         ({"input": "a", "model": 7}, 400, "model must be a string, found 7"),
         ({"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
@@ -232,6 +238,7 @@ def test_a_bad_request_for_vectors_is_refused_in_words(address: Address, body: A
     answer = address.ask("/v1/embeddings", body)
     assert (answer.status, answer.json["error"]["type"]) == (status, "invalid_request_error")
     assert message in answer.error and len(answer.body) < 500
+    assert json.dumps(answer.json, ensure_ascii=False).encode(), "half of a pair of surrogates is no UTF-8"
 
 
 ASKED = {"query": "a", "documents": ["b"]}
@@ -244,14 +251,20 @@ ASKED = {"query": "a", "documents": ["b"]}
         (ASKED | {"texts": ["b"]}, 400, "expected 'documents' or 'texts', one of them"),
         ({"documents": ["b"]}, 400, "query must be a string, found nothing"),
         (ASKED | {"documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
-        (ASKED | {"documents": [{"text": "b", "title": "c"}]}, 400, "documents[0] must be a string, found an object"),
-        (ASKED | {"documents": [{"text": None}]}, 400, "documents[0] must be a string, found nothing"),
+        (ASKED | {"documents": [{"text": None}]}, 400, "documents[0].text must be a string, found nothing"),
+        (ASKED | {"documents": [{"title": "b"}]}, 400, "documents[0].text must be a string, found nothing"),
+        (ASKED | {"documents": [{"text": "b", "id": 7}]}, 400, "documents[0].id must be a string, found 7"),
+        (ASKED | {"documents": [{"text": "b", "\ud800": "c"}]}, 400, "the name of a field of documents[0] has a lone"),
+        (ASKED | {"rank_fields": ["title"], "documents": [{"text": "b"}]}, 400, "documents[0].title must be a string"),
+        (ASKED | {"rank_fields": ["title", "text"]}, 400, "rank_fields must be a list of one field's name; join"),
+        (ASKED | {"rank_fields": "text"}, 400, "rank_fields must be a list of one field's name"),
+        ({"query": "a", "texts": [{"text": "b"}]}, 400, "texts[0] must be a string, found an object"),
         (ASKED | {"query": "a" * (LONGEST_QUERY + 1)}, 400, f"at most {LONGEST_QUERY} are read"),
         (ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
         (ASKED | {"truncation_direction": "Left"}, 400, "truncation_direction 'Left' is not computed here"),
         (ASKED | {"truncation_direction": 7}, 400, "truncation_direction must be 'Right', found 7"),
         (ASKED | {"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc must be an integer >= 1, found 0"),
-        (ASKED | {"max_chunks_per_doc": 2}, 400, "there is no field 'max_chunks_per_doc'"),
+        (ASKED | {"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc must be an integer >= 1, found 0"),
         (ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not give scores of documents; ask {RERANKER!r}"),
     ],
 )
