@@ -105,6 +105,16 @@ def test_sparse_vectors_are_those_of_the_sparse_encoder(name: str, call: dict[st
         assert np.allclose(own.weights, want["weights"], rtol=WEIGHTS, atol=WEIGHTS)
 
 
+@pytest.mark.parametrize("method", ["encode_sparse", "encode_query", "encode_document"])
+def test_texts_of_a_sparse_encoder_have_the_names_of_sentence_transformers(method: str) -> None:
+    call = getattr(opened("uses-sparse"), method)
+    want = call("the clouds").ids.tolist()
+    assert call(inputs="the clouds").ids.tolist() == call(sentences=["the clouds"])[0].ids.tolist() == want
+    for wrong in ({}, {"inputs": "a", "sentences": "b"}):
+        with pytest.raises(TypeError, match="passed once, as texts, inputs, sentences; found"):
+            call(**wrong)
+
+
 def test_the_folders_cover_what_a_folder_can_say() -> None:
     """Each activation's place, each pooling, each kind of label: else a reader that ignores one would pass."""
     found = {name: opened(name) for name in FOLDERS}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     assert_type(encoder.entities(texts), list[list[Entity]])
     assert_type(encoder.encode_sparse("a"), SparseVector)
     assert_type(encoder.encode_sparse(texts, max_active_dims=3), list[SparseVector])
+    assert_type(encoder.encode_sparse(inputs="a"), Any)
     assert_type(encoder.decode(encoder.encode_sparse("a")), list[tuple[str, float]])
     assert_type(encoder.predict(("a", "b")), np.float32 | Vector)
     assert_type(encoder.predict([("a", "b")], apply_softmax=True), Array)

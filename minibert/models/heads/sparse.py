@@ -15,7 +15,7 @@ from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive, chunked, shown, stream
-from minibert.models.sentences.arguments import check_task
+from minibert.models.sentences.arguments import check_task, given_once
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
 from minibert.models.sentences.sentences import CHUNK, Sentences
@@ -45,10 +45,16 @@ class Sparse(Sentences):
         self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
         show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
     ) -> list[SparseVector]: ...  # fmt: skip
+    @overload
+    def encode_sparse(
+        self, texts: Texts | None = ..., prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
+        show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
+        inputs: Texts | None = ..., sentences: Texts | None = ...,
+    ) -> Any: ...  # fmt: skip
 
     def encode_sparse(
         self,
-        texts: Texts,
+        texts: Texts | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -56,6 +62,8 @@ class Sparse(Sentences):
         *,
         max_active_dims: int | None = None,
         task: str | None = None,
+        inputs: Texts | None = None,
+        sentences: Texts | None = None,
     ) -> Any:
         """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
 
@@ -68,10 +76,13 @@ class Sparse(Sentences):
         task             "query" or "document" takes that route where the folder has a Router; None its default route.
                          A query's weights may be those of its tokens, looked up in a table: no block is computed
         batch_size       without effect, as in `encode`
+        inputs           sentence-transformers' name for `texts`; sentences: its older one
 
         Raises as `encode`, and CheckpointError for a file without that head.
         """
         check_positive("batch_size", batch_size)
+        if texts is None or inputs is not None or sentences is not None:
+            texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         steps, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
         chunks = chunked(items, CHUNK)
         chunks = shown(chunks, len(items), "encode_sparse") if show_progress_bar else chunks
