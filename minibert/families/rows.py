@@ -75,6 +75,7 @@ class Rows(Mapping[str, Any]):
 
 
 FAMILIES: Mapping[str, Family] = Rows("layer")
+"""The known input layers: `model_type` of config.json -> `Family`. One of your own: `load(family=...)`."""
 BLOCKS: Mapping[str, Blocks] = Rows("blocks")
 HEADS: Mapping[str, tuple[Head, ...]] = Rows("heads")
 DECODERS: Mapping[str, tuple[Blocks, Head]] = Rows("decoder")

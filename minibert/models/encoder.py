@@ -24,8 +24,8 @@ class Encoder(Words, Pairs, Labels, Answers, Sparse, TokenMapped):
     `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; any other
     attribute is an AttributeError.
 
-    `Model` computes hidden states, traces and logits; `Sentences` makes vectors; `Words`, `Pairs`, `Labels`,
-    `Answers` and `Sparse` use the heads, `TokenMapped` maps of tokens. `again` opens the same model once more.
+    A call and `trace` compute hidden states, `logits` a head; `encode` and its kin make vectors. The others need the
+    head that they name, or a folder for their use.
     """
 
     def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:

@@ -36,8 +36,10 @@ class Model(Guarded):
     """The input layer of one checkpoint, its blocks and its heads: what `Encoder` is without its uses for texts."""
 
     config: Config
-    dim: int  # of a token's vector; a sentence's may have another: get_embedding_dimension()
+    dim: int
+    """How many numbers a token's vector has; a sentence's may have another: `get_embedding_dimension()`."""
     dtype: np.dtype[Any]
+    """In which the blocks compute: float32, or float64 where `load_encoder` was told so."""
     block_family: Blocks
     threads: int | None  # what `load_encoder` was told
 

@@ -21,10 +21,16 @@ class Docstrings(griffe.Extension):
 
 
 def as_markdown(text: str, names: list[str]) -> str:
-    def point(found: re.Match[str]) -> str:
-        words = found[1].split(", ")
-        return f"\n- {', '.join(f'`{word}`' for word in words)}: " if set(words) <= set(names) else found[0]
+    """Give a docstring as Markdown; `names`: the arguments, each of which may have a line of its own."""
 
+    def point(found: re.Match[str]) -> str:
+        words, before = found[1].split(", "), found.string[: found.start()]
+        # elsewhere the line only goes on with a sentence in which the argument's name happens to stand
+        begins = before.endswith(("\n\n", ".\n", ":\n", ";\n")) or not before
+        return f"\n- {', '.join(f'`{word}`' for word in words)}: " if begins and set(words) <= set(names) else found[0]
+
+    first, gap, rest = text.partition("\n\n")
+    text = f"{' '.join(first.splitlines())}{gap}{rest}"  # a summary takes the first line, and should not end in between
     text = COLUMN.sub(lambda found: f"\n- {', '.join(f'`{word}`' for word in found[1].split(', '))}: ", text)
     text = SOURCES.sub(
         lambda found: "**Sources**\n\n" + re.sub(r"^    (?=\S)", "- ", found[1], flags=re.MULTILINE), text

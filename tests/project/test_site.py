@@ -4,10 +4,14 @@ same."""
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import shlex
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -83,13 +87,36 @@ def pairs(page: Path, named: dict[str, str]) -> list[tuple[str, str]]:
     return found
 
 
-def hooks() -> ModuleType:
+def hooks(name: str = "hooks") -> ModuleType:
     """Import the site's own code, which no wheel carries."""
-    spec = importlib.util.spec_from_file_location("site_hooks", SITE / "hooks.py")
+    spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def as_markdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], str]:
+    # what reads the docstrings for the site is not in this environment; how they are written needs none of it
+    monkeypatch.setitem(sys.modules, "griffe", ModuleType("griffe"))
+    monkeypatch.setattr("griffe.Extension", object, raising=False)
+    found: Callable[[str, list[str]], str] = hooks("docstrings").as_markdown
+    return found
+
+
+def documented() -> Iterator[tuple[str, str, list[str]]]:
+    """Give each docstring that the reference shows: of what, its text, the names of its arguments."""
+    for page in sorted((SITE / "pages/api").glob("*.md")):
+        for path in re.findall(r"^::: ([\w.]+)$", page.read_text("utf-8"), re.MULTILINE):
+            shown = resolve_name(path)
+            inside = {} if inspect.isfunction(shown) else {name: getattr(shown, name) for name in dir(shown)}
+            if isinstance(shown, ModuleType):
+                inside = {name: each for name, each in inside.items() if getattr(each, "__module__", "") == path}
+            for name, each in ({"": shown} | inside).items():
+                if (text := inspect.getdoc(each)) and (inspect.isfunction(each) or isinstance(each, type | property)):
+                    arguments = list(inspect.signature(each).parameters) if inspect.isfunction(each) else []
+                    yield f"{path}.{name}".rstrip("."), inspect.cleandoc(text), arguments
 
 
 def whole_pages() -> dict[str, str]:
@@ -104,6 +131,72 @@ def test_a_page_that_takes_a_heading_which_is_not_there_fails() -> None:
     with pytest.raises(LookupError, match=r"README\.md has no heading 'The door'"):
         hooks().part("README.md", "The door")
     assert "## " not in hooks().part("README.md", "Install") and "pip install" in hooks().part("README.md", "Install")
+
+
+def test_a_docstring_becomes_lists_and_code(as_markdown: Callable[[str, list[str]], str]) -> None:
+    text = """Look rows up, with the same
+ids: not the argument.
+
+Rows go with their
+ids: not the argument either.
+
+table, rows     what is looked into
+"max"           the largest
+
+ids: which rows. Where none,
+no row is given.
+other: no argument.
+
+>>> lookup(1,
+...        2)
+3
+and this is behind it
+
+Sources
+    A paper.
+    Another."""
+    made = """Look rows up, with the same ids: not the argument.
+
+Rows go with their
+ids: not the argument either.
+
+
+- `table`, `rows`: what is looked into
+
+- `"max"`: the largest
+
+
+- `ids`: which rows. Where none,
+no row is given.
+other: no argument.
+
+
+```pycon
+>>> lookup(1,
+...        2)
+3
+and this is behind it
+```
+
+**Sources**
+
+- A paper.
+- Another."""
+    assert as_markdown(text, ["ids", "table"]) == made
+
+
+def test_no_docstring_loses_words_or_is_cut_on_the_site(as_markdown: Callable[[str, list[str]], str]) -> None:
+    """A tag outside code is swallowed by a browser; a list that begins inside a sentence tears it apart."""
+    names = set()
+    for name, text, arguments in documented():
+        made = as_markdown(text, arguments)
+        names.add(name)
+        assert re.findall(r"\w+", made.replace("```pycon", "")) == re.findall(r"\w+", text), name
+        prose = re.sub(r"```.*?```|`[^`]*`|^    [^\n]*", "", made, flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"</?\w+>", prose), name
+        torn = re.findall(r"^[^-\s].*[\w,](?=\n\n- `(?!\")(\w+)`)", made, re.MULTILINE)
+        assert not set(torn) & set(arguments), f"{name}: {torn}"
+    assert {"minibert.search", "minibert.Encoder.fill", "minibert.equations.blocks.attention"} <= names
 
 
 def test_links_lead_to_pages_or_to_sources() -> None:

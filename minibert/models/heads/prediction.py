@@ -49,7 +49,7 @@ class Words(Model):
         self._generation, self._decoder = generation, decoder
 
     def close(self) -> None:
-        """Drop all weights: see `Model.close`."""
+        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._decoder = None
         super().close()
 
@@ -64,7 +64,7 @@ class Words(Model):
         One text gives a list with one entry for each mask, in order; a list of texts gives a list of such lists. An
         entry is a list of the k likeliest tokens, best first, each a dict with the names of transformers' `fill-mask`:
         `token_str`, the token as text; `score`, its probability; `token`, its id. Of several masks each is guessed by
-        itself. The mask is the tokenizer's: "[MASK]" of BERT, "<mask>" of RoBERTa.
+        itself. The mask is the tokenizer's: `[MASK]` of BERT, `<mask>` of RoBERTa.
 
         Raises CheckpointError where the file has no head `masked_word`, ValueError for a text without a mask, or one
         that is too long, TypeError for anything but text.
