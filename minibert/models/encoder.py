@@ -24,8 +24,8 @@ class Encoder(Words, Pairs, Labels, Answers, Sparse, TokenMapped):
     `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; any other
     attribute is an AttributeError.
 
-    A call and `trace` compute hidden states, `logits` a head; `encode` and its kin make vectors. The others need the
-    head that they name, or a folder for their use.
+    A call and `trace` compute hidden states, `encode` and its kin vectors. What guesses words, scores pairs or gives
+    labels needs a file with a head for it: `heads` names those that are there.
     """
 
     def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:

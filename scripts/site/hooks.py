@@ -2,23 +2,27 @@
 
 A line `<!-- from PATH -->` in a page of the site becomes the project's file PATH, a line `<!-- from PATH: HEADING -->`
 what stands there below that heading. A link from such a text leads to the page of the site that shows its file whole,
-or else to a page with the file's source.
+or else to a page with the file's source. The line HELP becomes what the commands say of themselves.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(__file__).with_name("pages")
+HELP = "<!-- help of each command -->"
 FROM = re.compile(r"^<!-- from ([\w./-]+)(?:: (.+?))? -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)(\[[^\]\n]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
 OTHER_HOST = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
+WIDTH = 80  # letters of a line of help
 WHOLE = {
     path: page.relative_to(PAGES).as_posix()
     for page in PAGES.rglob("*.md")
@@ -40,6 +44,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    if HELP in markdown:
+        return markdown.replace(HELP, commands())
     here = posixpath.dirname(page.file.src_uri)
     text = FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
     # a bar in the code of a table's cell: elsewhere it has to be escaped, here the backslash would be shown
@@ -51,6 +57,18 @@ def on_post_build(config: Any) -> None:
     for page in Path(config.site_dir).rglob("*.html"):
         if asked := OTHER_HOST.findall(page.read_text("utf-8")):
             raise ValueError(f"{page} asks another host: {asked[0]}")
+
+
+def commands() -> str:
+    """Give what `minibert help COMMAND` prints, of each command below a heading."""
+    from minibert.cli import COMMANDS, _opened
+
+    helps = []
+    for name in COMMANDS:
+        parser = _opened(name)[1]
+        parser.formatter_class = partial(RawDescriptionHelpFormatter, width=WIDTH)  # not this terminal's
+        helps.append(f"## minibert {name}\n\n````text\n{parser.format_help()}````")
+    return "\n\n".join(helps)
 
 
 def taken() -> Iterator[tuple[str, str]]:

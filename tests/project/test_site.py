@@ -22,7 +22,7 @@ import word_models
 from served import needs_server, opened, straight
 
 import minibert
-from minibert.cli import _opened, main
+from minibert.cli import COMMANDS, _opened, main
 from minibert.equations import FILES
 from minibert.serve.app import Server
 
@@ -220,6 +220,56 @@ def test_the_reference_has_every_public_name() -> None:
     families = (SITE / "pages/api/families.md").read_text("utf-8")
     listed = re.findall(r"^::: minibert\.families\.(\w+)$", families, re.MULTILINE)
     assert {*listed, "FAMILIES", "Family"} == set(minibert.families.__all__)
+
+
+def left_out(name: str) -> set[str]:
+    """Give what the reference leaves out of a class: what other parts of minibert call."""
+    (names,) = re.findall(r'"!\^\(([\w|]+)\)\$"', (SITE / f"pages/api/{name}.md").read_text("utf-8"))
+    return set(names.split("|"))
+
+
+def test_what_the_reference_leaves_out_is_there_and_shown_nowhere() -> None:
+    """Else a name would be in use and not public, or public again since it is called otherwise."""
+    shown = "".join(whole_pages().values()) + (ROOT / "README.md").read_text("utf-8")
+    shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/readme/recipes").glob("*.py"))
+    shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/study").rglob("*.py"))
+    for page, of in {"encoder": minibert.Encoder, "embedding_layer": minibert.EmbeddingLayer}.items():
+        assert left_out(page) <= set(dir(of))
+        for name in left_out(page):
+            assert not re.search(rf"\b(encoder|layer|model|bert|gpt2)\.{name}\b", shown), name
+
+
+def test_words_in_signatures_are_explained() -> None:
+    """A reader of `queries: Given` has to find what that is."""
+    pages = [(SITE / f"pages/api/{name}.md").read_text("utf-8") for name in ("minibert", "encoder", "embedding_layer")]
+    everywhere = "".join(page.read_text("utf-8") for page in (SITE / "pages/api").glob("*.md"))
+    explained = set(re.findall(r"^::: .*\b(\w+)$", everywhere, re.MULTILINE))
+    explained |= set(re.findall(r"\w+", " ".join(re.findall(r"^\| (`.*?) \|", pages[0], re.MULTILINE))))
+    asked = set()
+    for path in re.findall(r"^::: ([\w.]+)$", "".join(pages), re.MULTILINE):
+        shown = resolve_name(path)
+        inside = [shown] if inspect.isfunction(shown) else [
+            getattr(shown, name) for name in dir(shown) if name == "__call__" or name[0] != "_"
+        ]  # fmt: skip
+        hidden = {"Encoder": "encoder", "EmbeddingLayer": "embedding_layer"}.get(path.rpartition(".")[2])
+        for each in inside:
+            function = each.fget if isinstance(each, property) else each
+            if inspect.isfunction(function) and not (hidden and function.__name__ in left_out(hidden)):
+                asked |= set(re.findall(r"\b[A-Z]\w+", " ".join(map(str, function.__annotations__.values()))))
+    known = {"Any", "None", "Callable", "Iterable", "Iterator", "Sequence", "Collection", "Mapping", "PathLike"}
+    assert asked - known - explained == set()
+    assert {"Given", "Texts", "Array"} <= asked
+
+
+def test_the_page_of_commands_has_each_with_its_options() -> None:
+    own = hooks()
+    assert own.HELP in (SITE / "pages/api/commands.md").read_text("utf-8")
+    sections = re.split(r"^## minibert (\w+)$", own.commands(), flags=re.MULTILINE)[1:]
+    assert tuple(sections[::2]) == COMMANDS
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        options = _opened(name)[1]._option_string_actions
+        assert len(options) > 2 and all(re.search(rf"^  .*{option}\b", text, re.MULTILINE) for option in options)
+        assert max(map(len, text.splitlines())) <= own.WIDTH
 
 
 def test_every_block_is_run_by_a_test() -> None:
