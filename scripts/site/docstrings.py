@@ -1,4 +1,4 @@
-"""How a docstring becomes Markdown: examples are code, arguments and sources are lists."""
+"""How a docstring becomes Markdown: examples are code, arguments and sources are lists; and what a value is made of."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             names = [parameter.name for parameter in obj.parameters] if isinstance(obj, griffe.Function) else []
             obj.docstring.value = as_markdown(obj.docstring.value, names)
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Give a Frozen the signature that its fields make: no `__init__` names them."""
+        bases, keyword = cls.mro(), griffe.ParameterKind.keyword_only
+        if any(base.name == "Frozen" for base in bases):
+            fields = {
+                name: griffe.Parameter(name, annotation=field.annotation, kind=keyword, default=field.value)
+                for each in (*reversed(bases), cls)
+                for name, field in each.attributes.items()
+                if field.annotation is not None and name[0] != "_" and "property" not in field.labels
+            }
+            cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*fields.values())))
 
 
 def as_markdown(text: str, names: list[str]) -> str:

@@ -3,6 +3,7 @@ and in the dark on a phone."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from needed import missing
+
+from minibert import families
 
 pytestmark = pytest.mark.browser
 
@@ -38,3 +41,17 @@ def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any)
     server.shutdown()
     server.server_close()
     assert (asked, wide) == ([], [])
+
+
+def test_what_a_family_is_made_of_is_shown() -> None:
+    """No `__init__` names the fields of a step: the site makes the signature of what is annotated."""
+    page = SITE / "api/families.html"
+    if not page.exists():
+        missing("the site is not built: sh scripts/site/build")
+    text = re.sub(r"<[^>]+>", "", page.read_text("utf-8"))
+    parts = [getattr(families, name) for name in families.__all__]
+    steps = [each for each in parts if isinstance(each, type) and issubclass(each, families.Step)]
+    assert len(steps) > 5
+    for step in steps:
+        shown = re.findall(rf"^{step.__name__}\((.*?)^ *Bases:", text, re.MULTILINE | re.DOTALL)
+        assert [re.findall(r"(\w+): ", each) for each in shown] == [list(step._fields)], step
