@@ -22,6 +22,7 @@ MULTIPLES = (4, 8, 12, 16, 24, 48)  # of rows, tried where a kernel is not in th
 # numbers of a width: up to the first a sum is not cut; multiples of the second are cut alike on any number of threads
 SHORT_WIDTH, WIDTHS = 384, 128
 TRIED_OUTPUTS = 384  # of a weight; trying more takes longer than loading a model
+TRIED_ROWS = 1024  # of the largest product: small ones may take another way, with 32 x 32 numbers up to about 976 rows
 DIFFERENT = "the last bits of a text's vector depend on the texts around it"
 
 
@@ -89,11 +90,13 @@ class Kernel(NamedTuple):
         return self.always and (width <= SHORT_WIDTH or width % WIDTHS == 0)
 
 
-# Measured with OpenBLAS 0.3.27 to 0.3.31. With the first and the last any two rows keep their bits, and fours are the
-# fastest; with the second a row's bits depend on its place among twelve. All depend on how many outputs a weight has.
+# Measured with OpenBLAS 0.3.27 to 0.3.31. With the first two and the last any two rows keep their bits, and fours are
+# the fastest; with the third a row's bits depend on its place among twelve. All depend on how many outputs a weight
+# has. Cooperlake is SkylakeX's kernel, where NumPy 2.0 runs on a processor with AVX-512 for bfloat16.
 _SKYLAKEX, _FOURS = Rows(total=4, numbers=1200, volume=10**6, wide=16, columns=96), Rows(total=4)
 KERNELS = (
     Kernel("SkylakeX", _SKYLAKEX, _SKYLAKEX),
+    Kernel("Cooperlake", _SKYLAKEX, _SKYLAKEX),
     Kernel("Haswell", _FOURS, Rows(text=12, total=12)),
     Kernel("Sandybridge", _FOURS, _FOURS),
 )
@@ -161,7 +164,7 @@ def try_rows(shapes: Iterable[Shape], dtype: np.dtype[Any]) -> Rows | None:
 
 
 def _same(rows: int, weight: np.ndarray[Any, Any], random: np.random.Generator) -> bool:
-    x = random.standard_normal((7 * rows, weight.shape[1])).astype(weight.dtype)
+    x = random.standard_normal((_multiple(TRIED_ROWS, rows), weight.shape[1])).astype(weight.dtype)
     whole = x @ weight.T
     parts = ((start, start + count) for count in (1, 2, 3) for start in (0, 1, 4))
     return all(

@@ -253,7 +253,7 @@ def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], shape:
 def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With it the usual rows are as they are; the same bits are looked for, and refused where nothing gives them."""
     monkeypatch.setattr(kernels, "kernel", lambda: Kernel("Elbrus", Rows(), None))
-    shapes, float32 = ((12, 12, False), (24, 12, True)), np.dtype(np.float32)
+    shapes, float32 = ((384, 64, False), (384, 128, True)), np.dtype(np.float32)
     assert kernels.rows_for(shapes, float32, False) == Rows()
     found = kernels.rows_for(shapes, float32, True)
     assert found.text == found.total and found.text in kernels.MULTIPLES
@@ -263,6 +263,24 @@ def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"cannot be kept here: with the kernel 'Elbrus'.*tried: 4, 8, 12, 16, 24, 48"):
         minibert.load_encoder(CASE["bert"].folder, same_bits=True)
     minibert.load_encoder(CASE["bert"].folder)
+
+
+@pytest.mark.parametrize("name", ["bert", "bart", "llama"])
+def test_what_is_tried_holds_or_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This processor's kernel as one that nobody knows: small products may take another way than large ones."""
+    unknown = Kernel("Elbrus", Rows(columns=256), None)
+    for module in (kernels, blocks):
+        monkeypatch.setattr(module, "kernel", lambda: unknown)
+    with mock.patch.multiple(encoders, DIM=DIM, LONGEST=LONGEST + 2):
+        folder = encoders.write(tmp_path, name, **SIZES)
+    try:
+        encoder = minibert.load_encoder(folder, same_bits=True)
+    except ValueError as error:
+        if "cannot be kept here" not in str(error):
+            raise
+        return
+    for sizes in ([5, 29], [1, 88, 3, 17, 90], [40] * 12):
+        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch(sizes))
 
 
 def test_a_try_sees_bits_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
