@@ -6,7 +6,7 @@ mistakes, where each is found, how it is named.
     python scripts/reference/ports.py --write  and puts the tables into the page
 
 The ports of `tests/support` are made by transformers' modules (`honest_ports.py`, `planted_ports.py`,
-`planted_blocks.py`) and by plain loops (`planted_loops.py`).
+`planted_blocks.py`, `planted_formulas.py`) and by plain loops (`planted_loops.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT / "tests" / "support")]
 
 import honest_ports  # noqa: E402
 import planted_blocks  # noqa: E402
+import planted_formulas  # noqa: E402
 import planted_loops  # noqa: E402  the tests' own modules
 import planted_ports  # noqa: E402
 
@@ -33,7 +34,7 @@ from minibert.verify.verify import verify  # noqa: E402
 def table() -> str:
     """Run all ports."""
     rows, right, wrong = [], 0, 0
-    by_modules = {**planted_ports.PLANTED, **planted_blocks.PLANTED}
+    by_modules = {**planted_ports.PLANTED, **planted_blocks.PLANTED, **planted_formulas.PLANTED}
     every = {**by_modules, **planted_loops.PLANTED}
     for name, planted in every.items():
         with tempfile.TemporaryDirectory() as folder:

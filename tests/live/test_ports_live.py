@@ -7,6 +7,7 @@ from pathlib import Path
 
 import honest_ports
 import planted_blocks
+import planted_formulas
 import planted_ports
 import pytest
 from reference_files import REFERENCE
@@ -14,7 +15,7 @@ from reference_files import REFERENCE
 from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
-PLANTED = {**planted_ports.PLANTED, **planted_blocks.PLANTED}
+PLANTED = {**planted_ports.PLANTED, **planted_blocks.PLANTED, **planted_formulas.PLANTED}
 pytestmark = pytest.mark.reference
 
 

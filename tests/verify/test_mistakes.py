@@ -61,14 +61,17 @@ OF_HEADS: dict[str, tuple[str, set[str]]] = {
     "logits of the first token instead of the mean": ("eurobert-classes", set()),
     "mean of the tokens instead of one": ("modernbert-classes", set()),
 }
-# with these two cannot be told apart in every model: eps is small, heads are as many as they are wide, widths are odd
+# with these two cannot be told apart in every model, or in the first module that they change: eps is small, heads are
+# as many as they are wide, widths are odd
 SAME = (
     "weight in int8, a scale for each (row|32)", "(weight|parameters.*) in float16",
     "(weight|parameters.*) in bfloat16", "variance divided by dim - 1.*", "division by (head_dim|sqrt.dim.)",
     "eps .*|variance in one pass|(rotary frequencies|angles of the rotation|cos and sin) in .*",
     "exponent of the frequencies .*|frequencies by the hidden size", "rotated the other way|cos and sin exchanged",
     "(scores of|q k v in another order:) .*|relative bias transposed",
-    "rotation of the other layer type|theta .*", "window .*", "padding seen|mask .*|the first text's mask for all",
+    "activation (left out|after the second map)", "norm before the sum|residual missing",
+    "bias (missing|added after .*)", "norm over the .*", "rotation of the other layer type|theta .*", "window .*",
+    "padding seen|mask .*|the first text's mask for all",
 )  # fmt: skip
 
 

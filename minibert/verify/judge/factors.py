@@ -10,9 +10,11 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.parts.modules import RMSNorm
 from minibert.verify.mistakes.mistake import At
+from minibert.verify.mistakes.wrong_formulas import Formula
 
 CLOSE = 1e-4  # of a factor, and of the next one that has a name
 WHOLE = 1e-3  # a part's factor that is as near to 1 is none
+BENT, FLAT = (0.1, 3.0), 0.999  # where an activation is neither 0 nor x, and its numbers show which one it is
 SPARE = 8  # rows more than a map has columns: weights that fit these too are no chance
 SAME_ROW = 3  # digits by which rows differ that count as two
 
@@ -69,6 +71,22 @@ def other_eps(norm: Any, entering: Array, leaving: Array) -> float:
     eps = (variance + norm.eps) * ((ours * ours).sum(-1) / (ours * theirs).sum(-1)) ** 2 - variance
     good = np.isfinite(eps) & (variance > 0)
     return float(np.average(eps[good], weights=variance[good] ** -2.0)) if good.any() else 0.0
+
+
+def other_gelu(entering: Array, leaving: Array) -> tuple[Formula, str] | None:
+    """`x * (1 + tanh(a x + b x^3)) / 2` that makes the one of the other, and it in words; with b = 0 a silu."""
+    x, y = (each.ravel().astype(np.float64) for each in (entering, leaving))
+    with np.errstate(all="ignore"):
+        steep = 2 * y / x - 1
+        good = (np.abs(x) > BENT[0]) & (np.abs(x) < BENT[1]) & (np.abs(steep) < FLAT)
+    if np.count_nonzero(good) < SPARE:
+        return None
+    columns = np.stack([x[good], x[good] ** 3], axis=1)
+    (a, b), *_ = np.linalg.lstsq(columns, np.arctanh(steep[good]), rcond=None)
+    if abs(b) <= CLOSE:
+        a, b = float(f"{a:.4g}"), 0.0
+    words = f"x * (1 + tanh({a:.4g} x + {b:.4g} x^3)) / 2" if b else f"x * sigmoid({2 * a:.4g} x)"
+    return lambda x: np.asarray(x * (1 + np.tanh(a * x + b * x**3)) / 2), words
 
 
 def other_order(ours: Array, theirs: Array) -> Array:

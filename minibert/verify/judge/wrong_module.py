@@ -19,7 +19,7 @@ from minibert.verify.mistakes.wrong_masks import window_of
 from minibert.verify.mistakes.wrong_steps import rounded_weight
 
 from .compare import PORT_SHARE, Difference, over_kinds, rms
-from .factors import WHOLE, fitted, other_eps, other_map, other_order, times_as_large
+from .factors import WHOLE, fitted, other_eps, other_gelu, other_map, other_order, times_as_large
 from .other_modules import of_others
 from .places import MASKED, Fed, Place
 
@@ -28,6 +28,7 @@ LEFT, ROUNDED = 0.05, 10.0
 BY_FACTOR = 1e-6  # what a factor that is found by its size may leave, where nothing is allowed
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
 IMPOSSIBLE = (ValueError, IndexError, TypeError)  # a mistake cannot be made with these shapes
+OF_ONE = ("dense", "norm", "activation")  # kinds of what is computed from one intermediate
 TINY = 1e-30  # an attention weight so small is of a token that is hidden
 
 Made = Callable[..., "Array | None"]  # kind of batch, and whether in float64 -> what a module with a mistake gives
@@ -58,23 +59,30 @@ class WrongModule:
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
-        else from what else it was computed, else two mistakes of the scores at once.
+        else from what else it was computed, else two mistakes of the scores at once, else what a module before it can
+        have wrong whose output the port does not have.
         """
         if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
             return [name]
-        fits: list[tuple[Mistake, float]] = []
-        for some in (self._of_list(), self._of_windows()):
-            fits = fits or [(each, rest) for each in some if (rest := self.left_by(each)) is not None]
-        left = {each.name: rest for each, rest in fits if not self._would_show_elsewhere(each)}
-        if self.step.kind not in ("dense", "norm"):  # others are never computed from what another module gives
+        fits, left = list[tuple[Mistake, float]](), dict[str, float]()
+        for some in (self._of_list(), self._of_rest(), self._of_windows()):
+            if left:
+                break
+            found = [(each, rest) for each in some if (rest := self.left_by(each)) is not None]
+            left = {each.name: rest for each, rest in found if not self._would_show_elsewhere(each)}
+            fits = fits or found
+        if self.step.kind not in OF_ONE:  # others are never computed from what another module gives
             left = left or {each.name: rest for each, rest in fits}
-        for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_parts, self._of_order,
-                     self._of_other_weights):  # fmt: skip
+        for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_parts, self._of_bias,
+                     self._of_activation, self._of_order, self._of_other_weights):  # fmt: skip
             if left:
                 break
             least = BY_FACTOR if tier in (self._of_factor, self._of_parts) else 0.0
             left = {name: rest for name, made in tier() if (rest := self._left(made, least)) is not None}
             left = left or {each.name: rest for each, rest in fits}
+        if not left:
+            unseen = ((each, self.left_by(each)) for each in self.known if not self._is_here(each))
+            left = {each.name: rest for each, rest in unseen if rest is not None}
         if not left:
             return self._of_size()
         return alike(left, self.rounding)
@@ -82,9 +90,13 @@ class WrongModule:
     def _of_list(self) -> Iterator[Mistake]:
         """Those of the list that change something here, and other modules' numbers."""
         for each in self.known:
-            if each.where != "whole" and self._is_here(each):
+            if each.where not in ("whole", "rest") and self._is_here(each):
                 yield each
         yield from of_others(self.key, self.at)
+
+    def _of_rest(self) -> Iterator[Mistake]:
+        """Those whose numbers here others can have too."""
+        return (each for each in self.known if each.where == "rest" and self._is_here(each))
 
     def _of_windows(self) -> Iterator[Mistake]:
         """A window where there is none, as wide as the last token of a text shows."""
@@ -130,8 +142,7 @@ class WrongModule:
 
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is not the mistake of another module, whose output the port does not have."""
-        modules = ("dense", "norm", "activation")
-        return any(step.key == self.key or step.kind not in modules for step in mistake.wrong(self.at))
+        return any(step.key == self.key or step.kind not in OF_ONE for step in mistake.wrong(self.at))
 
     def _left_by(self, mistake: Mistake) -> float | None:
         """What a mistake of the list leaves; scores may have the mask added already."""
@@ -206,7 +217,7 @@ class WrongModule:
         """The same formula of another intermediate; a sum of others; an output that is another one."""
         step, of = self.step, self.step.of
         for other in self._others():
-            if step.kind in ("dense", "norm"):
+            if step.kind in OF_ONE:
                 yield f"computed from {other}", partial(self._again, step._replace(of=(other,)))
             elif step.kind == "sum":
                 yield f"residual of {other}", partial(self._again, step._replace(of=(other, of[1])))
@@ -216,15 +227,24 @@ class WrongModule:
         product = self.at.plan.get(of[0])
         if product is not None and product.kind == "product":
             activation, up = product.of
-            named = {"the activation": activation, "the gate": self.at.plan[activation].of[0], "up": up, "1": ""}
-            for one, other in combinations_with_replacement(named, 2):
-                if one != "1":
-                    both = tuple(filter(None, (named[one], named[other])))
-                    formula: Formula = lambda *x: step.formula(np.prod(x, axis=0))  # noqa: E731
-                    yield (
-                        f"computed from {one} times {other}",
-                        partial(self._again, step._replace(of=both, formula=formula)),
-                    )
+            yield from self._of_products(activation, up)
+
+    def _of_products(self, activation: str, up: str) -> Iterator[tuple[str, Made]]:
+        """The map after a gate, of another product of what there is."""
+        gate, act = self.at.plan[activation].of[0], self.at.plan[activation].formula
+        named: dict[str, tuple[str, Formula]] = {
+            "the activation": (activation, np.asarray), "the gate": (gate, np.asarray), "up": (up, np.asarray),
+            "the activation of up": (up, act),
+        }  # fmt: skip
+
+        def made(factors: list[tuple[str, Formula]], kind: str) -> Array:
+            flow = self.fed[kind].flow
+            return np.asarray(self.step.formula(np.prod([own(flow[name]) for name, own in factors], axis=0)))
+
+        for one, other in combinations_with_replacement([*named, "1"], 2):
+            if one != "1":
+                factors = [named[name] for name in (one, other) if name != "1"]
+                yield f"computed from {one} times {other}", partial(made, factors)
 
     def _again(self, step: Step, kind: str) -> Array:
         flow = self.fed[kind].flow
@@ -314,6 +334,29 @@ class WrongModule:
             name = f"{eps:.2g}"
             formula = type(own)(own.weight, own.bias, float(name))
             yield f"eps {name}", partial(self._again, self.step._replace(formula=formula))
+
+    def _of_bias(self) -> Iterator[tuple[str, Made]]:
+        """A linear map of which the product or the bias is more than once, or less."""
+        own = self.step.part
+        if self.step.kind != "dense" or own.bias is None:
+            return
+        bare = Dense(own.weight, None, own.transposed)
+        made = {kind: bare(self.fed[kind].flow[self.step.of[0]]) for kind in self.kinds}
+        product = self._rows(lambda fed, kind: made[kind])
+        factors = fitted([product, own.bias], self._leaving())
+        said = [
+            f"{name} {times_as_large(factor, self.at)}"
+            for name, factor in zip(("weight", "bias"), factors, strict=True)
+            if abs(factor - 1) > WHOLE
+        ]
+        one, other = map(np.float32, factors)
+        yield " + ".join(said), lambda kind: one * made[kind] + other * own.bias
+
+    def _of_activation(self) -> Iterator[tuple[str, Made]]:
+        """A gelu or a silu by other numbers than the right ones."""
+        if self.step.kind == "activation" and (found := other_gelu(self._entering(), self._leaving())) is not None:
+            formula, words = found
+            yield f"activation {words}", partial(self._again, self.step._replace(formula=formula))
 
     def _of_order(self) -> Iterator[tuple[str, Made]]:
         """Each row's numbers at other places, as by a weight stored for another layout."""

@@ -57,7 +57,8 @@ def given_place(wrong: Callable[Concatenate[At, P], Iterable[Step]]) -> Callable
 class Mistake(NamedTuple):
     """One mistake.
 
-    where       "local" ones are tried only on single modules, "whole" ones only on whole models
+    where       "local" ones are tried only on single modules, "whole" ones only on whole models; on single modules
+                "rest" ones where what else fits, if anything, would show elsewhere too
     on_vectors  tried where there are vectors alone: one word of config.json or one line makes it in a whole model
     rounding    the narrower format that it is in, float16, bfloat16 or int8
     """

@@ -38,6 +38,10 @@ ADDED = "Each part adds what it makes to what entered it, once."
 CONVOLVED = "After block 0 comes a convolution of what entered it, which is added, and a norm."
 TAKES = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
 BIAS = "A linear map adds its bias once, a norm after the weight."
+WEIGHED = "A norm's weight multiplies what is normed already."
+ALONE = "Queries, keys and values are cut into heads in one way."
+NEAR_TOKEN = "Each token has keys and values of its own."
+MOVED = "The activation stands between the two maps."
 ROUNDED = "The weights are narrower than the model's."
 # of 0 and BERT's 1e-12 no row of numbers shows which
 EPS = {0.0: "0 or far too small"} | {eps: f"{eps:g}" for eps in (1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-2)}
@@ -78,6 +82,8 @@ MISTAKES: tuple[Mistake, ...] = (
             by_part("norm", lambda own: norms.plain(own) if getattr(own, "plus", 1) == 0 else None)),
     Mistake("1 + weight for weight", "Only Gemma's files hold the weight less 1.",
             norms.rebound(lambda own: (own.weight + 1, own.bias, own.eps), lambda own: not hasattr(own, "plus"))),
+    Mistake("weight before the norm", WEIGHED, norms.weight_first(plus=True)),
+    Mistake("weight before the norm, without 1 +", WEIGHED, norms.weight_first(plus=False)),
     Mistake("weight ignored", "Each number of a row is multiplied by its weight.",
             norms.norm_of_one(lambda own: not make.biased(own))),
     Mistake("weight ignored", "Each number of a row is multiplied by its weight.",
@@ -97,6 +103,10 @@ MISTAKES: tuple[Mistake, ...] = (
             by_part("activation", make.gelu_without_root)),
     Mistake("activation left out", "An activation stands between the two maps.",
             by_part("activation", lambda own: np.asarray), on_vectors=True),
+    *(Mistake("activation after the second map", MOVED, make.activated_after(left_out, in_sum), "rest")
+      for left_out in (True, False) for in_sum in (True, False)),
+    *(Mistake("bias added after the activation", "The activation is of the product with its bias.",
+              make.bias_after_activation(later), "rest") for later in (False, True)),
     Mistake("activation applied twice", "What an activation gives goes on.", by_part("activation", norms.twice)),
     # scores
     Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then keeps only the largest.",
@@ -113,6 +123,11 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by the fourth root of head_dim", SCALE, attend.scaled(lambda own: own.head_dim**-0.25)),
     Mistake("division by sqrt(dim of the keys)", SCALE,
             attend.scaled(lambda own: (own.head_dim * own.key_heads) ** -0.5, lambda own: own.key_heads < own.heads)),
+    Mistake("scale applied twice", SCALE,
+            attend.scaled(lambda own: own.scale**2, lambda own: own.scale != 1 and not attend.by_root(own))),
+    Mistake("scores divided by the number of the block", SCALE, attend.divided_by_place, "rest"),
+    Mistake("keys reshaped in place of transposed", "Exchange the last two axes of the keys.",
+            on("scores", attend.keys_reshaped)),
     Mistake("terms not counted in the scale", "The factor is 1 / sqrt(s * head_dim), s = 1 + DeBERTa's terms.",
             by_part("scores", attend.scale_of_one_term)),
     *(Mistake(f"scores of {q} and {k}", LETTERS, attend.looks(q=q, k=k), "local")
@@ -137,6 +152,15 @@ MISTAKES: tuple[Mistake, ...] = (
             attend.split(wrong.split_interleaved)),
     *(Mistake("heads in reverse", "Head 0 has the first numbers of a row.", made)
       for made in (attend.split(wrong.split_in_reverse), attend.joined(wrong.in_reverse))),
+    *(Mistake(f"{what} alone {how}", ALONE, attend.split(formula, what[0]), "rest")
+      for what in ("queries", "keys", "values")
+      for how, formula in (("split without transposing", wrong.split_without_transposing),
+                           ("interleaved", wrong.split_interleaved))),
+    *(Mistake(f"{what} of the token {'before' if by > 0 else 'after'}", NEAR_TOKEN,
+              attend.of_near_token(kind, what[0], by, ends), "rest")
+      for what in ("keys", "values") for kind in ("split", "rotation") for by in (1, -1) for ends in ENDS),
+    *(Mistake("values normed too", "Queries and keys are normed in each head, values are not.",
+              attend.values_normed(plain)) for plain in (False, True)),
     Mistake("heads joined without transposing", "Exchange heads and seq before rows are made of them again.",
             attend.attention("join", wrong.join_without_transposing, attend.several_heads)),
     Mistake("heads joined interleaved", HEADS_SPLIT,
@@ -177,6 +201,8 @@ MISTAKES: tuple[Mistake, ...] = (
             make.residual_normed),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
             make.residual_before_norm),
+    Mistake("norm before the sum", "BERT normalises each sum, not what is added to it.", make.normed_before_sum,
+            "rest"),
     Mistake("residual missing", ADDED, make.sums(0, 1)),
     Mistake("residual added twice", ADDED, make.sums(2, 1)),
     Mistake("convolution of what leaves the block", CONVOLVED, make.convolution_of_what_leaves),

@@ -15,6 +15,7 @@ from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForwar
 from minibert.families.parts.plan import Step
 
 from .mistake import At, Wrong, by_part, given_place, on
+from .wrong_formulas import one_after_another
 
 SCALE = "Scores are divided by sqrt(head_dim), or by what config.json says, no more and no less."
 
@@ -134,15 +135,68 @@ def joined(change: Callable[[Array], Array]) -> Wrong:
     return attention("join", lambda x: join_heads(change(x)), several_heads)
 
 
-def split(formula: Callable[[Array, int], Array]) -> Wrong:
-    """Heads split in another way."""
+def split(formula: Callable[[Array, int], Array], only: str = "qkv") -> Wrong:
+    """Heads split in another way; `only`: of queries, keys or values."""
 
     def change(step: Step) -> Step | None:
         heads = step.formula.keywords["heads"]  # type: ignore[attr-defined]  # a partial
         wrong: Callable[..., Array] = formula
-        return step._replace(formula=partial(wrong, heads=heads)) if step.part.heads > 1 else None
+        there = step.part.heads > 1 and step.key[-1] in only
+        return step._replace(formula=partial(wrong, heads=heads)) if there else None
 
     return on("split", change)
+
+
+def of_near_token(kind: str, letter: str, by: int, ends: str) -> Wrong:
+    """Each token's keys or values at one further on, or before, as they are split or rotated; `ends`: what stands where
+    there is none.
+    """
+
+    def change(step: Step) -> Step | None:
+        right = step.formula
+        there = step.key.rpartition(".")[2][0] == letter
+        return step._replace(formula=lambda x: further_on(right(x), 2, by, ends)) if there else None
+
+    return on(kind, change)
+
+
+def further_on(x: Array, axis: int, by: int, ends: str) -> Array:
+    """x moved by one along an axis; at the end stands "of the other end", "repeated" or "zeros"."""
+    made = np.roll(x, by, axis)
+    end = (slice(None),) * axis + (0 if by > 0 else -1,)
+    if ends != "of the other end":
+        made[end] = x[end] if ends == "repeated" else 0
+    return made
+
+
+def keys_reshaped(step: Step) -> Step:
+    """The axes of keys are not exchanged: what lies in memory is read as (head_dim, seq)."""
+    right = step.formula
+
+    def formula(q: Array, k: Array, *terms: Array) -> Array:
+        seq, size = k.shape[-2:]
+        return np.asarray(right(q, k.reshape(*k.shape[:-2], size, seq).swapaxes(-1, -2), *terms))
+
+    return step._replace(formula=formula)
+
+
+@given_place
+def values_normed(at: At, plain: bool) -> Iterator[Step]:
+    """Values normed in each head as keys are, or without a weight."""
+    own = at.block and at.block.attention
+    norm: Any = at.plan[own.norms[1]].part if own and own.norms[1] else None
+    if norm is not None and plain:
+        norm = type(norm)(np.full_like(norm.weight, 1 - getattr(norm, "plus", 0)), None, norm.eps)
+    for step in at.of("split") if norm is not None else ():
+        if step.key[-1] == "v":
+            yield step._replace(formula=partial(one_after_another, step.formula, norm))
+
+
+def divided_by_place(at: At) -> Iterator[Step]:
+    """Scores divided by the number of their block, counted from 1."""
+    for step in at.of("scores"):
+        if at.i and by_root(step.part):
+            yield step._replace(formula=partial(scored, step.part.scale / (at.i + 1)))
 
 
 @given_place

@@ -14,6 +14,14 @@ from minibert.files.tables import convert, narrowed
 Formula = Callable[[Array], Array]
 NormFormula = Callable[[Array, float], Array]  # x and eps -> what weight and bias are then applied to
 
+TINY = 1e-9  # below a sum, so that nothing is divided by 0
+
+
+def one_after_another(first: Formula, second: Formula, x: Array) -> Array:
+    """What the second makes of what the first gives."""
+    return second(first(x))
+
+
 # -- norms -------------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +70,23 @@ def rms_eps_outside(x: Array, eps: float) -> Array:
     return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
 
 
+def sum_of_squares(x: Array, eps: float) -> Array:
+    """x / sqrt(sum of x^2 + eps)."""
+    return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + eps))
+
+
+def centred_sum_of_squares(x: Array, eps: float) -> Array:
+    """(x - mean) / sqrt(sum of (x - mean)^2 + eps)."""
+    return sum_of_squares(x - mean(x), eps)
+
+
+def over_axes(axes: tuple[int, ...], rms: bool, x: Array, eps: float) -> Array:
+    """The formula of LayerNorm or RMSNorm over other axes."""
+    axes = axes if x.ndim < 4 else axes[:1]  # all numbers of all heads have another name
+    centred = x if rms else x - x.mean(axis=axes, keepdims=True)
+    return np.asarray(centred / np.sqrt((centred * centred).mean(axis=axes, keepdims=True) + eps))
+
+
 # -- heads and softmax -------------------------------------------------------------------------------------------
 
 
@@ -87,9 +112,15 @@ def softmax_off_by_one(after: bool, scores: Array) -> Array:
     return np.asarray(y / (y.sum(axis=-1, keepdims=True) + (1 if after else np.exp(-top))))
 
 
-def capped(scores: Array) -> Array:
-    """50 * tanh(scores / 50)."""
-    return np.asarray(np.tanh(scores / scores.dtype.type(50)) * scores.dtype.type(50))
+def relu(divided: bool, scores: Array) -> Array:
+    """What is above 0 of each score; `divided` by the sum of these."""
+    y = np.maximum(scores, 0)
+    return np.asarray(y / np.maximum(y.sum(axis=-1, keepdims=True), TINY) if divided else y)
+
+
+def capped(most: float, scores: Array) -> Array:
+    """most * tanh(scores / most)."""
+    return np.asarray(np.tanh(scores / scores.dtype.type(most)) * scores.dtype.type(most))
 
 
 def join_interleaved(x: Array) -> Array:
@@ -171,6 +202,8 @@ ROUNDINGS: Mapping[str, Formula] = {
     "int8, one scale": to_int8_whole,
 }
 
+EACH_ROW = "A norm is of each row by itself, over the last axis."
+OTHER_AXES = {"norm over the axis before the last": (-2,), "norm over the last two axes": (-2, -1)}
 LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "variance divided by dim - 1": (
         partial(right, less=1), "LayerNorm divides by dim; only a sample's estimate divides by dim - 1."),
@@ -182,6 +215,8 @@ LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "mean square for variance": (mean_square, "The variance is that of x - mean."),
     "variance without the root": (not_rooted, "Each row is divided by the root of its variance."),
     "mean not subtracted": (not_centred, "LayerNorm subtracts the mean of each row, not only in the variance."),
+    "sum of squares for their mean": (centred_sum_of_squares, "The variance is a mean."),
+    **{name: (partial(over_axes, axes, False), EACH_ROW) for name, axes in OTHER_AXES.items()},
     "not divided by the standard deviation": (lambda x, eps: x - mean(x), "Each row is divided by its deviation."),
 }  # fmt: skip
 RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
@@ -190,6 +225,8 @@ RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
         lambda x, eps: x / (mean(x * x) + eps),
         "RMSNorm divides by the root of the mean square.",
     ),
+    "sum of squares for their mean": (sum_of_squares, "RMSNorm divides by the root of the mean square."),
+    **{name: (partial(over_axes, axes, True), EACH_ROW) for name, axes in OTHER_AXES.items()},
     "mean square divided by dim - 1": (partial(root_mean_square, less=1), "RMSNorm divides by dim."),
     "mean subtracted in RMSNorm": (right, "RMSNorm divides by the root of the mean square; the mean stays."),
 }

@@ -61,6 +61,16 @@ def softmax_scaled(by: Callable[[BoundAttention], float]) -> Wrong:
     return by_part("softmax", lambda own: None if own.scale == 1 else lambda x: softmax(x * x.dtype.type(by(own))))
 
 
+def capped_scores(most: float) -> Wrong:
+    """`most * tanh(scores / most)`."""
+    return on("scores", lambda step: step._replace(formula=lambda *x: wrong.capped(most, step.formula(*x))))
+
+
+def capped_when_masked(most: float) -> Wrong:
+    """The same between scores as a trace shows them and their mask."""
+    return on("masked", lambda step: step._replace(formula=lambda scores, mask: wrong.capped(most, scores) + mask))
+
+
 def mask_after_softmax(at: At) -> Iterator[Step]:
     """Probabilities times the mask."""
     yield from masked(no_mask)(at)
@@ -87,6 +97,20 @@ def by_ids(at: At) -> Iterator[Step]:
     for step in at.of("keep"):
         right = step.formula
         yield step._replace(formula=lambda real, ids: right(ids != pad_id), of=(REAL, IDS))  # noqa: B023
+
+
+def by_texts(at: At) -> Iterator[Step]:
+    """Masks repeated text by text, where texts and heads are one axis, in which a text's heads stand together."""
+    for step in at.of("mask"):
+        heads, right = step.part.heads, step.formula
+
+        def formula(kept: Array, scores: Array, heads: int = heads, right: Any = right) -> Array:
+            batch = len(scores)
+            kept = np.broadcast_to(kept, (batch, *kept.shape[1:]))[:, 0]
+            return np.asarray(right(np.tile(kept, (heads, 1, 1)).reshape(batch, heads, *kept.shape[1:]), scores))
+
+        if heads > 1:
+            yield step._replace(formula=formula)
 
 
 def seen_as(change: Callable[[Array, bool, Any, Array], Array | None]) -> Wrong:
@@ -199,6 +223,8 @@ OF_MASKS: tuple[Mistake, ...] = (
             mask_after_softmax),
     Mistake("mask along the queries", "Keys are hidden, the last axis.",
             masked(lambda kept, dtype: additive_mask(kept.swapaxes(-1, -2), dtype))),
+    Mistake("another text's mask in some heads", "Where texts and heads are one axis, a text's heads stand together.",
+            by_texts),
     Mistake("the first text's mask for all", "Each text has padding of its own.",
             masked(lambda kept, dtype: additive_mask(kept[:1], dtype)), "local"),
     # softmax
@@ -209,9 +235,10 @@ OF_MASKS: tuple[Mistake, ...] = (
     Mistake("sigmoid for softmax", ONE_SUM, attention("softmax", wrong.sigmoid)),
     *(Mistake("softmax with one added below", ONE_SUM, attention("softmax", partial(wrong.softmax_off_by_one, after)))
       for after in (False, True)),
-    *(Mistake("scores capped at 50", "Gemma 2 caps its scores; this model does not.", made) for made in (
-        on("scores", lambda step: step._replace(formula=lambda *x: wrong.capped(step.formula(*x)))),
-        on("masked", lambda step: step._replace(formula=lambda scores, mask: wrong.capped(scores) + mask)))),
+    *(Mistake("relu for softmax", ONE_SUM, attention("softmax", partial(wrong.relu, divided)))
+      for divided in (False, True)),
+    *(Mistake(f"scores capped at {most}", "Gemma 2 caps its scores; this model does not.", made(most))
+      for most in (30, 50) for made in (capped_scores, capped_when_masked)),
     Mistake("scores scaled after they are kept", SCALE, softmax_scaled(lambda own: own.scale), "local"),
     Mistake("scale taken back after the scores are kept", SCALE, softmax_scaled(lambda own: 1 / own.scale), "local"),
 )

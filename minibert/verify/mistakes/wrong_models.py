@@ -18,7 +18,7 @@ from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.verify.sides.traces import INPUT_LAYER
 
-from .mistake import At, given_place
+from .mistake import At, Mistake, Wrong, given_place
 from .wrong_attention import by_root
 from .wrong_norms import rebound
 from .wrong_steps import biased, biases, sums
@@ -121,6 +121,37 @@ def of_each_map(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], bo
                 yield f"biases of {path} missing", partial(_is_in_block, path)
 
 
+def of_each_norm(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], bool]]]:
+    """Those of the input layer's norm, and of one norm in all blocks."""
+    yield "bias of the input layer's norm missing", lambda at, step: at.part == INPUT_LAYER and step.kind == "norm"
+    for block in encoder.stack.blocks[:1]:
+        for path in (_in_block(key) for key, step in block.plan(0, encoder.stack).items() if step.kind == "norm"):
+            yield f"biases of {path} missing", partial(_is_norm_in_block, path)
+
+
+@given_place
+def in_block(at: At, wrong: Wrong, which: int | None) -> Iterator[Step]:
+    """A mistake in one block alone."""
+    if at.i == which:
+        yield from wrong(at)
+
+
+def of_one_block(encoder: Encoder) -> Iterator[Mistake]:
+    """What is wrong in one block by one path: a bias that is missing, a sum without one of its parts."""
+    for block in encoder.stack.blocks[:1]:
+        for key, step in block.plan(0, encoder.stack).items():
+            path = _in_block(key)
+            if step.kind in ("dense", "norm"):
+                where = _is_in_block if step.kind == "dense" else _is_norm_in_block
+                yield Mistake(f"bias of {path} missing", "", without_biases(partial(where, path)))
+            if step.kind == "sum":
+                added, where = _in_block(step.of[1]), partial(_adds, _in_block(step.of[1]))
+                yield Mistake(f"residual beside {added} missing", "", without_residual(where))
+                yield Mistake(f"{added} not added", "", without_added(where))
+                if step.part.after:
+                    yield Mistake(f"{added} and its norm left out", "", without_part(where))
+
+
 def each_residual(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], bool]]]:
     """That of one sum in all blocks, by the path in a block of what is added to it."""
     for block in encoder.stack.blocks[:1]:
@@ -135,12 +166,30 @@ def without_residual(at: At, where: Callable[[At, Step], bool]) -> Iterator[Step
     yield from (step for step in sums(0, 1)(at) if where(at, step))
 
 
+@given_place
+def without_added(at: At, where: Callable[[At, Step], bool]) -> Iterator[Step]:
+    """Sums that are the residual alone."""
+    yield from (step for step in sums(1, 0)(at) if where(at, step))
+
+
+@given_place
+def without_part(at: At, where: Callable[[At, Step], bool]) -> Iterator[Step]:
+    """What enters a sum goes on in the place of its norm."""
+    for step in at.of("sum"):
+        if step.part.after and where(at, step):
+            yield at.plan[step.part.after]._replace(of=step.of[:1], formula=np.asarray)
+
+
 def _adds(path: str, at: At, step: Step) -> bool:
     return step.kind == "sum" and _in_block(step.of[1]) == path
 
 
 def _in_block(key: str) -> str:
     return re.split(r"\d\]?\.", key)[-1]
+
+
+def _is_norm_in_block(path: str, at: At, step: Step) -> bool:
+    return at.i is not None and step.kind == "norm" and _in_block(step.key) == path
 
 
 def _is_in_block(path: str, at: At, step: Step) -> bool:

@@ -29,6 +29,19 @@ def norm(formula: NormFormula, rms: bool) -> Wrong:
     return by_part("norm", make)
 
 
+def weight_first(plus: bool) -> Wrong:
+    """RMSNorm of rows times the weight; `plus`: of Gemma's 1 + weight, as it should be, or of the weight alone."""
+
+    def make(own: Any) -> Formula | None:
+        if not isinstance(own, RMSNorm) or (not plus and not own.plus):
+            return None
+        weight = own.weight + own.weight.dtype.type(own.plus * plus)
+        bare = RMSNorm(np.ones_like(weight), None, own.eps)
+        return lambda x: np.asarray(bare(x * weight))
+
+    return by_part("norm", make)
+
+
 def rebound(change: Callable[[Any], tuple[Array, Array | None, float]], where: Callable[[Any], Any] = bool) -> Wrong:
     """A norm with another weight, bias or eps."""
     return by_part("norm", lambda own: type(own)(*change(own)) if where(own) else None)

@@ -17,7 +17,7 @@ from minibert.families.parts.plan import REAL, Step
 from minibert.families.parts.rotations import Rotation
 
 from .mistake import At, Mistake, Wrong, given_place
-from .wrong_formulas import ROUNDINGS, Formula
+from .wrong_formulas import ROUNDINGS, Formula, one_after_another
 from .wrong_rows import COUNTED
 from .wrong_steps import rounded_frequencies
 
@@ -128,6 +128,25 @@ def power(exponent: Callable[[At, int], float]) -> Wrong:
     return turned(angles)
 
 
+def over_the_row(at: At) -> Iterator[Step]:
+    """All heads rotated as one, by the angles of a head so wide."""
+    for step in at.of("rotation"):
+        rotary: Any = at.stack.rotary
+        own = rotary.rotations[step.part.layer_type]
+        base = own.frequencies if own.unscaled is None else own.unscaled
+        if len(base) > 1 and step.part.key_heads > 1:
+            yield step._replace(formula=partial(_as_one_head, base.astype(float), rotary.pairing))
+
+
+def _as_one_head(base: Array, pairing: str, x: Array) -> Array:
+    heads, size = x.shape[1], 2 * len(base)
+    if x.shape[-1] != size:
+        raise ValueError("only a part of each head rotates")
+    made = base[1] ** (np.arange(heads * size // 2) / heads)
+    angles = rotary_angles(np.arange(x.shape[-2]), made.astype(np.float32))
+    return split_heads(rotate(join_heads(x), *angles, pairing), heads)
+
+
 def share_of_dim(at: At, size: int) -> float:
     """What makes the hidden size of a head's."""
     own = at.block and at.block.attention
@@ -173,11 +192,7 @@ def values_too(at: At) -> Iterator[Step]:
     for step in at.of("split"):
         if step.key.endswith(".v") and at.of("rotation"):
             turn = partial(rotated, at.stack.rotary, step.part.layer_type)
-            yield step._replace(formula=partial(_one_after_another, step.formula, turn))
-
-
-def _one_after_another(first: Formula, second: Formula, x: Array) -> Array:
-    return second(first(x))
+            yield step._replace(formula=partial(one_after_another, step.formula, turn))
 
 
 def other_layer_type(at: At) -> Iterator[Step]:
@@ -225,6 +240,10 @@ SCALING = "config.json names a rule that slows them down for longer texts."
 WIDE_ANGLES = "Angles are computed in float32, whatever the weights are stored in."
 
 
+def _twice(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
+    return rotate(rotate(x, cos, sin, rotary.pairing), cos, sin, rotary.pairing)
+
+
 def _plain(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
     return x
 
@@ -250,6 +269,9 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("queries one place further than their keys", SAME_PLACE, turned(places(1), "q")),
     Mistake("keys one place further than their queries", SAME_PLACE, turned(places(1), "k")),
     Mistake("exponent of the frequencies j / d", FREQUENCY, power(lambda at, size: 0.5)),
+    Mistake("exponent of the frequencies 4 j / d", FREQUENCY, power(lambda at, size: 2.0)),
+    Mistake("rotated twice", ROTATED, rotation(_twice)),
+    Mistake("rotation over all heads as one", "Each head is rotated by itself, by the same angles.", over_the_row),
     Mistake("frequencies by the hidden size", FREQUENCY, power(share_of_dim)),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
             other_layer_type),

@@ -15,6 +15,7 @@ from minibert.equations.disentangled import token_windows
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
     BoundConvolution,
+    BoundFeedForward,
     BoundResidual,
     Dense,
     rotated,
@@ -28,7 +29,8 @@ from minibert.models.encoder import Encoder
 
 from .mistake import At, Wrong, by_part, given_place
 from .plain import UNNORMED
-from .wrong_formulas import Formula
+from .wrong_attention import further_on
+from .wrong_formulas import Formula, one_after_another
 
 # linear maps
 
@@ -194,6 +196,53 @@ def activated_product(at: At) -> Iterator[Step]:
         yield step._replace(formula=lambda made, _: made)
 
 
+@given_place
+def activated_after(at: At, left_out: bool, in_sum: bool) -> Iterator[Step]:
+    """The activation of what the second map gives; `left_out`: and not before it; `in_sum`: as it is added."""
+    for sum_of in at.of("sum"):
+        work = sum_of.part.work
+        if isinstance(work, BoundFeedForward):
+            output = at.plan[work.output]
+            if left_out:
+                yield at.plan[work.activation]._replace(formula=np.asarray)
+            if in_sum:
+                yield sum_of._replace(formula=partial(_added_activated, work.activate))
+            else:
+                yield output._replace(formula=partial(one_after_another, output.part, work.activate))
+
+
+def _added_activated(activate: Formula, x: Array, added: Array) -> Array:
+    return np.asarray(x + activate(added))
+
+
+@given_place
+def bias_after_activation(at: At, later: bool) -> Iterator[Step]:
+    """The first map's bias is added to what the activation gives; `later`: as it enters the second map."""
+    for step in at.of("activation"):
+        first = at.plan.get(step.of[0])
+        if first and first.kind == "dense" and biased(first.part):
+            own = first.part
+            yield first._replace(formula=Dense(own.weight, None, own.transposed))
+            plus = partial(np.add, np.asarray(own.bias))
+            for other in at.plan.values() if later else ():
+                if other.of == (step.key,):
+                    yield other._replace(formula=partial(one_after_another, plus, other.formula))
+            if not later:
+                yield step._replace(formula=partial(one_after_another, step.formula, plus))
+
+
+def normed_before_sum(at: At) -> Iterator[Step]:
+    """A norm that comes after a sum is of what is added alone; then what entered is added."""
+    for step in at.of("sum"):
+        if step.part.after:
+            both = f"{step.key} after the norm"
+            yield step._replace(formula=lambda x, added: np.asarray(added))
+            yield Step(f".{both}", "sum", np.add, (step.of[0], step.part.after), step.part)
+            for other in at.plan.values():
+                if step.part.after in other.of:
+                    yield other._replace(of=tuple(f".{both}" if x == step.part.after else x for x in other.of))
+
+
 def other_than(formula: Formula, own: Formula) -> Formula | None:
     """Another activation; textbook and fast form are one."""
     return None if own in (formula, fast.faster(formula)) else formula
@@ -284,13 +333,7 @@ def logits(at: At, change: Callable[[BoundHead, Array], Array], whole: bool = Tr
 
 def shifted(by: int, ends: str, head: BoundHead, x: Array) -> Array:
     """Each token's numbers at one further on, or before; `ends`: what stands where there is none."""
-    if head.takes != "every":
-        return x
-    made = np.roll(x, by, axis=1)
-    end = 0 if by > 0 else x.shape[1] - 1
-    if ends != "of the other end":
-        made[:, end] = x[:, end] if ends == "repeated" else 0
-    return made
+    return further_on(x, 1, by, ends) if head.takes == "every" else x
 
 
 def by_root_of_width(power: float, head: BoundHead, x: Array) -> Array:
