@@ -330,13 +330,15 @@ class Tokenizer:
         return str(self._tokenizer.to_str())
 
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
-        """Give the same tokenizer after `change` has altered its rules, those of a tokenizer.json around the model."""
+        """Give the same tokenizer after `change` has altered its rules, those of a tokenizer.json, but its words."""
         from tokenizers import Tokenizer as Reader
 
         rules = json.loads(self.rules())
+        settings = dict(rules["model"])
         change(rules)
         reader = Reader.from_str(json.dumps(rules))
-        reader.model = self._tokenizer.model  # whose scores the library would read less exactly
+        if rules["model"] == settings:
+            reader.model = self._tokenizer.model  # whose scores the library would read less exactly
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
         return Tokenizer(reader, self.pad_id, self._file, self.truncates_left, self.named, self._typed)
 

@@ -3,6 +3,8 @@ and what is done to many vectors at once. As in `planted_vectors`, nothing of wh
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -102,11 +104,92 @@ def together(change: Callable[[Array], Array], norm: bool = True) -> Made:
     return lambda model, texts: np.asarray(change(model.each(texts, lambda batch, rows: rows.mean(0), norm)))
 
 
+def in_layer(i: int, change: Callable[[Any], None]) -> Made:
+    """One block changed."""
+    return on_model(lambda model: change(model.bert.encoder.layer[i]))
+
+
+def no_residual_of(output: Any) -> None:
+    output.forward = lambda x, residual: output.LayerNorm(output.dense(x))
+
+
+def relu_in(layer: Any) -> None:
+    import torch
+
+    layer.intermediate.intermediate_act_fn = torch.nn.ReLU()
+
+
+def scaled(scale: float) -> Callable[[Model], None]:
+    def change(model: Model) -> None:
+        for layer in model.bert.encoder.layer:
+            layer.attention.self.scaling = scale
+
+    return change
+
+
+def chunks(size: int) -> Made:
+    """The mean of the vectors of a text's parts, each with its special tokens."""
+
+    def made(model: Model, texts: list[str]) -> Array:
+        found = []
+        for text in texts:
+            cls, *ids, sep = model.tokenizer(text, truncation=False)["input_ids"]
+            parts = [ids[i : i + size - 2] for i in range(0, len(ids), size - 2)] or [[]]
+            with model.torch.no_grad():
+                rows = [model.bert(model.torch.tensor([[cls, *part, sep]])).last_hidden_state[0] for part in parts]
+            found.append(unit(np.stack([x.mean(0).numpy() for x in rows])).mean(0))
+        return unit(np.stack(found))
+
+    return made
+
+
+def pieces(prefix: str) -> Made:
+    """Pieces that follow in a word are looked up with another prefix than `##`."""
+
+    def made(model: Model, texts: list[str]) -> Array:
+        from tokenizers.models import WordPiece
+
+        words = model.tokenizer.get_vocab()
+        model.tokenizer.backend_tokenizer.model = WordPiece(words, unk_token="[UNK]", continuing_subword_prefix=prefix)
+        return model.encode(texts)
+
+    return made
+
+
+def spaces_alone(model: Model, texts: list[str]) -> Array:
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+
+    model.tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    return model.encode(texts)
+
+
 def inner(batch: Any, rows: Array) -> Array:
     return rows[1:-1].mean(0) if len(rows) > 2 else rows[0] * np.nan
 
 
 PLANTED: dict[str, tuple[str, Made]] = {
+    "no residual in block 3": ("residual beside output.dense missing in block 3",
+                               in_layer(3, lambda layer: no_residual_of(layer.output))),
+    "relu in block 2": ("activation relu in block 2", in_layer(2, relu_in)),
+    "query's bias in block 4": ("bias of attention.self.query missing in block 4",
+                                in_layer(4, lambda layer: layer.attention.self.query.bias.data.zero_())),
+    "the first norm's bias": ("bias of the input layer's norm missing", on_model(
+        lambda model: model.bert.embeddings.LayerNorm.bias.data.zero_())),
+    "scale of 64": ("division by sqrt(64)", on_model(scaled(1 / 8))),
+    "cls and mean": ("pooling cls and mean averaged", pooled(lambda batch, x: (x[0] + x.mean(0)) / 2)),
+    "max, padding as 0": ("pooling max, padding as 0", pooled(lambda batch, x: np.maximum(x.max(0), 0))),
+    "negated": ("vectors negated", lambda model, texts: -model.encode(texts)),
+    "whole numbers": ("vectors 127 times as large, rounded to whole numbers",
+                      lambda model, texts: np.round(model.encode(texts) * 127)),
+    "chunks of 256": ("average of chunks of 256 tokens", chunks(256)),
+    "chunks of 128": ("average of chunks of 128 tokens", chunks(128)),
+    "no pieces": ("words not cut into pieces", pieces("no such")),
+    "pieces without ##": ("pieces looked up without '##'", pieces("")),
+    "punctuation in words": ("punctuation not set apart", spaces_alone),
+    "special tokens as words": ("special tokens of the text cut as words", pooled(
+        lambda batch, x: x.mean(0), split_special_tokens=True)),
+    "as JSON": ("text in quotes", on_text(json.dumps)),
+    "as HTML": ("text escaped as HTML", on_text(html.escape)),
     "SEP twice": ("special token at the end twice", special(lambda cls, text, sep: cls + text + sep + sep)),
     "CLS twice": ("special token at the beginning twice", special(lambda cls, text, sep: cls + cls + text + sep)),
     "special tokens in the text": ("all special tokens twice", on_text(lambda text: f"[CLS] {text} [SEP]")),

@@ -15,9 +15,15 @@ from .vector_recipes import Maker, distances
 
 BATCHES = (8, 16, 32, 64, 128)  # texts of one request; all at once as well
 NEAR = 1e-4  # of a vector's length: what is left of it after its mean is taken off is smaller, and its rounding is not
+EIGHT_BITS, HALF = (127, 128, 255, 256), 0.501  # factors that make whole numbers of eight bits, and how far these are
+NEGATED, TIMES = "vectors negated", "vectors X times as large"
+AS_WHOLE = "vectors X times as large, rounded to whole numbers"
 OVER_BATCH = "Compute each text's vector from this text alone."
 ZEROS = "zeros appended"
 REMEDIES = {
+    NEGATED: "Give the model's own numbers: a product with another vector has the other sign.",
+    TIMES: "Give the model's own numbers, without a factor.",
+    AS_WHOLE: "Divide them by the factor where they are read, or give floats.",
     ZEROS: "Give the model's own numbers alone.",
     "the empty text as zeros": "An empty text has its special tokens, and these have a vector.",
     "the empty text as NaN": "An empty text has its special tokens, and these have a vector.",
@@ -68,6 +74,25 @@ def over_batches(right: Array, vectors: Array, maker: Maker, texts: Sequence[str
                 if _equal(vectors, ending := normalized(made)) and not _equal(normalized(right), ending):
                     found.append(name)
     return list(dict.fromkeys(found))
+
+
+def one_factor(right: Array, vectors: Array) -> tuple[str, str]:
+    """Name the one factor that makes the vectors of the right ones, rounded to whole numbers or not, and the remedy;
+    "" for none.
+    """
+    if right.shape != vectors.shape or not np.isfinite(vectors).all() or not right.any():
+        return "", ""
+    factor = float(np.vdot(right, vectors) / np.vdot(right, right))
+    if abs(factor - 1) <= NEAR or not vectors.any():
+        return "", ""
+    if _equal(vectors, np.float32(factor) * right):
+        name = NEGATED if abs(factor + 1) <= NEAR else TIMES
+        return name.replace("X", f"{factor:.4g}"), REMEDIES[name]
+    if np.array_equal(vectors, np.rint(vectors)):
+        for times in EIGHT_BITS:
+            if np.abs(times * right - vectors).max() <= HALF:
+                return AS_WHOLE.replace("X", f"{times:g}"), REMEDIES[AS_WHOLE]
+    return "", ""
 
 
 def _in_batches(change: Callable[[Array], Array], x: Array) -> Iterator[Array]:

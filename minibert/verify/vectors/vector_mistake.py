@@ -10,7 +10,8 @@ class VectorMistake(NamedTuple):
     """A name, what to do, and which fields of the right recipe it changes.
 
     rounding: a narrower format; then it is no mistake, but the same numbers in it. rare: no pair of it and a mistake
-    that takes the model anew is tried.
+    that takes the model anew is tried. alone: no pair
+    at all; such a one may show in most texts.
     """
 
     name: str
@@ -18,6 +19,7 @@ class VectorMistake(NamedTuple):
     changes: dict[str, Any]
     rounding: str = ""
     rare: bool = False
+    alone: bool = False
 
 
 Found = Iterator[VectorMistake]

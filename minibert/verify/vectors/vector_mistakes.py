@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+import math
 import unicodedata
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.families.parts.bound_blocks import BoundAttention
 from minibert.families.static import STATIC
 from minibert.files.tokenizer_static import unknown_token
 from minibert.models.encoder import Encoder
@@ -21,6 +25,7 @@ from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import ADDED as SUMMED
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
+from minibert.verify.mistakes.wrong_attention import SCALE, by_root, scaled
 from minibert.verify.mistakes.wrong_formulas import to_bfloat16, to_float16, to_int8
 from minibert.verify.mistakes.wrong_masks import PADDING_SEEN
 from minibert.verify.mistakes.wrong_steps import dense, rounded, rounded_weight
@@ -31,16 +36,21 @@ from .vector_recipes import Maker, Rules
 
 LENGTHS = (64, 128, 256, 384, 512)
 LETTERS = (256, 500, 512, 1000, 1024, 2000)  # of a text, counted before there are tokens
+NOWHERE = "\0"  # in no vocabulary
 WORDS = (100, 128, 200, 256, 384, 512)
 PROMPTS = (
     "query: ", "passage: ", "search_query: ", "search_document: ",
     "Represent this sentence for searching relevant passages: ",
 )  # of E5, Nomic and BGE, added by hand to others  # fmt: skip
+RARE_PROMPTS = (
+    "clustering: ", "classification: ", "document: ", "title: none | text: ", "task: search result | query: ",
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
+)  # of Nomic, EmbeddingGemma and Qwen  # fmt: skip
 
 
 def mistakes(maker: Maker) -> list[VectorMistake]:
     """List the mistakes that can be made with this model."""
-    parts = (_prompts, _texts, _lengths, _special_tokens, _models, poolings, modules, _roundings)
+    parts = (_prompts, _texts, _lengths, _special_tokens, _models, _blocks, poolings, modules, _roundings)
     return [mistake for part in parts for mistake in part(maker)]
 
 
@@ -56,10 +66,11 @@ def _prompts(maker: Maker) -> Found:
         if maker.right.skip_prompt:
             yield VectorMistake("prompt pooled", "Leave the prompt's tokens out of pooling.", {"skip_prompt": False})
     named = {text: f"prompt {name!r}" for name, text in maker.own.prompts.items() if text}
-    for text in dict.fromkeys((*named, *PROMPTS)):
+    for text in dict.fromkeys((*named, *PROMPTS, *RARE_PROMPTS)):
         if text != own:
             should = f"Put {own!r} before each text, not {text!r}." if own else "Put nothing before the text."
-            yield VectorMistake(f"{named.get(text, repr(text))} put before the texts", should, {"prompts": (text,)})
+            name, alone = f"{named.get(text, repr(text))} put before the texts", text not in {*named, *PROMPTS}
+            yield VectorMistake(name, should, {"prompts": (text,)}, alone=alone)
 
 
 def _normalizers(rules: Rules) -> list[Rules]:
@@ -79,6 +90,18 @@ def _set(key: str, value: bool, rules: Rules) -> None:
 def _kept_whole(rules: Rules) -> None:
     _set("lowercase", False, rules)
     _set("strip_accents", False, rules)
+
+
+def _prefixed(prefix: str, rules: Rules) -> None:
+    rules["model"]["continuing_subword_prefix"] = prefix
+
+
+def _without_added(rules: Rules) -> None:
+    rules["added_tokens"] = []
+
+
+def _split_at_spaces(rules: Rules) -> None:
+    rules["pre_tokenizer"] = {"type": "WhitespaceSplit"}
 
 
 def _plain_letters(text: str) -> str:
@@ -128,9 +151,22 @@ def _texts(maker: Maker) -> Found:
         ("ends of lines replaced by spaces", "Leave ends of lines in the text.",
          lambda text: " ".join(text.splitlines())),
         ("text trimmed", "Leave spaces around the text.", str.strip),
+        ("text escaped as HTML", "Pass the text itself, without HTML's entities.", html.escape),
         ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
     ):  # fmt: skip
         yield VectorMistake(name, remedy, {"text": change})
+    pieces = rules[0]["model"].get("continuing_subword_prefix")
+    if pieces:
+        remedy = f"Look up each word's pieces, those that follow with {pieces!r} before them."
+        for name, prefix in (("words not cut into pieces", NOWHERE), (f"pieces looked up without {pieces!r}", "")):
+            yield VectorMistake(name, remedy, {"rules": partial(_prefixed, prefix)}, alone=True)
+    if any(added["special"] for added in rules[0]["added_tokens"]):
+        remedy = "A special token that is written in a text is that token."
+        yield VectorMistake("special tokens of the text cut as words", remedy, {"rules": _without_added})
+    if (rules[0]["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer":
+        remedy = "Each punctuation mark is a word of its own."
+        yield VectorMistake("punctuation not set apart", remedy, {"rules": _split_at_spaces}, alone=True)
+    yield VectorMistake("text in quotes", "Pass the text itself, not as JSON.", {"text": json.dumps}, alone=True)
     remedy = "The longest length counts tokens."
     for count in LETTERS:
         yield VectorMistake(f"text cut at {count} letters", remedy, {"text": partial(_letters, count)})
@@ -157,6 +193,9 @@ def _lengths(maker: Maker) -> Found:
             name = "special tokens not counted in the longest length"
             yield VectorMistake(name, f"The longest length is {shown}.", {"longest": more})
     if right is not None:
+        remedy = "A text that is too long is truncated: its end has no part in the vector."
+        for length in sorted({*(n for n in LENGTHS if most is None or n <= most), right}):
+            yield VectorMistake(f"average of chunks of {length} tokens", remedy, {"chunks": length})
         own, other = ("beginning", "end")[:: 1 if maker.encoder.sentence_tokenizer.truncates_left else -1]
         remedy = f"A text that is too long loses its {own}."
         yield VectorMistake(f"truncated at the {other}", remedy, {"other_end": True})
@@ -187,9 +226,17 @@ def _special_tokens(maker: Maker) -> Found:
 
 RUN_ALL = "There are {} blocks; run all."
 PLACED = "Each block has its place: there are {}."
+HEAD_SIZES = (32, 64, 128)  # which programs for one model take for every model's
 SCORED = "There are {} heads."
 LAST = "The rows to pool are those that the last block gives."
 ADDED = "Each linear map adds its bias, and a norm after its weight."
+ONE_BLOCK = "The other blocks are right: look at what is read and computed for this one."
+IN_ONE_BLOCK = {
+    "no division by sqrt(head_dim)", "division by sqrt(dim)", "activation left out", "activation gelu",
+    "activation gelu_new", "activation quick_gelu", "activation relu", "activation silu", "weight transposed",
+    "residual from before the norm", "residual from the normed x", "norm not applied", "heads interleaved",
+    "heads split without transposing", "gate and up exchanged", "queries and keys not rotated",
+}  # fmt: skip
 MOST_HEADS, MOST_BLOCKS = 64, 12  # of more blocks those side by side alone, of which there are fewer pairs
 
 
@@ -209,6 +256,20 @@ def _models(maker: Maker) -> Found:
     if any(at.of("positions") for at in all_places(maker.encoder)):
         remedy = "Positions begin at the text's first token: pad on the right, or pass position_ids."
         yield VectorMistake("padding before the text counted in positions", remedy, {"left": True})
+
+
+def _root_of(size: int, own: BoundAttention) -> float:
+    return 1 / math.sqrt(size)
+
+
+def _blocks(maker: Maker) -> Found:
+    """What is wrong in one block of several."""
+    blocks = [at for at in all_places(maker.encoder) if at.block]
+    known = (*models.of_one_block(maker.encoder), *(each for each in MISTAKES if each.name in IN_ONE_BLOCK))
+    for at in blocks if 1 < len(blocks) <= MOST_BLOCKS else ():
+        for name, mistake in {each.name: each for each in known if with_mistake(each, at)}.items():
+            one = mistake._replace(wrong=models.in_block(mistake.wrong, at.i))
+            yield VectorMistake(f"{name} in block {at.i}", ONE_BLOCK, {"model": one}, alone=True)
 
 
 def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
@@ -236,6 +297,11 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
         *models.of_each_map(encoder),
     ):  # fmt: skip
         yield Mistake(name, ADDED, models.without_biases(where))
+    for name, where in models.of_each_norm(encoder):
+        yield Mistake(name, ADDED, models.without_biases(where))
+    for size in HEAD_SIZES:
+        if any(attention.head_dim != size and by_root(attention) for attention in own):
+            yield Mistake(f"division by sqrt({size})", SCALE, scaled(partial(_root_of, size)), on_vectors=True)
     for name, where in models.each_residual(encoder):
         yield Mistake(name, SUMMED, models.without_residual(where))
     yield Mistake("norm of the input layer not applied", "Normalize before the blocks.", models.without_first_norm,

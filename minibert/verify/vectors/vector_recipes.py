@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations import fast
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS
+from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.parts.plan import Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
@@ -26,9 +26,15 @@ FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
 # The distance of two vectors as a share of the length. Measured on all-MiniLM-L6-v2: 1.3e-6 between right programs,
 # plain float32 loops among them.
 SAME = 1e-5
+SHORT = 64  # tokens of a text whose hidden states are kept
 
-# no model is pooled by the sum: normalized it is the mean
-POOLED: dict[str, Callable[..., Array]] = {**POOLINGS, "sum": lambda rows, skip: rows[:, skip:].sum(axis=1)}
+# those of `POOLINGS`, and what no model is pooled by
+POOLED: dict[str, Callable[..., Array]] = {
+    **POOLINGS,
+    "sum": lambda rows, skip: rows[:, skip:].sum(axis=1),
+    "max, padding as 0": lambda rows, skip: np.maximum(rows[:, skip:].max(axis=1), 0),
+    "cls and mean averaged": lambda rows, skip: (rows[:, 0] + rows[:, skip:].mean(axis=1)) / 2,
+}
 
 
 class Recipe(NamedTuple):
@@ -39,6 +45,7 @@ class Recipe(NamedTuple):
     longest      tokens, special ones among them
     other_end    a text that is too long is cut at its other end
     sliced       it is cut after special tokens are put, and loses those of that end
+    chunks       how many tokens of a longer text make one vector, special ones among them: the mean of these is given
     dropped      an id whose tokens are left out
     first, last  how many times the special tokens before and after the text are there
     exchanged    those after it stand before it
@@ -68,6 +75,7 @@ class Recipe(NamedTuple):
     rules: Callable[[Rules], None] | None = None
     other_end: bool = False
     sliced: bool = False
+    chunks: int | None = None
     dropped: int | None = None
     first: int = 1
     last: int = 1
@@ -87,19 +95,39 @@ class Recipe(NamedTuple):
 
 
 class Plain:
-    """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one."""
+    """An encoder whose blocks compute by their steps, padding too, with a mistake if there is one.
 
-    def __init__(self, encoder: Encoder, mistake: Mistake | None = None) -> None:
-        self.dim = encoder.dim
-        plans = [(mistake and with_mistake(mistake, at)) or at.plan for at in all_places(encoder)]
+    right: the same without a mistake, whose hidden states of short texts go into the first block that is wrong.
+    """
+
+    def __init__(self, encoder: Encoder, mistake: Mistake | None = None, right: Plain | None = None) -> None:
+        self.dim, self._right, self._known = encoder.dim, right, dict[str, dict[str, Array]]()
+        places = list(all_places(encoder))
+        wrong = [mistake and with_mistake(mistake, at) for at in places]
+        self._first = next((i for i, plan in enumerate(wrong) if plan), 0)
+        plans = [plan or at.plan for plan, at in zip(wrong, places, strict=True)]
         self._plans = [{key: _in_fewer_passes(step) for key, step in plan.items()} for plan in plans]
 
     def __call__(self, input_ids: Any, **batch: Any) -> Array:
-        values = begin({"input_ids": input_ids, **batch})
-        for i, plan in enumerate(self._plans):  # what a block computes is dropped: of 512 tokens it is many megabytes
-            x = value(f"hidden_states.{i}", plan, values)
-            values = kept(values)
-        return np.asarray(x)
+        short = self._right is not None and isinstance(input_ids, list) and len(input_ids[0]) <= SHORT
+        values, first = begin({"input_ids": input_ids, **batch}), self._first if short else 0
+        if self._right is not None and first:
+            known = self._right.states(input_ids, **batch)
+            values |= {f"hidden_states.{i}": known[f"hidden_states.{i}"] for i in range(first)}
+        return np.asarray(self._run(values, first)[f"hidden_states.{len(self._plans) - 1}"])
+
+    def _run(self, values: dict[str, Any], first: int = 0) -> dict[str, Any]:
+        for i, plan in enumerate(self._plans[first:], first):
+            value(f"hidden_states.{i}", plan, values)
+            values = kept(values)  # what a block computes is dropped: of 512 tokens it is many megabytes
+        return values
+
+    def states(self, input_ids: Any, **batch: Any) -> dict[str, Array]:
+        """Give every hidden state; they are kept."""
+        key = repr((input_ids, batch))
+        if key not in self._known:
+            self._known[key] = self._run(begin({"input_ids": input_ids, **batch}))
+        return self._known[key]
 
 
 def after_pooling(encoder: Encoder) -> At:
@@ -133,6 +161,7 @@ class Maker:
         self.right = Recipe((before,) if before else (), own.longest, own.poolings, not own.include_prompt, own.width())
         self.tokenizers: dict[Any, Tokenizer] = {(None, False): encoder.sentence_tokenizer}
         self.models: dict[Any, Encoder | Plain] = {None: encoder}
+        self.plain = Plain(encoder)
         self._steps: dict[Any, list[Callable[..., Array]]] = {}  # after pooling
         self.lengths: dict[str, set[int]] = {}  # of each text of a comparison: how long the texts beside it may be
         self.aside: dict[str, str] = {}  # texts whose vectors rule out nothing, and why
@@ -152,6 +181,9 @@ class Maker:
     def ways(self, text: str, recipe: Recipe) -> Iterator[tuple[int, Array]]:
         """Give each vector that is possible, (1, dim), with the length that its text was padded to; 0 for none."""
         for encoded in self._encodings(text, recipe):
+            if recipe.chunks is not None and len(encoded.input_ids) > recipe.chunks:
+                yield from ((0, x) for x in self._averages(encoded, recipe, recipe.chunks))
+                continue
             if recipe.pads or recipe.seen or recipe.left or recipe.spread:
                 found = self._padded(text, encoded, recipe)
             else:
@@ -168,14 +200,16 @@ class Maker:
         whole, done = "".join((*recipe.prompts, recipe.text(text))), list[Encoded]()
         for further in (0, -more):
             longest = None if recipe.longest is None else recipe.longest + further
-            room = None if recipe.sliced else longest
+            room = None if recipe.sliced or recipe.chunks else longest
             (found,) = self.tokenizer(recipe).encode([whole], None, truncation=True, max_length=room)
             made = self._with_special(found, recipe)
             if recipe.sliced and longest is not None:
                 places = range(len(made.input_ids))
                 made = _taken(made, places[-longest:] if self.tokenizer(recipe).truncates_left else places[:longest])
             ways = [made]
-            if longest is not None and len(made.input_ids) > longest:  # as those that are written in the text are cut
+            if (
+                longest is not None and len(made.input_ids) > longest and not recipe.chunks
+            ):  # as those that are written in the text are cut
                 ways.append(_taken(made, [*range(longest - self.after), *range(-self.after, 0)]))
             for way in ways:
                 if way not in done:
@@ -192,6 +226,25 @@ class Maker:
         inner = [i for i in inner if right.input_ids[i] != recipe.dropped]
         return _taken(right, [*first * recipe.first, *inner, *last * recipe.last])
 
+    def _averages(self, whole: Encoded, recipe: Recipe, most: int) -> Iterator[Array]:
+        """Give the mean of a long text's chunks, each with its special tokens: of their vectors, or of these times how
+        many tokens there are; each as it is, or divided by its length, where that is the model's end."""
+        places = range(len(whole.input_ids))
+        first, inner, last = places[: self.before], places[self.before : len(places) - self.after], places[::-1]
+        room = most - self.before - self.after
+        parts = [[*first, *inner[i : i + room], *reversed(last[: self.after])] for i in range(0, len(inner), room)]
+        chunks = [_taken(whole, part) for part in parts]
+        pooled = np.concatenate([self._pooled(self._tokens(chunk, recipe), chunk, recipe) for chunk in chunks])
+        many = np.array([[len(chunk.input_ids)] for chunk in chunks], np.float32)
+        made = np.concatenate([self._finished(x[None], recipe) for x in pooled])
+        for weights in (np.ones_like(many), many):
+            share = weights / weights.sum()
+            yield self._finished((pooled * share).sum(0, keepdims=True), recipe)
+            mean = (made * share).sum(0, keepdims=True)
+            yield mean
+            if self.own.ends_normalized:
+                yield normalized(mean)
+
     def tokenizer(self, recipe: Recipe) -> Tokenizer:
         key = recipe.rules, recipe.other_end
         if key not in self.tokenizers:
@@ -203,7 +256,7 @@ class Maker:
     def model(self, recipe: Recipe) -> Encoder | Plain:
         """Give the model as the recipe changes it. Only the last one is kept: rounded weights are a copy."""
         if recipe.model not in self.models:
-            self.models = {None: self.encoder, recipe.model: Plain(self.encoder, recipe.model)}
+            self.models = {None: self.encoder, recipe.model: Plain(self.encoder, recipe.model, self.plain)}
         return self.models[recipe.model]
 
     # -- ids -> rows -----------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 # what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
 AFTER_BLOCKS = {"model", "unpooled", "poolings", "before", "between", "without", "given", "norm", "width", "stored"}
-IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced"}
+IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced", "chunks"}
+UNUSUAL = (("first", 2), ("last", 2), ("exchanged", True))  # of special tokens
 PADDED = {"pads", "seen", "left", "spread"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
 
@@ -172,7 +173,8 @@ class Judge:
 
     def _plain(self) -> list[int]:
         """Some short texts in which only mistakes show that show in every text; without such, the shortest ones."""
-        local = [self._recipe((m,)) for m in self.known if set(m.changes) & {"text", "rules", "dropped"}]
+        some = {"text", "rules", "dropped"}
+        local = [self._recipe((m,)) for m in self.known if set(m.changes) & some and not m.alone]
         once = [i for i, text in enumerate(self.texts) if text not in self.texts[:i] and text not in self.maker.aside]
         order = sorted(once or range(len(self.texts)), key=lambda i: self.tokens[i])
         least = self.maker.before + self.maker.after + 2
@@ -199,10 +201,11 @@ class Judge:
     def _pairs(self, alone: Sequence[Fit]) -> list[tuple[VectorMistake, ...]]:
         """Pairs of mistakes that can be made together; those with one change of the model stand side by side."""
         found = []
-        for pair in combinations((fit.mistakes[0] for fit in alone), 2):
+        for pair in combinations((fit.mistakes[0] for fit in alone if not fit.mistakes[0].alone), 2):
             fields = [key for mistake in pair for key in mistake.changes]
+            odd = any(mistake.changes.get(field) == x for mistake in pair for field, x in UNUSUAL)
             # each would take the model for every length of padding
-            costly = bool(PADDED & set(fields) and {"model", "prompts"} & set(fields))
+            costly = bool(PADDED & set(fields) and (odd or {"model", "prompts"} & set(fields)))
             costly |= any(mistake.rare for mistake in pair) and not set(fields) <= AFTER_BLOCKS
             if len(fields) == len(set(fields)) and not costly and not all(mistake.rounding for mistake in pair):
                 found.append(pair)
@@ -289,6 +292,7 @@ def _same(apart: Array) -> bool:
 
 def _ids(maker: Maker, text: str, recipe: Recipe) -> Any:
     try:
-        return maker.encoded(text, recipe).input_ids
+        ids = maker.encoded(text, recipe).input_ids
+        return ids, recipe.chunks is not None and len(ids) > recipe.chunks
     except (ValueError, TypeError):
         return None

@@ -17,7 +17,7 @@ from minibert.verify.sides.client import Client
 from minibert.verify.sides.texts import TEXTS
 from minibert.verify.sides.vector_files import as_vectors, read_texts, read_vectors
 
-from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, over_batches, twins, without_zeros
+from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, one_factor, over_batches, twins, without_zeros
 from .vector_recipes import SAME, Maker, distances
 from .vector_verdict import Judge, Verdict
 
@@ -126,6 +126,11 @@ def _look(report: Report, judging: Judge) -> None:
     if names := over_batches(right, vectors, maker, judging.texts):
         report.matches += names
         report.fail(*(f"matches: {name}. {OVER_BATCH}" for name in names))
+        return
+    factor, remedy = one_factor(right, vectors)
+    if factor:
+        report.matches.append(factor)
+        report.fail(f"matches: {factor}. {remedy}")
         return
     if broken := np.flatnonzero(~np.isfinite(vectors).all(1)).tolist():
         report.matches.append(BROKEN)
