@@ -44,9 +44,10 @@ class Way:
     def wrong(self, key: str, of: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
         """Each mistake of the one list: its name, why it is one, and what it makes of `key`, computed from `of`.
 
-        First made wherever it can be, then in one place of each block alone.
+        First made wherever it can be, then in one place of each block alone; those that verify tries last are last.
         """
-        made = [(each, self._changed(each)) for each in mistakes(self.encoder) if not each.rounding]
+        known = sorted(mistakes(self.encoder), key=lambda each: each.where == "rest")
+        made = [(each, self._changed(each)) for each in known if not each.rounding]
         for mistake, changed in made:
             yield from self._with(mistake.name, mistake.why, changed, key, of)
         for mistake, changed in made:
