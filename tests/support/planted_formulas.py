@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from planted_blocks import BERT, GPT2, N1, SMALL_HEADS, TODAY, angles, other, turned
+from planted_blocks import BERT, GPT2, N1, SMALL_HEADS, TODAY, angles, in_heads, other, turned
 from planted_ports import (
     Change,
     Planted,
@@ -200,5 +200,12 @@ PLANTED: dict[str, Planted] = {
         "bert", every("attentions.{i}", "another text's mask in some heads"), attention={"hide": by_texts}),
     "scores capped at 30": Planted(
         "llama", every("attentions.{i}", "scores capped at 30"), attention={"hide": capped}),
+    "softmax of base 2": Planted("bert", every("attentions.{i}", "softmax of scores 0.6931 times as large"), attention={
+        "softmax": lambda scores: (scores * math.log(2)).softmax(-1)}),
+    "Llama's key heads in reverse": Planted(
+        "llama", in_heads(TODAY, "key heads in reverse"),
+        attention={"shared": lambda heads, own: [(heads - 1 - i) // (heads // own) for i in range(heads)]}),
+    "the square of relu": Planted("llama", {"layers.1.mlp.act_fn": "activation relu2"}, put(
+        "layers.1.mlp.act_fn", lambda own: lambda x: x.relu() ** 2)),
     "relu of scores": Planted("bert", every("attentions.{i}", "relu for softmax"), attention={"softmax": divided}),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import json
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -119,6 +120,17 @@ def relu_in(layer: Any) -> None:
     layer.intermediate.intermediate_act_fn = torch.nn.ReLU()
 
 
+def exchange(layer: Any) -> None:
+    own = layer.attention.self
+    own.query, own.key = own.key, own.query
+
+
+def weights_less(layer: Any) -> None:
+    """What attention weights times 0.9 are, as of a dropout that scales and does not drop."""
+    for x in (layer.attention.self.value.weight, layer.attention.self.value.bias):
+        x.data *= 0.9
+
+
 def scaled(scale: float) -> Callable[[Model], None]:
     def change(model: Model) -> None:
         for layer in model.bert.encoder.layer:
@@ -167,6 +179,10 @@ def inner(batch: Any, rows: Array) -> Array:
     return rows[1:-1].mean(0) if len(rows) > 2 else rows[0] * np.nan
 
 
+# what nothing of the list explains: no name is the right answer
+UNNAMED: dict[str, Made] = {
+    "attention weights times 0.9": on_model(lambda model: [weights_less(each) for each in model.bert.encoder.layer]),
+}
 PLANTED: dict[str, tuple[str, Made]] = {
     "no residual in block 3": ("residual beside output.dense missing in block 3",
                                in_layer(3, lambda layer: no_residual_of(layer.output))),
@@ -188,6 +204,9 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "punctuation in words": ("punctuation not set apart", spaces_alone),
     "special tokens as words": ("special tokens of the text cut as words", pooled(
         lambda batch, x: x.mean(0), split_special_tokens=True)),
+    "no punctuation": ("punctuation left out", on_text(
+        lambda text: "".join(c for c in text if c not in string.punctuation))),
+    "queries and keys exchanged in block 2": ("q k v in another order: k q v in block 2", in_layer(2, exchange)),
     "as JSON": ("text in quotes", on_text(json.dumps)),
     "as HTML": ("text escaped as HTML", on_text(html.escape)),
     "SEP twice": ("special token at the end twice", special(lambda cls, text, sep: cls + text + sep + sep)),

@@ -9,6 +9,7 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, Dense
 from minibert.families.parts.modules import RMSNorm
@@ -29,6 +30,7 @@ BY_FACTOR = 1e-6  # what a factor that is found by its size may leave, where not
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
 IMPOSSIBLE = (ValueError, IndexError, TypeError)  # a mistake cannot be made with these shapes
 OF_ONE = ("dense", "norm", "activation")  # kinds of what is computed from one intermediate
+SEEN = 1e-4  # an attention weight above it has digits enough for its logarithm
 TINY = 1e-30  # an attention weight so small is of a token that is hidden
 
 Made = Callable[..., "Array | None"]  # kind of batch, and whether in float64 -> what a module with a mistake gives
@@ -73,8 +75,9 @@ class WrongModule:
             fits = fits or found
         if self.step.kind not in OF_ONE:  # others are never computed from what another module gives
             left = left or {each.name: rest for each, rest in fits}
-        for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_parts, self._of_bias,
-                     self._of_activation, self._of_order, self._of_other_weights):  # fmt: skip
+        for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_temperature,
+                     self._of_parts, self._of_bias, self._of_activation, self._of_order,
+                     self._of_other_weights):  # fmt: skip
             if left:
                 break
             least = BY_FACTOR if tier in (self._of_factor, self._of_parts) else 0.0
@@ -285,6 +288,22 @@ class WrongModule:
         good = np.isfinite(there) & (np.abs(there) < 1e30)  # a mask may have been added
         factor = float(ours[good] @ there[good] / max(float(ours[good] @ ours[good]), 1e-30))
         yield times_as_large(factor, self.at), lambda kind: np.asarray(self.fed[kind].found[self.key] * factor)
+
+    def _of_temperature(self) -> Iterator[tuple[str, Made]]:
+        """Softmax of scores times a number, which is that of their logarithms' differences."""
+        if self.step.kind != "softmax":
+            return
+        masked, ours, there = self.step.of[0], list[Array](), list[Array]()
+        for kind in self.kinds:
+            scores, weights = self.fed[kind].flow[masked], np.asarray(self.theirs[kind][self.key], np.float64)
+            seen = self.fed[kind].flow[REAL][:, None, :, None] & (weights > SEEN)
+            for x, found in ((scores, ours), (np.log(np.where(seen, weights, 1)), there)):
+                count = np.maximum(seen.sum(-1, keepdims=True), 1)
+                mean = np.where(seen, x, 0).sum(-1, keepdims=True) / count
+                found.append(np.where(seen, x - mean, 0).ravel())
+        (factor,) = fitted([np.concatenate(ours)], np.concatenate(there))
+        step = self.step._replace(formula=lambda x: softmax(x * np.float32(factor)))
+        yield f"softmax of scores {times_as_large(factor, self.at)}", partial(self._again, step)
 
     def _of_parts(self) -> Iterator[tuple[str, Made]]:
         """A sum in which a part is more than once, or less."""

@@ -47,9 +47,11 @@ ROUNDED = "The weights are narrower than the model's."
 EPS = {0.0: "0 or far too small"} | {eps: f"{eps:g}" for eps in (1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-2)}
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
 ENDS = ("of the other end", "zeros", "repeated")  # what stands where no token is left
+RARE = ("relu2", "leaky_relu")
 # what a port may have in place of the right activation; a rare one would be no more than a guess
 FORMULAS = {
-    ACTIVATIONS[word][0]: word for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu", "sigmoid")
+    ACTIVATIONS[word][0]: word
+    for word in ("tanh", "mish", "quick_gelu", "silu", "relu", "gelu_new", "gelu", "sigmoid", *RARE)
 }
 
 # fmt: off
@@ -97,7 +99,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("norm not applied", "This norm is there.", by_part("norm", lambda own: np.asarray)),
     # activations
     *(Mistake(f"activation {word}", "This activation is what config.json names, or one that the head fixes.",
-              by_part("activation", partial(make.other_than, formula)), on_vectors=True)
+              by_part("activation", partial(make.other_than, formula)), on_vectors=word not in RARE)
       for formula, word in FORMULAS.items()),
     Mistake("gelu without the root of 2", "gelu is x * (1 + erf(x / sqrt(2))) / 2.",
             by_part("activation", make.gelu_without_root)),
@@ -174,6 +176,9 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
             by_part("share", lambda own: (lambda x: x[:, np.arange(own.heads) % x.shape[1]])
                      if own.key_heads > 1 else None)),
+    Mistake("key heads in reverse", "Query head h uses key head h // (heads / key_heads), from the first one on.",
+            by_part("share", lambda own: (lambda x: np.repeat(x[:, ::-1], own.heads // x.shape[1], axis=1))
+                    if own.key_heads > 1 else None)),
     *OF_MASKS,
     # what is gathered
     Mistake("probabilities transposed", "Rows are queries, columns keys.",

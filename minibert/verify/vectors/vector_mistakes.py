@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import string
 import unicodedata
 from collections.abc import Iterator
 from functools import partial
@@ -109,6 +110,10 @@ def _plain_letters(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(c for c in split if unicodedata.category(c) != "Mn"))
 
 
+def _no_punctuation(text: str) -> str:
+    return "".join(c for c in text if c not in string.punctuation)
+
+
 def _letters(count: int, text: str) -> str:
     return text[:count]
 
@@ -166,6 +171,7 @@ def _texts(maker: Maker) -> Found:
     if (rules[0]["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer":
         remedy = "Each punctuation mark is a word of its own."
         yield VectorMistake("punctuation not set apart", remedy, {"rules": _split_at_spaces}, alone=True)
+    yield VectorMistake("punctuation left out", "Pass the text as it is.", {"text": _no_punctuation}, alone=True)
     yield VectorMistake("text in quotes", "Pass the text itself, not as JSON.", {"text": json.dumps}, alone=True)
     remedy = "The longest length counts tokens."
     for count in LETTERS:
@@ -236,6 +242,7 @@ IN_ONE_BLOCK = {
     "activation gelu_new", "activation quick_gelu", "activation relu", "activation silu", "weight transposed",
     "residual from before the norm", "residual from the normed x", "norm not applied", "heads interleaved",
     "heads split without transposing", "gate and up exchanged", "queries and keys not rotated",
+    "q k v in another order: k q v",
 }  # fmt: skip
 MOST_HEADS, MOST_BLOCKS = 64, 12  # of more blocks those side by side alone, of which there are fewer pairs
 

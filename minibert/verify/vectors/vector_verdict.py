@@ -26,6 +26,9 @@ LEVELS = (("float16", 5.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what roun
 PLAIN, PLAIN_TOKENS = 6, 32  # texts, and tokens of each, at most
 # a mistake is preferred to none, and two to one, if they leave at most this share of the distance
 ALONE, PAIR = 0.8, 0.5
+# What leaves more than float16 rounds is named only if it leaves so little of the distance from the right vectors: a
+# mistake that is near another one halves it. Attention weights times 0.9 are 0.74 of it from a softmax with one added.
+EXPLAINS = 1 / 3
 # A wrong model can be far more sensitive to rounding, on a text here and there: without its type rows all-MiniLM-L6-v2
 # is 1.9e-5 from torch on one text, and torch as far from float64.
 STRAY = 1e-4
@@ -215,7 +218,7 @@ class Judge:
         """The fewest mistakes that leave about as little as more would: the best of them, and what is as good."""
         best = [min((fit.size for fit in tier), default=np.inf) for tier in tiers]
         for depth, tier in enumerate(tiers):
-            fitting = [fit for fit in tier if self.level(fit.worst)]
+            fitting = [fit for fit in tier if self.level(fit.worst) and self._explains(fit, best[0])]
             if not fitting:
                 continue
             own = min(fit.size for fit in fitting)
@@ -225,6 +228,10 @@ class Judge:
             if min(fit.worst for fit in fitting) <= SAME or all(gains):
                 return [fit for fit in fitting if fit.size <= max(SAME, AS_NEAR * own)]
         return []
+
+    def _explains(self, fit: Fit, right: float) -> bool:
+        """Whether mistakes leave little of the distance from the right vectors; a format is no mistake."""
+        return not fit.real or self.level(fit.worst) in ("float32", "float16") or fit.size <= EXPLAINS * right
 
     def _of_all_texts(self, fit: Fit) -> list[Fit]:
         """Take all texts; where some differ, add mistakes that show only in them."""
