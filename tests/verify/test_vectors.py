@@ -205,7 +205,15 @@ def test_numbers_that_nothing_explains_are_given_no_name(folder: Path) -> None:
     for unknown in (np.abs(right), right + noise):
         report = judged(folder, unknown)
         assert not report.passed and not report.matches
-        assert any(line.startswith("ruled out") for line in report.lines)
+        first = next(i for i, line in enumerate(report.lines) if line.startswith("ruled out"))
+        said = [line.split(" (text ")[0].strip() for line in report.lines[first + 1 :]]
+        for name in report.ruled_out:  # of all blocks that are ruled out by one text on one line
+            mistake, where, block = name.partition(" in block ")
+            assert name in said or any(
+                line.startswith(mistake + where) and block in line.removeprefix(mistake + where).split(", ")
+                for line in said
+            )
+        assert len(said) < len(report.ruled_out)
 
 
 def test_some_texts_alone_that_nothing_explains_are_listed(folder: Path) -> None:

@@ -219,7 +219,17 @@ def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: A
             f"(which texts are alike agrees with this model by a correlation of {alike:.2f})"
         )
     if verdict.ruled:
-        report.say("ruled out:", *(f"  {name} (text {i + 1})" for name, i in verdict.ruled))
+        report.say("ruled out:", *_shown_ruled(verdict.ruled))
+
+
+def _shown_ruled(ruled: Sequence[tuple[str, int]]) -> list[str]:
+    """Write a line for each mistake and the text that rules it out; one for all blocks that it was tried in alone."""
+    blocks: dict[tuple[str, int], list[str]] = {}
+    for name, i in ruled:
+        mistake, where, block = name.partition(" in block ")
+        alone = block.isdecimal()
+        blocks.setdefault((mistake + where if alone else name, i), []).append(block if alone else "")
+    return [f"  {name}{', '.join(some)} (text {i + 1})" for (name, i), some in blocks.items()]
 
 
 def _say_random(report: Report, judging: Judge, limit: float) -> bool:
