@@ -26,13 +26,13 @@ FIXED = (8, 16, 32, 64, 128, 256, 512)  # to these lengths texts are padded
 # The distance of two vectors as a share of the length. Measured on all-MiniLM-L6-v2: 1.3e-6 between right programs,
 # plain float32 loops among them.
 SAME = 1e-5
-SHORT = 64  # tokens of a text whose hidden states are kept
+SHORT, KEPT = 64, 100  # tokens of a text whose hidden states are kept, and how many texts have them
 
 # those of `POOLINGS`, and what no model is pooled by
 POOLED: dict[str, Callable[..., Array]] = {
     **POOLINGS,
     "sum": lambda rows, skip: rows[:, skip:].sum(axis=1),
-    "max, padding as 0": lambda rows, skip: np.maximum(rows[:, skip:].max(axis=1), 0),
+    "max, padding as 0": lambda rows, skip: np.maximum(POOLINGS["max"](rows, skip), 0),
     "cls and mean averaged": lambda rows, skip: (rows[:, 0] + POOLINGS["mean"](rows, skip)) / 2,
 }
 
@@ -123,11 +123,14 @@ class Plain:
         return values
 
     def states(self, input_ids: Any, **batch: Any) -> dict[str, Array]:
-        """Give every hidden state; they are kept."""
+        """Give every hidden state; those of the first texts are kept."""
         key = repr((input_ids, batch))
-        if key not in self._known:
-            self._known[key] = self._run(begin({"input_ids": input_ids, **batch}))
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        found = self._run(begin({"input_ids": input_ids, **batch}))
+        if len(self._known) < KEPT:
+            self._known[key] = found
+        return found
 
 
 def after_pooling(encoder: Encoder) -> At:
@@ -231,7 +234,7 @@ class Maker:
         many tokens there are; each as it is, or divided by its length, where that is the model's end."""
         places = range(len(whole.input_ids))
         first, inner, last = places[: self.before], places[self.before : len(places) - self.after], places[::-1]
-        room = most - self.before - self.after
+        room = max(1, most - self.before - self.after)
         parts = [[*first, *inner[i : i + room], *reversed(last[: self.after])] for i in range(0, len(inner), room)]
         chunks = [_taken(whole, part) for part in parts]
         pooled = np.concatenate([self._pooled(self._tokens(chunk, recipe), chunk, recipe) for chunk in chunks])
