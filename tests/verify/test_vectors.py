@@ -18,10 +18,11 @@ from vector_port import VectorPort, write
 
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.wrong_formulas import to_float16
 from minibert.verify.report import Report
 from minibert.verify.sides.texts import TEXTS
-from minibert.verify.vectors.vector_mistakes import mistakes
+from minibert.verify.vectors.vector_mistakes import IN_ONE_BLOCK, mistakes
 from minibert.verify.vectors.vector_recipes import SAME, Maker, as_stored, misses
 from minibert.verify.vectors.vector_verdict import Fit, Judge
 from minibert.verify.vectors.vectors import judge
@@ -197,6 +198,11 @@ def test_one_value_of_a_bias_never_passes(size: float, folder: Path) -> None:
     port.port.tensors["encoder.layer.0.attention.self.value.bias"][3] += np.float32(size)
     report = judged(folder, port(TOLD))
     assert not report.passed and not report.rounding, "\n".join(report.lines)
+
+
+def test_what_is_tried_in_one_block_is_of_the_list() -> None:
+    """A name that the list no longer has would be tried nowhere."""
+    assert {each.name for each in MISTAKES} >= IN_ONE_BLOCK
 
 
 def test_numbers_that_nothing_explains_are_given_no_name(folder: Path) -> None:
