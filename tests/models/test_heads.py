@@ -191,7 +191,7 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
         encoder.logits(IDS)
         stack = encoder.stack
     all_, first = (stack.rows.filled(tokens, stack.fewest) for tokens in (8, 2))
-    assert first < all_ or kernel().name == "SkylakeX"  # with which so small a product is filled up to more than both
+    assert first < all_ or kernel().usual.numbers  # where small products are filled up, both are less than the fewest
     assert rows == [all_] * 3 + [first] * 3  # query, key, value; then output, up and down of the two first tokens
 
 
