@@ -621,6 +621,10 @@ PLANTED: dict[str, Planted] = {
                   "layers.0.mlp.down_proj": "gate and up exchanged"},
         called("layers.0.mlp", lambda own, args: own.down_proj(own.act_fn(own.up_proj(args[0]))
                                                                * own.gate_proj(args[0])))),
+    "1 added to up": Planted(
+        "qwen3", {"layers.0.mlp.down_proj": "1 added to up"},
+        called("layers.0.mlp", lambda own, args: own.down_proj(own.act_fn(own.gate_proj(args[0]))
+                                                               * (own.up_proj(args[0]) + 1)))),
     "no activation of the gate": Planted("qwen3", {"layers.2.mlp.act_fn": "activation left out"},
                                          put("layers.2.mlp.act_fn", lambda own: lambda x: x)),
     "mean subtracted": Planted("qwen3", {"layers.1.post_attention_layernorm": "mean subtracted in RMSNorm"},
@@ -687,6 +691,9 @@ PLANTED: dict[str, Planted] = {
     "T5's scores divided by sqrt(head_dim)": Planted(
         "t5", every(f"{T5}.scores", "division by sqrt(head_dim)"),
         several(*(setting(T5.format(i=i), scaling=8**-0.5) for i in range(DEPTH)))),
+    "T5's bias to a distance of 64": Planted(
+        "t5", every(f"{T5}.context", "relative bias to a distance of 64"),
+        setting(f"{T5.format(i=0)}", relative_attention_max_distance=64)),
     "T5's bias in block 0 alone": Planted(
         "t5", {f"{T5.format(i=i)}.scores": "relative bias in the first block alone" for i in range(1, DEPTH)},
         several(*(without_bias(T5.format(i=i)) for i in range(1, DEPTH)))),

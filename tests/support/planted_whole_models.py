@@ -77,6 +77,16 @@ def no_residual(output: Callable[[Any], Any]) -> Callable[[Model], None]:
     return change
 
 
+def norms_exchanged(model: Model) -> None:
+    for layer in model.bert.encoder.layer:
+        one, other = layer.attention.output, layer.output
+        one.LayerNorm, other.LayerNorm = other.LayerNorm, one.LayerNorm
+
+
+def positions_twice(model: Model) -> None:
+    model.bert.embeddings.position_embeddings.weight.data *= 2
+
+
 def pooler_output(model: Model, texts: list[str]) -> Array:
     found = []
     for text in texts:
@@ -191,6 +201,8 @@ PLANTED: dict[str, tuple[str, Made]] = {
                                 in_layer(4, lambda layer: layer.attention.self.query.bias.data.zero_())),
     "the first norm's bias": ("bias of the input layer's norm missing", on_model(
         lambda model: model.bert.embeddings.LayerNorm.bias.data.zero_())),
+    "norms exchanged": ("norms of each block exchanged", on_model(norms_exchanged)),
+    "positions twice": ("position rows added twice", on_model(positions_twice)),
     "scale of 64": ("division by sqrt(64)", on_model(scaled(1 / 8))),
     "cls and mean": ("pooling cls and mean averaged", pooled(lambda batch, x: (x[0] + x.mean(0)) / 2)),
     "max, padding as 0": ("pooling max, padding as 0", pooled(lambda batch, x: np.maximum(x.max(0), 0))),

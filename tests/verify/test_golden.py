@@ -15,6 +15,8 @@ import planted_blocks
 import planted_formulas
 import planted_loops
 import planted_ports
+import planted_vectors
+import planted_whole_models
 import pytest
 from reference_files import REFERENCE, with_mistake
 from safetensors import safe_open
@@ -122,6 +124,15 @@ def test_the_table_of_ports_has_every_planted_one() -> None:
         f"{len(planted)} ports with mistakes: {named} named rightly in every module that is wrong, 0 "
     )
     assert named >= 0.85 * len(planted)
+
+
+def test_the_table_of_vectors_has_every_planted_mistake() -> None:
+    """What the slow tests plant is what the page says is named."""
+    table = PAGE[PAGE.index("| planted | named |", PAGE.index("## Vectors alone")) :].partition("\n\n")[0]
+    planted = {**planted_vectors.PLANTED, **planted_whole_models.PLANTED}
+    rows = [f"| {name} | {named} |" for name, (named, _) in planted.items()]
+    assert sorted(table.splitlines()[2:]) == sorted(rows)
+    assert f"| with a mistake, or two or three | {len(rows)} | {len(rows)} | 0 |" in PAGE
 
 
 @pytest.mark.parametrize(("name", "last"), [("gpt2", "ln_f"), ("llama", "norm"), ("modernbert", "final_norm")])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Positions = slice | Array  # of tokens: neighbours, or with gaps between them
 Term = Union["RelativeTerm", "PositionTerm"]
+FARTHEST = (64, 128, 256, 512)  # distances that programs for one model take for every model's
 
 
 class RelativeTerm(NamedTuple):
@@ -73,6 +74,11 @@ class RelativeTerm(NamedTuple):
             "Keys after the query have buckets of their own, if they are seen.",
             ways,
         )
+        for far in FARTHEST:
+            if far != own.max_distance and far > own.buckets:
+                other = self._replace(scheme=replace(own, max_distance=far))
+                why = "From which distance on all share a bucket is in config.json: relative_attention_max_distance."
+                yield f"relative bias to a distance of {far}", why, other
         if self.block and self.first is None:
             none = self._replace(scheme=replace(own, table=own.table * 0))
             yield "relative bias in the first block alone", "One table serves all blocks of this model.", none

@@ -313,7 +313,8 @@ COUNTED = "Only `generate()` does so, and passes them; a plain call counts paddi
 OF_ROWS: tuple[Mistake, ...] = (
     *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids), on_vectors=ids in LEFT_OUT)
       for ids, word in WORDS.items()),
-    *(Mistake(f"{word} rows added twice", SUM, added_twice(ids), "local") for ids, word in WORDS.items()),
+    *(Mistake(f"{word} rows added twice", SUM, added_twice(ids), "local", ids in LEFT_OUT)
+      for ids, word in WORDS.items()),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
     Mistake("rows added in float64", "Each sum of two is rounded to float32.", on("add", in_float64), "local"),

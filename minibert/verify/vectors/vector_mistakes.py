@@ -311,6 +311,8 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
             yield Mistake(f"division by sqrt({size})", SCALE, scaled(partial(_root_of, size)), on_vectors=True)
     for name, where in models.each_residual(encoder):
         yield Mistake(name, SUMMED, models.without_residual(where))
+    yield Mistake("norms of each block exchanged", "One norm is attention's, the other the feed-forward's.",
+                  models.norms_exchanged)  # fmt: skip
     yield Mistake("norm of the input layer not applied", "Normalize before the blocks.", models.without_first_norm,
                   on_vectors=True)  # fmt: skip
     for name, others in (
