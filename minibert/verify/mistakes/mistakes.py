@@ -186,7 +186,8 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"{letter} gathered in place of v", LETTERS, attend.looks(v=letter), "local") for letter in "qk"),
     # feed-forward, sums, and norms around them
     Mistake("gate and up exchanged", GATED, make.gate_for_up),
-    Mistake("1 added to up", GATED, on("product", lambda step: step._replace(formula=lambda gate, up: gate * (up + 1)))),
+    Mistake("1 added to up", GATED,
+            on("product", lambda step: step._replace(formula=lambda gate, up: gate * (up + 1)))),
     Mistake("gate and up added", GATED, on("product", lambda step: step._replace(formula=np.add))),
     Mistake("activation of gate times up", GATED, make.activated_product),
     Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",

@@ -180,7 +180,7 @@ def _tell_texts(report: Report, judging: Judge, apart: Array, near: Iterable[boo
 def _say_matches(report: Report, verdict: Verdict) -> None:
     if len(verdict.fits) > 1:
         report.say(f"{len(verdict.fits)} explanations fit all texts as well as each other:")
-    rounding = f" (in {verdict.level})" if verdict.level != "float32" else ""
+    rounding = f" (in {verdict.level})" if verdict.level not in ("", "float32") else ""
     for fit in verdict.fits:
         report.matches.append(fit.name)
         remedies = " ".join(mistake.remedy for mistake in fit.mistakes if not mistake.rounding)
