@@ -8,10 +8,12 @@ from pathlib import Path
 import honest_ports
 import planted_blocks
 import planted_formulas
+import planted_hidden_states
 import planted_ports
 import pytest
 from reference_files import REFERENCE
 
+from minibert.verify.sides.traces import read_traces, write_traces
 from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
@@ -32,6 +34,19 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(name: str, tmp_path: P
     assert planted_ports.row(name, report) in PAGE.splitlines()
 
 
+@pytest.mark.parametrize("name", planted_hidden_states.PLANTED)
+def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Path) -> None:
+    """Where a port gives nothing from within its blocks: as a whole, else block by block."""
+    planted = planted_hidden_states.PLANTED[name]
+    report = planted_ports.judged(planted.port, tmp_path, states_alone=True)
+    assert not report.passed and report.matches == planted.matches, "\n".join(report.lines)
+    if planted.fits:
+        fits = {int(each.key.rpartition(".")[2]): each.fits for each in report.local}
+        assert fits == {i: [named] for i, named in planted.fits.items()}, "\n".join(report.lines)
+    else:
+        assert not any("nothing explains" in line for line in report.lines)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (i % 4 > 0)) for i, name in enumerate(honest_ports.HONEST)]
 )
@@ -46,6 +61,27 @@ def test_an_honest_port_passes_in_its_own_format_alone(name: str, tmp_path: Path
         if form == own != "float32":
             assert f"every module is right in {own}" in report.lines
     assert f"| {name} | {own} |" in PAGE.splitlines()
+
+
+def hooked(key: str) -> bool:
+    """Whether hooks of modules give it: no sum, no scores, no heads joined again."""
+    return key.rpartition(".")[2] not in ("sum", "scores", "context")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (i % 4 > 0)) for i, name in enumerate(honest_ports.HONEST)]
+)
+def test_an_honest_port_passes_by_what_hooks_give(name: str, tmp_path: Path) -> None:
+    """Of the long text there are not even attention weights: what rounds then is shown nowhere."""
+    port, own = honest_ports.HONEST[name]
+    folder, path = honest_ports.write(port, tmp_path)
+    inputs, traces = read_traces(path)
+    traces = {kind: {key: x for key, x in trace.items() if hooked(key)} for kind, trace in traces.items()}
+    assert not any("attentions" in key for key in traces["long"])
+    write_traces(path, inputs, traces)
+    only = sorted({key for trace in traces.values() for key in trace})
+    report = verify(str(folder), encoder=True, against=path, form=own, only=only)
+    assert report.passed, "\n".join(report.lines)
 
 
 @pytest.mark.parametrize("name", honest_ports.WRONG)

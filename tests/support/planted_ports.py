@@ -94,10 +94,13 @@ def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
             getattr(model, "undo", bool)()
 
 
-def judged(port: Planted, folder: Path) -> Report:
-    """What verify says of it."""
+def judged(port: Planted, folder: Path, states_alone: bool = False) -> Report:
+    """What verify says of it; `states_alone`: of a file with its hidden states and nothing else."""
     where = written(folder, port)
-    write_traces(folder / "port.safetensors", *ported(where, port))
+    inputs, traces = ported(where, port)
+    for kind in traces if states_alone else ():
+        traces[kind] = {key: x for key, x in traces[kind].items() if key.startswith("hidden_states.")}
+    write_traces(folder / "port.safetensors", inputs, traces)
     return verify(str(where), encoder=True, against=folder / "port.safetensors")
 
 

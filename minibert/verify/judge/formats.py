@@ -20,7 +20,7 @@ from minibert.verify.mistakes.mistake import At
 from minibert.verify.mistakes.wrong_formulas import Formula, to_bfloat16, to_float16, to_int8_whole
 from minibert.verify.mistakes.wrong_steps import rounded, rounded_weight
 
-from .compare import EXACT, PORT_SHARE, Difference, over_kinds
+from .compare import EXACT, OF_A_PORT, PORT_SHARE, Difference, over_kinds
 
 # The rms distance of two programs, of a linear map, as a share of what the format changes there. Measured at most 0.10
 # in one format (torch's kernels on six models), at least 0.53 in two (tf32 and float16).
@@ -67,17 +67,24 @@ def compared(place: Any, form: Form) -> list[Difference]:
         for key in _behind(at.plan, [key for key in maps if key not in made], made)
         if form.rounding is None or not all(_stored(x[key], form.rounding) for x in theirs.values() if key in x)
     ]
+    # a map of what the format rounds at places that a batch does not show may be as far off as all else
+    rough, loose = dict(made), {kind: _behind_weights(at.plan, theirs[kind]) & {*maps} for kind in kinds}
+    unseen = at.block is not None and any(at.block.attention.context not in x for x in theirs.values())
     ways = {key: form.maps(at.plan[key].part) for key in maps if key in made or behind}
     products = {key: steps[key] if step.kind in PRODUCTS else step for key, step in at.plan.items()}
     nearest: dict[str, float] = {}
     for i, others in product(range(max(map(len, ways.values()), default=0)), (at.plan, steps, products)):
-        if others is not at.plan and not behind:
+        if others is not at.plan and not (behind or unseen):
             continue
         plan = {**others, **{key: at.plan[key]._replace(formula=several[i]) for key, several in ways.items()}}
         sizes, apart = differences(plan, exact), differences(plan, theirs)
         for key in (key for key in made if key in ways or key in behind):
             each = [_weighed(d._replace(error_theirs=near.error_ours), NEAR)
                     for d, near in zip(sizes[key], apart[key], strict=True)]  # fmt: skip
+            if form.rounding is not None and any(key in loose[d.kinds[0]] for d in each):
+                hidden = [d for d in rough[key] if key in loose[d.kinds[0]]]
+                strict = [d for d in each if key not in loose[d.kinds[0]]]
+                each = strict + [d for d in hidden if not (strict and d.accepted(OF_A_PORT))]
             (whole,) = over_kinds(each)
             if (share := whole.error_theirs / max(whole.error_ours, 1e-30)) < nearest.get(key, np.inf):
                 nearest[key], made[key] = share, each
@@ -90,6 +97,11 @@ def _behind(plan: Plan, hidden: Collection[str], shown: Collection[str]) -> list
     for key, step in plan.items():
         reached += [key] * any(name in reached and name not in shown for name in step.of)
     return [key for key in reached if key in shown]
+
+
+def _behind_weights(plan: Plan, shown: Collection[str]) -> set[str]:
+    """What a batch shows of attention weights that it does not show."""
+    return set(_behind(plan, [key for key, step in plan.items() if step.kind == "softmax" and key not in shown], shown))
 
 
 def _stored(x: Array, rounding: Formula) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from itertools import combinations, combinations_with_replacement
@@ -62,7 +62,7 @@ class WrongModule:
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
         else from what else it was computed, else two mistakes of the scores at once, else what a module before it can
-        have wrong whose output the port does not have.
+        have wrong whose output the port does not have, in all its places or in one.
         """
         if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
             return [name]
@@ -77,7 +77,7 @@ class WrongModule:
             left = left or {each.name: rest for each, rest in fits}
         for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_temperature,
                      self._of_parts, self._of_bias, self._of_activation, self._of_order,
-                     self._of_other_weights):  # fmt: skip
+                     self._of_other_weights, self._of_other_blocks):  # fmt: skip
             if left:
                 break
             least = BY_FACTOR if tier in (self._of_factor, self._of_parts) else 0.0
@@ -86,6 +86,8 @@ class WrongModule:
         if not left:
             unseen = ((each, self.left_by(each)) for each in self.known if not self._is_here(each))
             left = {each.name: rest for each, rest in unseen if rest is not None}
+        if not left:
+            left = {name: rest for name, made in self._of_one_step() if (rest := self._left(made)) is not None}
         if not left:
             return self._of_size()
         return alike(left, self.rounding)
@@ -276,7 +278,7 @@ class WrongModule:
         for (first, one), (second, other) in combinations(single, 2):
             if not one.keys() & other.keys():
                 plan = {**self.at.plan, **one, **other}
-                yield f"{first} + {second}", lambda kind, plan=plan: self.fed[kind].value(self.key, plan)
+                yield f"{first} + {second}", partial(self._value, plan)
 
     def _of_factor(self) -> Iterator[tuple[str, Made]]:
         """All numbers times one."""
@@ -400,11 +402,58 @@ class WrongModule:
         own, table = self.step.part.weight, self.at.layer.steps[0].module.table
         return own.shape == table.shape and np.array_equal(own, table.array())
 
+    def _of_other_blocks(self) -> Iterator[tuple[str, Made]]:
+        """What leaves a block computed by another one, where the port has nothing from within."""
+        for i, block in enumerate(self.at.stack.blocks if self.step.kind == "state" and self.at.i is not None else ()):
+            if i != self.at.i and self.at.i is not None:
+                plan = {**self.at.plan, **block.plan(self.at.i, self.at.stack)}
+                if not plan.keys() & self.fed[self.kinds[0]].fed - {self.key}:
+                    yield f"weights of block {i}", partial(self._value, plan)
+
+    def _of_one_step(self) -> Iterator[tuple[str, Made]]:
+        """A mistake of the list in one of several places before this, or another module's numbers there, where the port
+        does not have what is there.
+        """
+        order = {key: number for number, key in enumerate(self.at.plan)}
+        for mistake in self.known:
+            changed = {step.key: step for step in mistake.wrong(self.at)}
+            if len(changed) < 2 or not changed.keys() <= order.keys():
+                continue
+            # each by itself is one more way, if it takes nothing that another changed step gives
+            free = [key for key, step in changed.items() if all(order.get(x, -1) < order[key] for x in step.of)]
+            for name, keys in self._where().items():
+                some = {key: changed[key] for key in keys if key in free}
+                if some and len(some) < len(changed) and (len(some) > 1 or name in some):
+                    yield f"{mistake.name} in {name}", partial(self._value, {**self.at.plan, **some})
+        for key in self.at.plan if self.step.kind == "state" else ():
+            for mistake in of_others(key, self.at):
+                (step,) = mistake.wrong(self.at)
+                yield f"{mistake.name} in {key}", partial(self._value, {**self.at.plan, key: step})
+
+    def _where(self) -> dict[str, Collection[str]]:
+        """Parts of this place by their names: single steps, attention, feed-forward."""
+        block = self.at.block
+        parts: dict[str, Collection[str]] = {key: [key] for key in self.at.plan}
+        if block is not None:
+            parts |= {"attention": block.attention.keys, "the feed-forward": block.feed_forward.keys}
+        return parts
+
+    def _value(self, plan: Plan, kind: str) -> Array | None:
+        return self.fed[kind].value(self.key, plan)
+
+    def _is_seen(self, name: str, kind: str) -> bool:
+        """Whether the port has it, or what is added up to it."""
+        step = self.at.plan.get(name)
+        fed = self.fed[kind].fed
+        return name in fed or (step is not None and step.kind == "sum" and all(self._is_seen(x, kind) for x in step.of))
+
     def _of_size(self) -> list[str]:
         """Mistakes that round otherwise from port to port, by the size of the difference."""
         module = self.step.part
         if self.at.i is None or self.step.kind not in ("dense", "norm") or isinstance(module, RMSNorm):
             return []
+        if not all(self._is_seen(self.step.of[0], kind) for kind in self.kinds):
+            return []  # what enters may be what rounds
         entering = self._entering()
         if isinstance(module, Dense):
             wrong = {f"a weight in {name}": rounded_weight(module, f)(entering) for name, f in ROUNDINGS.items()}

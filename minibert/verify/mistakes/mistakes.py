@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.activations import ACTIVATIONS
-from minibert.families.parts.bound_blocks import BoundAttention, Dense
+from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward, Dense
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -80,6 +80,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, why, norms.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
             by_part("norm", lambda own: norms.plain(own) if getattr(own, "plus", 0) else None)),
+    Mistake("1 + weight twice", "Gemma's RMSNorm multiplies by 1 + weight.", by_part("norm", norms.once_more)),
     Mistake("1 + weight for weight", "Only Gemma's files hold the weight less 1.",
             by_part("norm", lambda own: norms.plain(own) if getattr(own, "plus", 1) == 0 else None)),
     Mistake("1 + weight for weight", "Only Gemma's files hold the weight less 1.",
@@ -125,6 +126,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by the fourth root of head_dim", SCALE, attend.scaled(lambda own: own.head_dim**-0.25)),
     Mistake("division by sqrt(dim of the keys)", SCALE,
             attend.scaled(lambda own: (own.head_dim * own.key_heads) ** -0.5, lambda own: own.key_heads < own.heads)),
+    Mistake("division by sqrt(dim / heads)", "This model's config says how wide a head is.", attend.by_share_of_width),
     Mistake("scale applied twice", SCALE,
             attend.scaled(lambda own: own.scale**2, lambda own: own.scale != 1 and not attend.by_root(own))),
     Mistake("scores divided by the number of the block", SCALE, attend.divided_by_place, "rest"),
@@ -194,6 +196,9 @@ MISTAKES: tuple[Mistake, ...] = (
             make.parts(lambda part: part._replace(before=part.after, after="") if part.after else part)),
     Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",
             make.parts(lambda part: part._replace(before="", after=part.before) if part.before else part)),
+    *(Mistake("norm of the sum, not before it", "What attention and feed-forward give is normed before it is added.",
+              make.parts(partial(make.normed_sum, kind)), "whole")
+      for kind in (object, BoundAttention, BoundFeedForward)),
     Mistake("norm before the sum not applied", "What attention and feed-forward give is normed before it is added.",
             make.parts(lambda part: part._replace(within=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
@@ -210,6 +215,14 @@ MISTAKES: tuple[Mistake, ...] = (
             make.residual_before_norm),
     Mistake("norm before the sum", "BERT normalises each sum, not what is added to it.", make.normed_before_sum,
             "rest"),
+    Mistake("residual of what enters the block", "The second sum begins with what the first one gives.",
+            make.residual_of_block, "rest"),
+    *(Mistake("feed-forward beside attention", "The feed-forward works on what attention's sum gives, not on what "
+              "enters the block.", make.side_by_side(one_norm), "whole") for one_norm in (False, True)),
+    Mistake("norms of each block exchanged", "One norm is attention's, the other the feed-forward's.",
+            norms.norms_exchanged, "whole"),
+    Mistake("norms as in Llama", "Of the four norms of a block two stand before the sums.", make.norms_of_llama,
+            "whole"),
     Mistake("residual missing", ADDED, make.sums(0, 1)),
     Mistake("residual added twice", ADDED, make.sums(2, 1)),
     Mistake("convolution of what leaves the block", CONVOLVED, make.convolution_of_what_leaves),

@@ -48,6 +48,14 @@ def by_root(own: BoundAttention) -> bool:
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
 
 
+def by_share_of_width(at: At) -> Iterator[Step]:
+    """Scores divided by the root of the width over the heads, where that is not head_dim."""
+    for step in at.of("scores"):
+        share = at.layer.dim / step.part.heads
+        if by_root(step.part) and share != step.part.head_dim:
+            yield step._replace(formula=partial(scored, share**-0.5))
+
+
 @given_place
 def looks(at: At, /, **letters: str) -> Iterator[Step]:
     """Other projections taken for the query, the key, the value: looks(q="k") takes the key for the query."""

@@ -129,15 +129,6 @@ def of_each_norm(encoder: Encoder) -> Iterator[tuple[str, Callable[[At, Step], b
             yield f"biases of {path} missing", partial(_is_norm_in_block, path)
 
 
-def norms_exchanged(at: At) -> Iterator[Step]:
-    """The two norms of each block, each in the other's place."""
-    own = [] if at.block is None else [x for part in at.block.parts for x in (part.before, part.after) if x]
-    if len(own) == 2 and at.plan[own[0]].kind == at.plan[own[1]].kind == "norm":
-        one, other = (at.plan[key] for key in own)
-        yield one._replace(formula=other.formula)
-        yield other._replace(formula=one.formula)
-
-
 @given_place
 def in_block(at: At, wrong: Wrong, which: int | None) -> Iterator[Step]:
     """A mistake in one block alone."""

@@ -67,6 +67,20 @@ def plain(own: RMSNorm) -> RMSNorm:
     return RMSNorm(own.weight if own.plus else own.weight + 1, None, own.eps)
 
 
+def once_more(own: RMSNorm) -> RMSNorm | None:
+    """With 1 + once more, where there is one."""
+    return type(own)(own.weight + 1, None, own.eps) if getattr(own, "plus", 0) else None
+
+
+def norms_exchanged(at: At) -> Iterator[Step]:
+    """The two norms of each block, each in the other's place."""
+    own = [] if at.block is None else [x for part in at.block.parts for x in (part.before, part.after) if x]
+    if len(own) == 2 and at.plan[own[0]].kind == at.plan[own[1]].kind == "norm":
+        one, other = (at.plan[key] for key in own)
+        yield one._replace(formula=other.formula)
+        yield other._replace(formula=one.formula)
+
+
 # the last norm, and norms where there are none
 
 

@@ -12,7 +12,7 @@ from minibert.equations.blocks import join_heads, split_heads
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_angles, rotary_frequencies, rotate
 from minibert.families.parts.attention_schemes import Rotary
-from minibert.families.parts.bound_blocks import rotated
+from minibert.families.parts.bound_blocks import keep, rotated
 from minibert.families.parts.plan import REAL, Step
 from minibert.families.parts.rotations import Rotation
 
@@ -204,6 +204,15 @@ def other_layer_type(at: At) -> Iterator[Step]:
             yield step._replace(formula=partial(rotated, rotary, others[0]))
 
 
+def attention_of_other_type(at: At) -> Iterator[Step]:
+    """The window and the rotation of the other type of blocks."""
+    own = at.block and at.block.attention
+    windows = {block.attention.window for block in at.stack.blocks} - {own.window} if own else set()
+    for window in list(windows)[:1]:
+        yield from (step._replace(formula=partial(keep, at.stack.causal, window)) for step in at.of("keep"))
+        yield from other_layer_type(at)
+
+
 def unscaled(at: At) -> Iterator[Step]:
     """The rotation before its frequencies are scaled."""
     for step in at.of("rotation"):
@@ -275,6 +284,8 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("frequencies by the hidden size", FREQUENCY, power(share_of_dim)),
     Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
             other_layer_type),
+    Mistake("attention of the other layer type", "config.json names the type of each block, or which blocks have a "
+            "window.", attention_of_other_type),
     Mistake("rotary frequencies not scaled", SCALING, unscaled),
     Mistake("rotary frequencies not scaled", SCALING, scaled(0, 1)),
     Mistake("rotary frequencies scaled twice", SCALING, scaled(2, 1)),

@@ -139,11 +139,47 @@ def parts(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterator[
                 yield step
 
 
+def normed_sum(kind: type, part: BoundResidual) -> BoundResidual:
+    """The norm within of the sum, in attention or feed-forward."""
+    return part._replace(within="", after=part.within) if part.within and isinstance(part.work, kind) else part
+
+
 def residual_before_norm(at: At) -> Iterator[Step]:
     """What enters the norm is added to, not what it gives."""
     for step in at.of("sum"):
         if step.of[0] in at.plan and at.plan[step.of[0]].kind == "norm":
             yield step._replace(of=(at.plan[step.of[0]].of[0], step.of[1]))
+
+
+def residual_of_block(at: At) -> Iterator[Step]:
+    """What enters the block is added to once more, not the sum before."""
+    for step in at.of("sum")[1:]:
+        if at.block:
+            yield step._replace(of=(f"hidden_states.{at.i}", step.of[1]))
+
+
+@given_place
+def side_by_side(at: At, one_norm: bool) -> Iterator[Step]:
+    """The feed-forward of what enters the block, as attention is; `one_norm`: of what attention's norm gives."""
+    first, second = at.block.parts[:2] if at.block and len(at.block.parts) > 1 else (None, None)
+    if first is None or second is None or (one_norm and not (first.before and second.before)):
+        return
+    late = second.before if one_norm else first.after or first.sum
+    early = first.before if one_norm else f"hidden_states.{at.i}"
+    for step in at.plan.values():
+        if late in step.of and step.kind != "sum":
+            yield step._replace(of=tuple(early if name == late else name for name in step.of))
+
+
+def norms_of_llama(at: At) -> Iterator[Step]:
+    """Of four norms in a block two: what comes before a sum in attention is taken before the feed-forward."""
+    if at.block and at.i is not None and len(at.block.parts) == 2:
+        first, second = at.block.parts
+        if first.within and second.within and second.before:
+            two = first._replace(within=""), second._replace(before=first.within, within="")
+            for key, step in at.block._replace(parts=two).plan(at.i, at.stack).items():
+                if at.plan[key].of != step.of:
+                    yield step
 
 
 def residual_normed(at: At) -> Iterator[Step]:

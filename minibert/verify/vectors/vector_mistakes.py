@@ -39,6 +39,7 @@ LENGTHS = (64, 128, 256, 384, 512)
 LETTERS = (256, 500, 512, 1000, 1024, 2000)  # of a text, counted before there are tokens
 NOWHERE = "\0"  # in no vocabulary
 WORDS = (100, 128, 200, 256, 384, 512)
+ENDS = {"BERT": (101, 102), "RoBERTa": (0, 2), "Llama": (1, 2)}  # ids of what stands before and after a text
 PROMPTS = (
     "query: ", "passage: ", "search_query: ", "search_document: ",
     "Represent this sentence for searching relevant passages: ",
@@ -95,6 +96,10 @@ def _kept_whole(rules: Rules) -> None:
 
 def _prefixed(prefix: str, rules: Rules) -> None:
     rules["model"]["continuing_subword_prefix"] = prefix
+
+
+def _any_length(rules: Rules) -> None:
+    rules["model"]["max_input_chars_per_word"] = 10**6
 
 
 def _without_added(rules: Rules) -> None:
@@ -159,12 +164,16 @@ def _texts(maker: Maker) -> Found:
         ("text escaped as HTML", "Pass the text itself, without HTML's entities.", html.escape),
         ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
     ):  # fmt: skip
-        yield VectorMistake(name, remedy, {"text": change})
+        if name != "text lower-cased" or bert is None or not bert["lowercase"]:  # that alters special tokens alone
+            yield VectorMistake(name, remedy, {"text": change})
     pieces = rules[0]["model"].get("continuing_subword_prefix")
     if pieces:
         remedy = f"Look up each word's pieces, those that follow with {pieces!r} before them."
         for name, prefix in (("words not cut into pieces", NOWHERE), (f"pieces looked up without {pieces!r}", "")):
             yield VectorMistake(name, remedy, {"rules": partial(_prefixed, prefix)}, alone=True)
+    if "max_input_chars_per_word" in rules[0]["model"]:
+        remedy = "A word of very many letters is unknown: the tokenizer says from how many on."
+        yield VectorMistake("long words cut into pieces", remedy, {"rules": _any_length})
     if any(added["special"] for added in rules[0]["added_tokens"]):
         remedy = "A special token that is written in a text is that token."
         yield VectorMistake("special tokens of the text cut as words", remedy, {"rules": _without_added})
@@ -202,6 +211,8 @@ def _lengths(maker: Maker) -> Found:
         remedy = "A text that is too long is truncated: its end has no part in the vector."
         for length in sorted({*(n for n in LENGTHS if most is None or n <= most), right}):
             yield VectorMistake(f"average of chunks of {length} tokens", remedy, {"chunks": length})
+        remedy = "A text is one sequence of tokens, whatever sentences it has."
+        yield VectorMistake("average of sentences", remedy, {"sentences": True}, alone=True)
         own, other = ("beginning", "end")[:: 1 if maker.encoder.sentence_tokenizer.truncates_left else -1]
         remedy = f"A text that is too long loses its {own}."
         yield VectorMistake(f"truncated at the {other}", remedy, {"other_end": True})
@@ -225,6 +236,12 @@ def _special_tokens(maker: Maker) -> Found:
         yield VectorMistake("all special tokens twice", once, {"first": 2, "last": 2})
         remedy = "Put each at its own end of the text."
         yield VectorMistake("special tokens exchanged", remedy, {"exchanged": True})
+    if maker.before == maker.after == 1:
+        remedy = "Put those that this model's tokenizer puts."
+        rows = maker.encoder.embeddings.steps[0].module.table.shape[0]
+        for whose, ends in ENDS.items():
+            if ends != maker.ends and max(ends) < rows:
+                yield VectorMistake(f"special tokens of {whose}", remedy, {"ends": ends}, alone=True)
 
 
 # -- ids -> rows -------------------------------------------------------------------------------------------------
@@ -311,8 +328,6 @@ def _of_vectors(encoder: Encoder) -> Iterator[Mistake]:
             yield Mistake(f"division by sqrt({size})", SCALE, scaled(partial(_root_of, size)), on_vectors=True)
     for name, where in models.each_residual(encoder):
         yield Mistake(name, SUMMED, models.without_residual(where))
-    yield Mistake("norms of each block exchanged", "One norm is attention's, the other the feed-forward's.",
-                  models.norms_exchanged)  # fmt: skip
     yield Mistake("norm of the input layer not applied", "Normalize before the blocks.", models.without_first_norm,
                   on_vectors=True)  # fmt: skip
     for name, others in (

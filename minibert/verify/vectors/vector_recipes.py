@@ -6,6 +6,7 @@ the same poolings as the right vectors: only what is fed to them, or bound in th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -46,9 +47,11 @@ class Recipe(NamedTuple):
     other_end    a text that is too long is cut at its other end
     sliced       it is cut after special tokens are put, and loses those of that end
     chunks       how many tokens of a longer text make one vector, special ones among them: the mean of these is given
+    sentences    a text's sentences make one vector each: the mean of these is given
     dropped      an id whose tokens are left out
     first, last  how many times the special tokens before and after the text are there
     exchanged    those after it stand before it
+    ends         other ids in the place of the first and the last one
     model        a mistake of the list, made in the whole model
     seen         whether padding gets attention weights
     left         padding stands before the text, and positions count it
@@ -76,10 +79,12 @@ class Recipe(NamedTuple):
     other_end: bool = False
     sliced: bool = False
     chunks: int | None = None
+    sentences: bool = False
     dropped: int | None = None
     first: int = 1
     last: int = 1
     exchanged: bool = False
+    ends: tuple[int, int] | None = None
     model: Mistake | None = None
     seen: bool = False
     left: bool = False
@@ -176,6 +181,7 @@ class Maker:
             (i for i in range(len(whole.input_ids)) if whole.input_ids[i : i + len(inner)] == inner), 0
         )  # how many special tokens are put before and after a text
         self.after = len(whole.input_ids) - self.before - len(inner)
+        self.ends = whole.input_ids[0], whole.input_ids[-1]
 
     def vectors(self, text: str, recipe: Recipe) -> Array:
         """Give the vector, or each one that is possible: (n, dim). Raises ValueError for what cannot be computed."""
@@ -183,9 +189,12 @@ class Maker:
 
     def ways(self, text: str, recipe: Recipe) -> Iterator[tuple[int, Array]]:
         """Give each vector that is possible, (1, dim), with the length that its text was padded to; 0 for none."""
+        if recipe.sentences:
+            yield from ((0, x) for x in self._averages(sentences(text), recipe._replace(sentences=False)))
+            return
         for encoded in self._encodings(text, recipe):
             if recipe.chunks is not None and len(encoded.input_ids) > recipe.chunks:
-                yield from ((0, x) for x in self._averages(encoded, recipe, recipe.chunks))
+                yield from ((0, x) for x in self._averages(self._chunks(encoded, recipe.chunks), recipe))
                 continue
             if recipe.pads or recipe.seen or recipe.left or recipe.spread:
                 found = self._padded(text, encoded, recipe)
@@ -227,18 +236,25 @@ class Maker:
         if recipe.exchanged:
             first, last = last, first
         inner = [i for i in inner if right.input_ids[i] != recipe.dropped]
-        return _taken(right, [*first * recipe.first, *inner, *last * recipe.last])
+        made = _taken(right, [*first * recipe.first, *inner, *last * recipe.last])
+        if recipe.ends is not None:
+            made.input_ids[0], made.input_ids[-1] = recipe.ends
+        return made
 
-    def _averages(self, whole: Encoded, recipe: Recipe, most: int) -> Iterator[Array]:
-        """Give the mean of a long text's chunks, each with its special tokens: of their vectors, or of these times how
-        many tokens there are; each as it is, or divided by its length, where that is the model's end."""
+    def _chunks(self, whole: Encoded, most: int) -> list[Encoded]:
+        """Cut a long text into chunks, each with its special tokens."""
         places = range(len(whole.input_ids))
         first, inner, last = places[: self.before], places[self.before : len(places) - self.after], places[::-1]
         room = max(1, most - self.before - self.after)
         parts = [[*first, *inner[i : i + room], *reversed(last[: self.after])] for i in range(0, len(inner), room)]
-        chunks = [_taken(whole, part) for part in parts]
-        pooled = np.concatenate([self._pooled(self._tokens(chunk, recipe), chunk, recipe) for chunk in chunks])
-        many = np.array([[len(chunk.input_ids)] for chunk in chunks], np.float32)
+        return [_taken(whole, part) for part in parts]
+
+    def _averages(self, parts: Sequence[Encoded | str], recipe: Recipe) -> Iterator[Array]:
+        """Give the mean of a text's parts: of their vectors, or of these times how many tokens there are; each as it
+        is, or divided by its length, where that is the model's end."""
+        several = [self.encoded(part, recipe) if isinstance(part, str) else part for part in parts]
+        pooled = np.concatenate([self._pooled(self._tokens(part, recipe), part, recipe) for part in several])
+        many = np.array([[len(part.input_ids)] for part in several], np.float32)
         made = np.concatenate([self._finished(x[None], recipe) for x in pooled])
         for weights in (np.ones_like(many), many):
             share = weights / weights.sum()
@@ -347,6 +363,15 @@ class Maker:
         if recipe.model not in self._steps:
             self._steps[recipe.model] = _formulas(after_pooling(self.encoder), recipe.model)
         return self._steps[recipe.model]
+
+
+def sentences(text: str) -> list[str]:
+    """Cut a text after each full stop, question mark and exclamation mark that a space follows.
+
+    >>> sentences("One. Two? 3.5 is three")
+    ['One.', 'Two?', '3.5 is three']
+    """
+    return re.split(r"(?<=[.!?])\s+", text)
 
 
 def _taken(encoded: Encoded, places: Sequence[int]) -> Encoded:

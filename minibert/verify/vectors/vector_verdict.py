@@ -7,7 +7,8 @@ texts are truncated, is looked for among those that still differ. What fits all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from minibert.verify.judge.compare import rms
 from .vector_endings import endings
 from .vector_mistake import VectorMistake
 from .vector_mistakes import STORED, in_general, mistakes
-from .vector_recipes import SAME, Maker, Recipe, lengths_beside, misses
+from .vector_recipes import SAME, Maker, Recipe, lengths_beside, misses, sentences
 
 # measured on all-MiniLM-L6-v2: 1.6e-3 where torch computes in float16, 1.4e-2 in bfloat16
 LEVELS = (("float16", 5.0), ("bfloat16", 3.0), ("int8", 3.0))  # times what rounded weights change
@@ -37,7 +38,9 @@ LEAST_ON_GRID = 8  # numbers: fewer are on some grid by chance
 OFF_STEP, TINY = 0.02, 1e-30  # of a step, for what float32 rounds
 # what a recipe changes between token rows and vector, and the model itself: the same rows serve all of these
 AFTER_BLOCKS = {"model", "unpooled", "poolings", "before", "between", "without", "given", "norm", "width", "stored"}
-IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced", "chunks"}
+IN_SOME_TEXTS = {"text", "rules", "dropped", "longest", "other_end", "sliced", "chunks", "sentences"}
+MOST_LOCAL = 3  # mistakes that show in some texts only
+SHARED = {"rules"}  # what two mistakes may change, one after the other
 UNUSUAL = (("first", 2), ("last", 2), ("exchanged", True))  # of special tokens
 PADDED = {"pads", "seen", "left", "spread"}
 LOOSE = 3.0  # times the plain texts' largest distance: longer texts round more
@@ -148,7 +151,10 @@ class Judge:
     # -- distances -------------------------------------------------------------------------------------------
 
     def _recipe(self, together: Iterable[VectorMistake]) -> Recipe:
-        return self.maker.right._replace(**{key: x for mistake in together for key, x in mistake.changes.items()})
+        changes: dict[str, Any] = {}
+        for key, x in ((key, x) for mistake in together for key, x in mistake.changes.items()):
+            changes[key] = _both(changes[key], x) if key in changes else x
+        return self.maker.right._replace(**changes)
 
     def _apart(
         self, together: tuple[VectorMistake, ...], which: Sequence[int] | None = None, most: float = np.inf
@@ -242,21 +248,26 @@ class Judge:
         wrong = sorted(np.flatnonzero(whole.apart > limit).tolist(), key=lambda i: self.tokens[i])
         if not wrong:
             return [whole]
-        free = IN_SOME_TEXTS - {key for mistake in fit.mistakes for key in mistake.changes}
-        local = [m for m in self.known if not m.rounding and set(m.changes) <= free]
-        useful = [m for m in local if self._helps((*fit.mistakes, m), wrong, limit)]
-        for count in (1, 2, 3):
-            found = []
-            for more in combinations(useful, count):
-                if len({key for m in more for key in m.changes}) < sum(len(m.changes) for m in more):
-                    continue
-                together = (*fit.mistakes, *more)
-                if self._apart(together, wrong, limit).worst <= limit:
-                    again = self._apart(together)
-                    found += [again] * (again.worst <= limit)
-            if found:
+        level = [fit.mistakes]
+        for _ in range(MOST_LOCAL):
+            several = self._one_more(level, wrong, limit)  # each may come in two orders
+            level = list({frozenset(each.name for each in some): some for some in several}.values())
+            fits = [some for some in level if self._apart(some, wrong, limit).worst <= limit]
+            if found := [again for again in map(self._apart, fits) if again.worst <= limit]:
                 return found
         return []
+
+    def _one_more(
+        self, level: Iterable[tuple[VectorMistake, ...]], wrong: Sequence[int], limit: float
+    ) -> Iterator[tuple[VectorMistake, ...]]:
+        """Add to some mistakes each that shows in some texts only and makes one fit that did not."""
+        for some in level:
+            free = IN_SOME_TEXTS - {key for mistake in some for key in mistake.changes} | SHARED
+            left = [i for i, far in zip(wrong, self._apart(some, wrong).apart, strict=True) if far > limit]
+            for more in self.known:
+                local = not more.rounding and set(more.changes) <= free and more not in some
+                if local and self._helps((*some, more), left, limit):
+                    yield (*some, more)
 
     def _helps(self, together: tuple[VectorMistake, ...], wrong: Sequence[int], limit: float) -> bool:
         """Whether at least one of the texts that differ then fits; it has other ids then."""
@@ -272,6 +283,17 @@ class Judge:
             for fit in alone
             if fit.name not in kept and fit.worst > limit
         ]
+
+
+@cache
+def _both(one: Callable[[Any], None], other: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Two changes one after the other; the same function for the same two, by which tokenizers are kept."""
+
+    def both(rules: Any) -> None:
+        one(rules)
+        other(rules)
+
+    return both
 
 
 def _holds(rounding: Callable[[Array], Array], x: Array) -> bool:
@@ -300,6 +322,8 @@ def _same(apart: Array) -> bool:
 def _ids(maker: Maker, text: str, recipe: Recipe) -> Any:
     try:
         ids = maker.encoded(text, recipe).input_ids
-        return ids, recipe.chunks is not None and len(ids) > recipe.chunks
+        return ids, (recipe.chunks is not None and len(ids) > recipe.chunks) or (
+            recipe.sentences and len(sentences(text)) > 1
+        )
     except (ValueError, TypeError):
         return None

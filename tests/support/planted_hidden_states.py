@@ -1,0 +1,139 @@
+"""Ports that give their hidden states alone, with mistakes: made by transformers' modules, as in `planted_ports`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from planted_ports import DEPTH, Change, Planted, called, configured, setting, several, weight
+
+
+class OfStates(NamedTuple):
+    """A port; what explains the whole of it, and what fits single blocks, where that is another name."""
+
+    port: Planted
+    matches: list[str]
+    fits: Mapping[int, str] = {}
+
+
+def in_blocks(path: str, change: Any) -> Change:
+    """A change of each block: `path` with its number for {i}."""
+    return several(*(change(path.format(i=i)) for i in range(DEPTH)))
+
+
+def exchanged(path: str, one: str, other: str) -> Change:
+    """Two modules exchanged."""
+
+    def changed(model: Any) -> None:
+        parts = model.get_submodule(path)
+        first, second = parts.get_submodule(one), parts.get_submodule(other)
+        for name, module in ((one, second), (other, first)):
+            place, _, last = name.rpartition(".")
+            setattr(parts.get_submodule(place), last, module)
+
+    return changed
+
+
+def of_block_input(path: str) -> Change:
+    """BERT's second sum with what enters the block."""
+
+    def changed(model: Any) -> None:
+        block = model.get_submodule(path)
+        attention, output = block.attention.forward, block.output
+        entered: list[Any] = []
+
+        def forward(x: Any, *args: Any, **named: Any) -> Any:
+            entered[:] = [x]
+            return attention(x, *args, **named)
+
+        block.attention.forward = forward
+        output.forward = lambda x, _: output.LayerNorm(output.dense(x) + entered[0])
+
+    return changed
+
+
+def beside(path: str) -> Change:
+    """GPT-J's block by GPT-2's parts."""
+
+    def made(own: Any, args: Any, named: Any) -> Any:
+        x, _, mask = args[:3]
+        attended, *_ = own.attn(own.ln_1(x), attention_mask=mask)
+        return x + attended + own.mlp(own.ln_2(x))
+
+    return with_named(path, made)
+
+
+def with_named(path: str, made: Any) -> Change:
+    """Another forward of a module, from what is passed by name too."""
+
+    def changed(model: Any) -> None:
+        module = model.get_submodule(path)
+        module.forward = lambda *args, **named: made(module, args, named)
+
+    return changed
+
+
+def like_llama(path: str) -> Change:
+    """Gemma's block as Llama's."""
+
+    def made(own: Any, args: Any, named: Any) -> Any:
+        x = args[0]
+        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(x), **named)
+        x = x + attended
+        return x + own.mlp(own.post_attention_layernorm(x))
+
+    return with_named(path, made)
+
+
+def second_normed(path: str) -> Change:
+    """Qwen3's second sum with what its norm gives."""
+
+    def made(own: Any, args: Any, named: Any) -> Any:
+        x = args[0]
+        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(x), **named)
+        x = own.post_attention_layernorm(x + attended)
+        return x + own.mlp(x)
+
+    return with_named(path, made)
+
+
+def norms_of(model: Any, part: str) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith(part)]
+
+
+def one_more(model: Any) -> None:
+    for module in norms_of(model, "RMSNorm"):
+        module.weight.data += 1
+
+
+NORMED_SUM = "residual from the normed x in layers.{i}.mlp.sum"
+PLANTED: dict[str, OfStates] = {
+    "blocks 0 and 1 exchanged": OfStates(
+        Planted("bert", {}, exchanged("encoder.layer", "0", "1")), [],
+        {1: "weights of block 1", 2: "weights of block 0"}),
+    "norms exchanged": OfStates(
+        Planted("bert", {}, in_blocks("encoder.layer.{i}", lambda path: exchanged(
+            path, "attention.output.LayerNorm", "output.LayerNorm"))), ["norms of each block exchanged"]),
+    "the second sum with what enters the block": OfStates(
+        Planted("bert", {}, in_blocks("encoder.layer.{i}", of_block_input)), ["residual of what enters the block"]),
+    "values without bias in block 1": OfStates(
+        Planted("bert", {}, called("encoder.layer.1.attention.self.value", lambda own, args: args[0] @ own.weight.T)),
+        [], {2: "bias missing in encoder.layer.1.attention.self.value"}),
+    "one map transposed": OfStates(
+        Planted("bert", {}, weight("encoder.layer.0.attention.output.dense", lambda x: x.T)),
+        [], {1: "weight transposed in encoder.layer.0.attention.output.dense"}),
+    "feed-forward beside attention": OfStates(
+        Planted("gpt2", {}, in_blocks("h.{i}", beside)), ["feed-forward beside attention"]),
+    "the second sum with the normed x": OfStates(
+        Planted("qwen3", {}, in_blocks("layers.{i}", second_normed)), [],
+        {i + 1: NORMED_SUM.format(i=i) for i in range(DEPTH)}),
+    "scale by the width over the heads": OfStates(
+        Planted("qwen3", {}, in_blocks("layers.{i}.self_attn", lambda path: setting(path, scaling=0.5))),
+        ["division by sqrt(dim / heads)"]),
+    "2 + weight": OfStates(Planted("gemma3_text", {}, one_more), ["1 + weight twice"]),
+    "Gemma's norms as Llama's": OfStates(
+        Planted("gemma3_text", {}, in_blocks("layers.{i}", like_llama)), ["norms as in Llama"]),
+    "windows in the other blocks": OfStates(
+        Planted("gemma3_text", {}, configured(layer_types=[
+            "full_attention", "sliding_attention", "full_attention"])), ["attention of the other layer type"]),
+}  # fmt: skip
