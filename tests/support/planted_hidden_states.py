@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from planted_ports import DEPTH, Change, Planted, called, configured, setting, several, weight
+from planted_ports import DEPTH, Change, Planted, called, configured, setting, several, taken, weight
 
 
 class OfStates(NamedTuple):
@@ -85,6 +85,18 @@ def like_llama(path: str) -> Change:
     return with_named(path, made)
 
 
+def normed_sum(path: str) -> Change:
+    """Gemma's block in which attention's second norm is of the sum."""
+
+    def made(own: Any, args: Any, named: Any) -> Any:
+        x = args[0]
+        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(x), **named)
+        x = own.post_attention_layernorm(x + attended)
+        return x + own.post_feedforward_layernorm(own.mlp(own.pre_feedforward_layernorm(x)))
+
+    return with_named(path, made)
+
+
 def second_normed(path: str) -> Change:
     """Qwen3's second sum with what its norm gives."""
 
@@ -131,6 +143,15 @@ PLANTED: dict[str, OfStates] = {
         Planted("qwen3", {}, in_blocks("layers.{i}.self_attn", lambda path: setting(path, scaling=0.5))),
         ["division by sqrt(dim / heads)"]),
     "2 + weight": OfStates(Planted("gemma3_text", {}, one_more), ["1 + weight twice"]),
+    "queries and keys without 1 +": OfStates(
+        Planted("gemma3_text", {}, several(*(
+            weight(f"layers.{i}.self_attn.{x}_norm", lambda w: w - 1) for i in range(DEPTH) for x in "qk"))), [],
+        dict.fromkeys(range(1, DEPTH + 1), "weight without 1 + in attention")),
+    "attention's norm of the sum": OfStates(
+        Planted("gemma3_text", {}, in_blocks("layers.{i}", normed_sum)), ["norm of the sum, not before it"]),
+    "keys normed by the queries' weight": OfStates(
+        Planted("qwen3", {}, taken("layers.1.self_attn.k_norm", "layers.1.self_attn.q_norm")), [],
+        {2: "weight of layers.1.self_attn.q_norm in layers.1.self_attn.k_norm"}),
     "Gemma's norms as Llama's": OfStates(
         Planted("gemma3_text", {}, in_blocks("layers.{i}", like_llama)), ["norms as in Llama"]),
     "windows in the other blocks": OfStates(

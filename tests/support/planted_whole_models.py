@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import string
 from collections.abc import Callable
 from typing import Any
@@ -178,6 +179,49 @@ def pieces(prefix: str) -> Made:
     return made
 
 
+def own_pieces(prefix: str, whole: bool = False) -> Made:
+    """A tokenizer of a port's own, which knows no special token in a text and no longest word: `whole` words alone."""
+
+    def cut(model: Model, word: str) -> list[int]:
+        known, unknown = model.tokenizer.get_vocab(), model.tokenizer.unk_token_id
+        if whole:
+            return [known.get(word, unknown)]
+        found, start = [], 0
+        while start < len(word):
+            pieces = ((prefix if start else "") + word[start:end] for end in range(len(word), start, -1))
+            piece = next((piece for piece in pieces if piece in known), None)
+            if piece is None:
+                return [unknown]
+            found.append(known[piece])
+            start += len(piece) - len(prefix if start else "")
+        return found
+
+    def made(model: Model, texts: list[str]) -> Array:
+        first, last = model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
+        rules, found = model.tokenizer.backend_tokenizer, []
+        for text in texts:
+            words = rules.pre_tokenizer.pre_tokenize_str(rules.normalizer.normalize_str(text))
+            ids = [piece for word, _ in words for piece in cut(model, word)]
+            found.append(_of_ids(model, [first, *ids[: model.longest - 2], last]))
+        return unit(np.stack(found))
+
+    return made
+
+
+def _of_ids(model: Model, ids: Ids) -> Array:
+    with model.torch.no_grad():
+        rows = model.bert(model.torch.tensor([ids])).last_hidden_state
+    return np.asarray(rows[0].mean(0).numpy())
+
+
+def by_sentences(model: Model, texts: list[str]) -> Array:
+    found = []
+    for text in texts:
+        parts = re.split(r"(?<=[.!?])\s+", text)
+        found.append(model.encode(parts).mean(0))
+    return unit(np.stack(found))
+
+
 def spaces_alone(model: Model, texts: list[str]) -> Array:
     from tokenizers.pre_tokenizers import WhitespaceSplit
 
@@ -213,6 +257,14 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "chunks of 128": ("average of chunks of 128 tokens", chunks(128)),
     "no pieces": ("words not cut into pieces", pieces("no such")),
     "pieces without ##": ("pieces looked up without '##'", pieces("")),
+    "own pieces without ##": (
+        "pieces looked up without '##' + special tokens of the text cut as words + long words cut into pieces",
+        own_pieces("")),
+    "own words, not pieces": (
+        "words not cut into pieces + special tokens of the text cut as words", own_pieces("", whole=True)),
+    "own pieces": ("special tokens of the text cut as words + long words cut into pieces", own_pieces("##")),
+    "sentences": ("average of sentences", by_sentences),
+    "RoBERTa's special tokens": ("special tokens of RoBERTa", special(lambda cls, text, sep: [0, *text, 2])),
     "punctuation in words": ("punctuation not set apart", spaces_alone),
     "special tokens as words": ("special tokens of the text cut as words", pooled(
         lambda batch, x: x.mean(0), split_special_tokens=True)),
