@@ -23,6 +23,8 @@ from .input_layer import Subject
 from .places import Place, differing, places
 from .wrong_module import WrongModule
 
+MOST_IN_VAIN = 2  # of the longest search, which would take minutes where every block has a mistake without a name
+
 
 class Local(NamedTuple):
     """A module that is wrong by itself: its key, how far from ours on the same input, and which mistakes fit it.
@@ -74,6 +76,7 @@ def local_mistakes(
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
     """
     found, keys, parts, known = list[Local](), set[str](), set[str](), mistakes(subject.model)
+    in_vain = 0
     whole = [mistake for mistake in known if mistake.where != "local"]
     with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
         for place in places(subject, exact, inputs, theirs, form):
@@ -89,9 +92,10 @@ def local_mistakes(
                 module = WrongModule(place, d, known, tolerance)
                 if not found:
                     whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
-                found.append(Local(d.key, subject.place(d.key), d.largest, fits := module.names(), []))
-                if not fits:
-                    found[-1].excluded.extend(dict.fromkeys(x.name for x in known if x.name in module.changing))
+                fits = module.names(thorough=in_vain < MOST_IN_VAIN)
+                in_vain += module.in_vain
+                tried = [] if fits else list(dict.fromkeys(x.name for x in known if x.name in module.changing))
+                found.append(Local(d.key, subject.place(d.key), d.largest, fits, tried))
 
         def explaining(known: list[Mistake], change: Callable[[Place], Place] = lambda place: place) -> list[Mistake]:
             for place in (each for each in places(subject, exact, inputs, theirs) if each.at.part in parts):

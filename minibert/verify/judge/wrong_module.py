@@ -56,13 +56,14 @@ class WrongModule:
         same = {kind: self._compared(kind, self.fed[kind].found[d.key]).passes for kind in kinds}
         self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
         self.left_by = cache(self._left_by)
+        self.in_vain = False  # whether each step before it was tried by itself and none explains it
         self.changed = False  # by the mistake that is tried
         self.changing = set[str]()  # names of mistakes that change it
 
-    def names(self) -> list[str]:
+    def names(self, thorough: bool = True) -> list[str]:
         """Name what explains the difference in all batches: a narrower format, else what the formula can have wrong,
         else from what else it was computed, else two mistakes of the scores at once, else what a module before it can
-        have wrong whose output the port does not have, in all its places or in one.
+        have wrong whose output the port does not have, in all its places or, if it is to be `thorough`, in one.
         """
         if name := format_of((self.theirs[kind][self.key], self.fed[kind].found[self.key]) for kind in self.kinds):
             return [name]
@@ -86,8 +87,9 @@ class WrongModule:
         if not left:
             unseen = ((each, self.left_by(each)) for each in self.known if not self._is_here(each))
             left = {each.name: rest for each, rest in unseen if rest is not None}
-        if not left:
+        if not left and thorough:
             left = {name: rest for name, made in self._of_one_step() if (rest := self._left(made)) is not None}
+            self.in_vain = not left
         if not left:
             return self._of_size()
         return alike(left, self.rounding)
