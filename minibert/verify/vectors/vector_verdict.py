@@ -103,6 +103,7 @@ class Judge:
         self.rounded = [each for each in held if each.rounding in STORED] + fewest
         self.stored = [each.rounding for each in self.rounded if each.rounding in STORED]
         self.known = [each for each in known if "stored" not in each.changes or each in self.rounded]
+        self.both = cache(_both)  # the same function for the same two: by it tokenizers are kept
         self.scales: dict[str, float] = {}  # what rounding changes in this model
 
     def verdict(self) -> Verdict:
@@ -153,7 +154,7 @@ class Judge:
     def _recipe(self, together: Iterable[VectorMistake]) -> Recipe:
         changes: dict[str, Any] = {}
         for key, x in ((key, x) for mistake in together for key, x in mistake.changes.items()):
-            changes[key] = _both(changes[key], x) if key in changes else x
+            changes[key] = self.both(changes[key], x) if key in changes else x
         return self.maker.right._replace(**changes)
 
     def _apart(
@@ -285,9 +286,8 @@ class Judge:
         ]
 
 
-@cache
 def _both(one: Callable[[Any], None], other: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Two changes one after the other; the same function for the same two, by which tokenizers are kept."""
+    """Two changes one after the other."""
 
     def both(rules: Any) -> None:
         one(rules)
