@@ -175,11 +175,13 @@ with study.tiny("opt") as opt:
 #     Vaswani et al.:  sin, cos, sin, cos, ...           Marian, Pegasus:  all sines, then all cosines
 #
 # And the angles: `p / 10000^(2i / dim)` in float32 loses the digits after the point as `p` grows
-# (`002_sinusoids_t5.py`). T5, Llama and similar models add no sinusoids at all.
+# (`002_sinusoids_t5.py`). T5, Llama and similar models add no sinusoids at all. And where a file holds a table of
+# positions, it is read: computed sinusoids are other numbers.
 
 # %%
 measure("sinusoids in the other layout", "sinusoids from float32 angles", on="marian-encoder")
 measure("sinusoids added", on="t5-encoder")
+measure("sinusoids in the place of learned positions", on="distilbert")
 
 # %% [markdown]
 # ## The scale

@@ -55,6 +55,7 @@ SHOWN: dict[str, tuple[str, float]] = {
     "offset of the position table missing": ("bart-encoder", 0.1),
     "cached tokens not counted": ("gpt2", 1.0),
     "sinusoids in the other layout": ("marian-encoder", 0.5),
+    "sinusoids in the place of learned positions": ("distilbert", 0.5),
     "sinusoids from float32 angles": ("marian-encoder", 1e-8),
     "sinusoids added": ("t5-encoder", 0.5),
     "factor of the word rows in float64": ("pegasus-encoder", 1e-8),

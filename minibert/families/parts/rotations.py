@@ -37,6 +37,7 @@ class Rotation(NamedTuple):
     by_length          length -> frequencies, where they depend on it
     rope_type          the name of the rule
     unscaled           the frequencies before scaling, None where nothing is scaled
+    of_base            rope_theta -> what the rule makes of another one, None where nothing is scaled
     """
 
     frequencies: Array
@@ -45,6 +46,7 @@ class Rotation(NamedTuple):
     by_length: Callable[[int], Array] | None = None
     rope_type: str = "default"
     unscaled: Array | None = None
+    of_base: Callable[[float], Rotation] | None = None
 
     def at(self, length: int) -> Array:
         """Give the frequencies for a text of this length.
@@ -113,9 +115,11 @@ def read_rotation(
     if not 1 <= dim <= size:
         raise config.refused(f"it asks to rotate {dim} of the {size} dimensions of a head")
     dim = size if rope_type == "proportional" else dim
-    unscaled = None if rope_type == "default" else rotary_frequencies(dim, base)
+    of_base = partial(RULES[rope_type], config, given, dim)
     try:
-        rotation = RULES[rope_type](config, given, dim, base)._replace(rope_type=rope_type, unscaled=unscaled)
+        rotation = of_base(base)._replace(rope_type=rope_type)
+        if rope_type != "default":
+            rotation = rotation._replace(unscaled=rotary_frequencies(dim, base), of_base=of_base)
     except (TypeError, ValueError) as error:
         raise config.refused(f"{rope_type!r} scaling of the rotary frequencies: {error}") from None
     if abs(rotation.attention_factor) > LARGEST_ATTENTION_FACTOR:

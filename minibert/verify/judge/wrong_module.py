@@ -31,6 +31,7 @@ ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times wha
 IMPOSSIBLE = (ValueError, IndexError, TypeError)  # a mistake cannot be made with these shapes
 OF_ONE = ("dense", "norm", "activation")  # kinds of what is computed from one intermediate
 SEEN = 1e-4  # an attention weight above it has digits enough for its logarithm
+SAME_SHARE = 0.05  # between the share of numbers that are 0 and the one that their factor makes up for
 TINY = 1e-30  # an attention weight so small is of a token that is hidden
 
 Made = Callable[..., "Array | None"]  # kind of batch, and whether in float64 -> what a module with a mistake gives
@@ -78,10 +79,10 @@ class WrongModule:
             left = left or {each.name: rest for each, rest in fits}
         for tier in (self._of_input, self._of_pairs, self._of_eps, self._of_factor, self._of_temperature,
                      self._of_parts, self._of_bias, self._of_activation, self._of_order,
-                     self._of_other_weights, self._of_other_blocks):  # fmt: skip
+                     self._of_other_weights, self._of_other_blocks, self._of_dropout):  # fmt: skip
             if left:
                 break
-            least = BY_FACTOR if tier in (self._of_factor, self._of_parts) else 0.0
+            least = BY_FACTOR if tier in (self._of_factor, self._of_parts, self._of_dropout) else 0.0
             left = {name: rest for name, made in tier() if (rest := self._left(made, least)) is not None}
             left = left or {each.name: rest for each, rest in fits}
         if not left:
@@ -403,6 +404,24 @@ class WrongModule:
     def _is_tied(self) -> bool:
         own, table = self.step.part.weight, self.at.layer.steps[0].module.table
         return own.shape == table.shape and np.array_equal(own, table.array())
+
+    def _of_dropout(self) -> Iterator[tuple[str, Made]]:
+        """Some numbers are 0, and the others as much larger as makes up for them."""
+        ratios = list[Array]()
+        for kind in self.kinds:
+            real, ours, there = self.fed[kind].flow[REAL], self.fed[kind].found[self.key], self.theirs[kind][self.key]
+            if ours.ndim == 3 or self.step.kind == "softmax":
+                seen = (real[..., None] if ours.ndim == 3 else real[:, None, :, None]) & (ours != 0)
+                ratios.append(there[seen] / ours[seen])
+        every = np.concatenate(ratios) if len(ratios) == len(self.kinds) else np.zeros(0)
+        kept = every[every != 0]
+        if 0 < len(kept) < len(every) and abs(len(kept) / len(every) * np.median(kept) - 1) < SAME_SHARE:
+            ratio = np.float32(np.median(kept))
+
+            def made(kind: str) -> Array:
+                return np.where(self.theirs[kind][self.key] == 0, 0, self.fed[kind].found[self.key] * ratio)
+
+            yield f"dropout of {1 - 1 / ratio:.2g} left on", made
 
     def _of_other_blocks(self) -> Iterator[tuple[str, Made]]:
         """What leaves a block computed by another one, where the port has nothing from within."""

@@ -91,15 +91,27 @@ def without_minus(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
     return np.where(first, rotate(x, cos, -sin, rotary.pairing), rotate(x, cos, sin, rotary.pairing))
 
 
-def of_theta(theta: float) -> Callable[[At, Rotation, int], Angles | None]:
-    """The angles of a plain rotation as wide as this model's; none where its theta is this one, scaled or not."""
+def of_theta(theta: float, scaled: bool) -> Callable[[At, Rotation, int], Angles | None]:
+    """The angles of a rotation as wide as this model's; none where its theta is this one. `scaled`: by its own rule."""
 
     def angles(at: At, own: Rotation, length: int) -> Angles | None:
         base = own.frequencies if own.unscaled is None else own.unscaled
         made = rotary_frequencies(2 * len(base), theta)
-        return None if np.allclose(base, made, atol=0) else rotary_angles(np.arange(length), made)
+        if np.allclose(base, made, atol=0) or (own.of_base is None and scaled):
+            return None
+        if own.of_base is None or not scaled:
+            return rotary_angles(np.arange(length), made)
+        other = own.of_base(theta)
+        return rotary_angles(np.arange(length), other.at(length), other.attention_factor)
 
     return angles
+
+
+def plain_theta(theta: float, scales: bool, at: At) -> Iterator[Step]:
+    """The same without scaling, in models that scale their frequencies or in the others."""
+    rotary: Any = at.stack.rotary if at.of("rotation") else None
+    if rotary and scales == any(each.of_base is not None for each in rotary.rotations.values()):
+        yield from turned(of_theta(theta, False))(at)
 
 
 def by_mask(at: At) -> Iterator[Step]:
@@ -213,6 +225,20 @@ def attention_of_other_type(at: At) -> Iterator[Step]:
         yield from other_layer_type(at)
 
 
+def rows_for_neighbours(at: At) -> Iterator[Step]:
+    """Rows of the maps of queries and keys as for pairs of neighbours, in a model whose pairs are halves."""
+    own = at.block and at.block.attention
+    rotary = at.stack.rotary if at.of("rotation") else None
+    if own and rotary and len(own.maps) == 3 and rotary.pairing == "halves":
+        for step in (at.plan[path] for path in own.maps[:2]):
+            rows = np.arange(step.part.shape[0]).reshape(-1, 2, own.head_dim // 2).swapaxes(1, 2).ravel()
+            yield step._replace(formula=partial(_in_order, rows, step.formula))
+
+
+def _in_order(order: Array, right: Formula, x: Array) -> Array:
+    return right(x)[..., order]
+
+
 def unscaled(at: At) -> Iterator[Step]:
     """The rotation before its frequencies are scaled."""
     for step in at.of("rotation"):
@@ -239,6 +265,7 @@ def _rotated_rows(in_heads: Formula, turn: Formula, x: Array) -> Array:
 
 
 ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
+THETA = "config.json names rope_theta."
 THETAS = (1e4, 1.6e5, 5e5, 1e6)
 FLOATS = ("float16", "bfloat16")
 PAIRS = "A rotation is of pairs (x[i], x[i + n]), not (x[2i], x[2i + 1])."
@@ -286,6 +313,8 @@ OF_ROTATION: tuple[Mistake, ...] = (
             other_layer_type),
     Mistake("attention of the other layer type", "config.json names the type of each block, or which blocks have a "
             "window.", attention_of_other_type),
+    Mistake("queries and keys in the order of rows for neighbours", "Files for programs that rotate neighbours have "
+            "other rows of these maps: take the model's own file.", rows_for_neighbours),
     Mistake("rotary frequencies not scaled", SCALING, unscaled),
     Mistake("rotary frequencies not scaled", SCALING, scaled(0, 1)),
     Mistake("rotary frequencies scaled twice", SCALING, scaled(2, 1)),
@@ -297,7 +326,10 @@ OF_ROTATION: tuple[Mistake, ...] = (
       for name in FLOATS for all_of_it in (False, True)),
     *(Mistake(f"cos and sin in {name}", WIDE_ANGLES, rotation(partial(rounded_turns, ROUNDINGS[name])))
       for name in FLOATS),
-    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", turned(of_theta(theta))) for theta in THETAS),
+    *(Mistake(f"theta {theta:g}", THETA, turned(of_theta(theta, True))) for theta in THETAS),
+    *(Mistake(f"theta {theta:g}", THETA, partial(plain_theta, theta, False)) for theta in THETAS),
+    *(Mistake(f"theta {theta:g}, rotary frequencies not scaled", THETA, partial(plain_theta, theta, True))
+      for theta in THETAS),
     Mistake("positions counted by the mask", COUNTED, by_mask),
     Mistake("queries and keys normed after the rotation", "They are normed in each head, then rotated.",
             normed_afterwards),

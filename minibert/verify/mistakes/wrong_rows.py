@@ -162,14 +162,14 @@ def _zero_row(row: int, module: Embedding, ids: Array | None) -> Array | None:
     return None if ids is None else np.where((ids == row)[..., None], 0, module(ids)).astype(module(ids).dtype)
 
 
-def computed(table: Callable[[int, int], Array]) -> Wrong:
-    """Another formula's positions, where a formula makes them."""
+def computed(table: Callable[[int, int], Array], learned: bool = False) -> Wrong:
+    """Another formula's positions, where a formula makes them or where they are `learned`."""
 
     def change(own: Any, module: Embedding, ids: Array) -> Array:
         rows, dim = module.table.shape
         return np.asarray(looked_up(Embedding(FormulaTable(table, (rows, dim))), own.extra, ids))
 
-    return rows(Positions, change, lambda own, module: own.generate is not None)
+    return rows(Positions, change, lambda own, module: (own.generate is None) == learned)
 
 
 def sinusoids_in_float32(rows: int, dim: int) -> Array:
@@ -340,6 +340,9 @@ OF_ROWS: tuple[Mistake, ...] = (
             rows(Positions, without_offset, lambda own, module: own.extra)),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
             computed(sinusoidal_positions)),
+    *(Mistake("sinusoids in the place of learned positions", "This file holds a learned row for each position.",
+              computed(partial(sinusoidal_positions, layout=layout), learned=True))
+      for layout in ("interleaved", "halves")),
     Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
             computed(sinusoids_in_float32)),
     Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",

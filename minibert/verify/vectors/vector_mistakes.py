@@ -188,11 +188,13 @@ def _texts(maker: Maker) -> Found:
     for count in WORDS:
         yield VectorMistake(f"text cut at {count} words", remedy, {"text": partial(_words, count)})
     unknown = unknown_token(rules[0]["model"])
-    if maker.encoder.embeddings.family is STATIC and unknown is not None:
+    if unknown is not None:
         dropped = maker.encoder.sentence_tokenizer.id_of(unknown)
-        remedy = (
-            "Leave the unknown token's row in the mean, as sentence-transformers does; model2vec's encode drops it."
-        )
+        remedy = "Keep the unknown token: the model has a row for it."
+        if maker.encoder.embeddings.family is STATIC:
+            remedy = (
+                "Leave the unknown token's row in the mean, as sentence-transformers does; model2vec's encode drops it."
+            )
         yield VectorMistake("unknown token left out", remedy, {"dropped": dropped})
 
 

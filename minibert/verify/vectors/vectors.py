@@ -157,6 +157,8 @@ def _look(report: Report, judging: Judge) -> None:
         wrong = [str(i + 1) for i, apart in enumerate(verdict.right) if not judging.level(apart)]
         report.say(
             f"not passed: most vectors are as near as a narrower format rounds, not texts {', '.join(wrong)}"
+            if 0 < len(wrong) < len(verdict.right) / 2 else
+            f"not passed: the vectors are farther than a narrower format rounds; {CANNOT_TELL}"
             if wrong else
             f"not passed: the vectors are as near as {verdict.level} rounds, {verdict.right.max():.2g} of a vector's "
             f"length at most, but their numbers are in no format that explains them; {CANNOT_TELL}"
