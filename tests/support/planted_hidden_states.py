@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from planted_ports import DEPTH, Change, Planted, called, configured, setting, several, taken, weight
+import encoders
+from planted_ports import DEPTH, Change, Planted, called, configured, setting, several, taken, theta, weight
 
 
 class OfStates(NamedTuple):
@@ -118,6 +120,41 @@ def one_more(model: Any) -> None:
         module.weight.data += 1
 
 
+def dropped(x: Any) -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.functional.dropout(x, 0.1)
+
+
+def sinusoids(model: Any) -> None:
+    """Vaswani's table."""
+    table = model.embeddings.position_embeddings.weight.data
+    angle = [[p / 10000 ** (j // 2 * 2 / table.shape[1]) for j in range(table.shape[1])] for p in range(len(table))]
+    table[:] = table.new_tensor([[(math.sin, math.cos)[j % 2](x) for j, x in enumerate(row)] for row in angle])
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def scaled_theta(model: Any) -> None:
+    """Llama 3.1's scaling of other frequencies."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    own = model.rotary_emb
+    model.config.rope_parameters = {**LLAMA3, "rope_theta": 1e4}
+    own.inv_freq = ROPE_INIT_FUNCTIONS["llama3"](model.config, "cpu")[0]
+
+
+def by_neighbours(w: Any) -> Any:
+    """Rows of each head as a converter to GGUF orders them."""
+    return w.reshape(-1, 2, HEAD_DIM // 2, w.shape[1]).transpose(1, 2).reshape(w.shape)
+
+
+HEAD_DIM = encoders.TODAY["head_dim"]
 NORMED_SUM = "residual from the normed x in layers.{i}.mlp.sum"
 PLANTED: dict[str, OfStates] = {
     "blocks 0 and 1 exchanged": OfStates(
@@ -134,6 +171,20 @@ PLANTED: dict[str, OfStates] = {
     "one map transposed": OfStates(
         Planted("bert", {}, weight("encoder.layer.0.attention.output.dense", lambda x: x.T)),
         [], {1: "weight transposed in encoder.layer.0.attention.output.dense"}),
+    "dropout in the input layer": OfStates(
+        Planted("bert", {}, called("embeddings.dropout", lambda own, args: dropped(args[0]))), [],
+        {0: "dropout of 0.1 left on"}),
+    "sinusoids for a learned table": OfStates(
+        Planted("distilbert", {}, sinusoids), ["sinusoids in the place of learned positions"]),
+    "theta of 10000, scaled all the same": OfStates(
+        Planted("llama", {}, scaled_theta, settings={"rope_parameters": LLAMA3}), ["theta 10000"]),
+    "theta of 10000, not scaled": OfStates(
+        Planted("llama", {}, theta("rotary_emb", 1e4), settings={"rope_parameters": LLAMA3}),
+        ["theta 10000, rotary frequencies not scaled"]),
+    "rows for neighbours": OfStates(
+        Planted("mistral", {}, several(*(
+            weight(f"layers.{i}.self_attn.{x}_proj", by_neighbours) for i in range(DEPTH) for x in "qk"))),
+        ["queries and keys in the order of rows for neighbours"]),
     "feed-forward beside attention": OfStates(
         Planted("gpt2", {}, in_blocks("h.{i}", beside)), ["feed-forward beside attention"]),
     "the second sum with the normed x": OfStates(

@@ -264,6 +264,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
         "words not cut into pieces + special tokens of the text cut as words", own_pieces("", whole=True)),
     "own pieces": ("special tokens of the text cut as words + long words cut into pieces", own_pieces("##")),
     "sentences": ("average of sentences", by_sentences),
+    "no [UNK]": ("unknown token left out", on_ids(lambda ids: [i for i in ids if i != 100])),
     "RoBERTa's special tokens": ("special tokens of RoBERTa", special(lambda cls, text, sep: [0, *text, 2])),
     "punctuation in words": ("punctuation not set apart", spaces_alone),
     "special tokens as words": ("special tokens of the text cut as words", pooled(
