@@ -190,18 +190,26 @@ def _llama3(config: Config, given: Config, dim: int, base: float) -> Rotation:
     return Rotation(frequencies, original_length=length)
 
 
+def _default(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    return Rotation(rotary_frequencies(dim, base))
+
+
+def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    return Rotation(linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
+
+
+def _proportional(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    share = number(given, "partial_rotary_factor", default=1.0)
+    return Rotation(proportional_frequencies(dim, base, share, number(given, "factor", default=1.0)))
+
+
+# by name, so that a rotation that keeps its rule can be pickled
 RULES: dict[str, Callable[[Config, Config, int, float], Rotation]] = {
-    "default": lambda config, given, dim, base: Rotation(rotary_frequencies(dim, base)),
-    "linear": lambda config, given, dim, base: Rotation(
-        linear_frequencies(rotary_frequencies(dim, base), number(given, "factor"))
-    ),
+    "default": _default,
+    "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
     "longrope": _longrope,
     "llama3": _llama3,
-    "proportional": lambda config, given, dim, base: Rotation(
-        proportional_frequencies(
-            dim, base, number(given, "partial_rotary_factor", default=1.0), number(given, "factor", default=1.0)
-        )
-    ),
+    "proportional": _proportional,
 }

@@ -410,7 +410,7 @@ class WrongModule:
         ratios = list[Array]()
         for kind in self.kinds:
             real, ours, there = self.fed[kind].flow[REAL], self.fed[kind].found[self.key], self.theirs[kind][self.key]
-            if ours.ndim == 3 or self.step.kind == "softmax":
+            if len(ours) == len(there) == len(real) and (ours.ndim == 3 or self.step.kind == "softmax"):
                 seen = (real[..., None] if ours.ndim == 3 else real[:, None, :, None]) & (ours != 0)
                 ratios.append(there[seen] / ours[seen])
         every = np.concatenate(ratios) if len(ratios) == len(self.kinds) else np.zeros(0)
