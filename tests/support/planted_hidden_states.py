@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import encoders
@@ -75,40 +75,39 @@ def with_named(path: str, made: Any) -> Change:
     return changed
 
 
-def like_llama(path: str) -> Change:
-    """Gemma's block as Llama's."""
+def after_attention(path: str, rest: Callable[[Any, Any], Any]) -> Change:
+    """A block of today's models whose attention and first sum are right: the rest from the block and that sum."""
 
     def made(own: Any, args: Any, named: Any) -> Any:
-        x = args[0]
-        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(x), **named)
-        x = x + attended
-        return x + own.mlp(own.post_attention_layernorm(x))
+        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(args[0]), **named)
+        return rest(own, args[0] + attended)
 
     return with_named(path, made)
+
+
+def like_llama(path: str) -> Change:
+    """Gemma's block as Llama's."""
+    return after_attention(path, lambda own, x: x + own.mlp(own.post_attention_layernorm(x)))
 
 
 def normed_sum(path: str) -> Change:
     """Gemma's block in which attention's second norm is of the sum."""
 
-    def made(own: Any, args: Any, named: Any) -> Any:
-        x = args[0]
-        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(x), **named)
-        x = own.post_attention_layernorm(x + attended)
+    def rest(own: Any, x: Any) -> Any:
+        x = own.post_attention_layernorm(x)
         return x + own.post_feedforward_layernorm(own.mlp(own.pre_feedforward_layernorm(x)))
 
-    return with_named(path, made)
+    return after_attention(path, rest)
 
 
 def second_normed(path: str) -> Change:
     """Qwen3's second sum with what its norm gives."""
 
-    def made(own: Any, args: Any, named: Any) -> Any:
-        x = args[0]
-        attended, *_ = own.self_attn(hidden_states=own.input_layernorm(x), **named)
-        x = own.post_attention_layernorm(x + attended)
+    def rest(own: Any, x: Any) -> Any:
+        x = own.post_attention_layernorm(x)
         return x + own.mlp(x)
 
-    return with_named(path, made)
+    return after_attention(path, rest)
 
 
 def norms_of(model: Any, part: str) -> list[Any]:

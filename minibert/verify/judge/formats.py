@@ -81,10 +81,8 @@ def compared(place: Any, form: Form) -> list[Difference]:
         for key in (key for key in made if key in ways or key in behind):
             each = [_weighed(d._replace(error_theirs=near.error_ours), NEAR)
                     for d, near in zip(sizes[key], apart[key], strict=True)]  # fmt: skip
-            if form.rounding is not None and any(key in loose[d.kinds[0]] for d in each):
-                hidden = [d for d in rough[key] if key in loose[d.kinds[0]]]
-                strict = [d for d in each if key not in loose[d.kinds[0]]]
-                each = strict + [d for d in hidden if not (strict and d.accepted(OF_A_PORT))]
+            if form.rounding is not None:
+                each = _where_shown(each, rough[key], {kind for kind in kinds if key in loose[kind]})
             (whole,) = over_kinds(each)
             if (share := whole.error_theirs / max(whole.error_ours, 1e-30)) < nearest.get(key, np.inf):
                 nearest[key], made[key] = share, each
@@ -102,6 +100,12 @@ def _behind(plan: Plan, hidden: Collection[str], shown: Collection[str]) -> list
 def _behind_weights(plan: Plan, shown: Collection[str]) -> set[str]:
     """What a batch shows of attention weights that it does not show."""
     return set(_behind(plan, [key for key, step in plan.items() if step.kind == "softmax" and key not in shown], shown))
+
+
+def _where_shown(each: list[Difference], rough: list[Difference], hidden: set[str]) -> list[Difference]:
+    """Of batches that do not show what enters, those alone that are farther off than all else may be."""
+    strict = [d for d in each if d.kinds[0] not in hidden]
+    return strict + [d for d in rough if d.kinds[0] in hidden and not (strict and d.accepted(OF_A_PORT))]
 
 
 def _stored(x: Array, rounding: Formula) -> bool:

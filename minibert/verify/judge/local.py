@@ -105,13 +105,19 @@ def local_mistakes(
         whole = explaining(whole) if parts else []
         if len(whole) > 1:  # some mistakes of the mask differ only at padding
             whole = explaining(whole, Place.with_padding) or whole
-        names = list(dict.fromkeys(mistake.name for mistake in whole))
-        unnamed = {each.place for each in found if not each.fits}
-        for each in found if names else ():  # by itself it may look like another one, or a part of one
-            part = any(fit.startswith(f"{name} in ") for fit in each.fits for name in names)
-            if (part or each.place in unnamed) and not {*names} & {*each.fits}:
-                each.fits[:], each.excluded[:] = names, []
-    return Judged(found, keys, whole)
+    return Judged(_named_by(whole, found), keys, whole)
+
+
+def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
+    """Name by what explains the whole what by itself has no name, or looks like another mistake or a part of one."""
+    names = list(dict.fromkeys(mistake.name for mistake in whole))
+    unnamed = {each.place for each in found if not each.fits}
+
+    def is_other(each: Local) -> bool:
+        part = any(fit.startswith(f"{name} in ") for fit in each.fits for name in names)
+        return bool(names) and (part or each.place in unnamed) and not {*names} & {*each.fits}
+
+    return [each._replace(fits=names, excluded=[]) if is_other(each) else each for each in found]
 
 
 def taken_together(found: list[Local]) -> Iterator[str]:

@@ -43,7 +43,6 @@ def of_others(key: str, at: At) -> Iterator[Mistake]:
         if own.bias is not None:
             of_weight = taking(path, lambda own, m: Dense(m.weight, own.bias, own.transposed))
             yield Mistake(f"weight of {path}", OTHER, of_weight)
-        if own.bias is not None and module.bias is not None:
-            yield Mistake(
-                f"bias of {path}", OTHER, taking(path, lambda own, m: Dense(own.weight, m.bias, own.transposed))
-            )
+            if module.bias is not None:
+                of_bias = taking(path, lambda own, m: Dense(own.weight, m.bias, own.transposed))
+                yield Mistake(f"bias of {path}", OTHER, of_bias)

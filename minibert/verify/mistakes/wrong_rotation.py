@@ -92,26 +92,19 @@ def without_minus(rotary: Any, x: Array, cos: Array, sin: Array) -> Array:
 
 
 def of_theta(theta: float, scaled: bool) -> Callable[[At, Rotation, int], Angles | None]:
-    """The angles of a rotation as wide as this model's; none where its theta is this one. `scaled`: by its own rule."""
+    """The angles by another theta, none where it is this model's. `scaled`: by its own rule, if it has one; else not,
+    where it has one.
+    """
 
     def angles(at: At, own: Rotation, length: int) -> Angles | None:
         base = own.frequencies if own.unscaled is None else own.unscaled
         made = rotary_frequencies(2 * len(base), theta)
-        if np.allclose(base, made, atol=0) or (own.of_base is None and scaled):
+        if np.allclose(base, made, atol=0) or not (scaled or own.of_base):
             return None
-        if own.of_base is None or not scaled:
-            return rotary_angles(np.arange(length), made)
-        other = own.of_base(theta)
+        other = own.of_base(theta) if scaled and own.of_base else Rotation(made)
         return rotary_angles(np.arange(length), other.at(length), other.attention_factor)
 
     return angles
-
-
-def plain_theta(theta: float, scales: bool, at: At) -> Iterator[Step]:
-    """The same without scaling, in models that scale their frequencies or in the others."""
-    rotary: Any = at.stack.rotary if at.of("rotation") else None
-    if rotary and scales == any(each.of_base is not None for each in rotary.rotations.values()):
-        yield from turned(of_theta(theta, False))(at)
 
 
 def by_mask(at: At) -> Iterator[Step]:
@@ -327,8 +320,7 @@ OF_ROTATION: tuple[Mistake, ...] = (
     *(Mistake(f"cos and sin in {name}", WIDE_ANGLES, rotation(partial(rounded_turns, ROUNDINGS[name])))
       for name in FLOATS),
     *(Mistake(f"theta {theta:g}", THETA, turned(of_theta(theta, True))) for theta in THETAS),
-    *(Mistake(f"theta {theta:g}", THETA, partial(plain_theta, theta, False)) for theta in THETAS),
-    *(Mistake(f"theta {theta:g}, rotary frequencies not scaled", THETA, partial(plain_theta, theta, True))
+    *(Mistake(f"theta {theta:g}, rotary frequencies not scaled", THETA, turned(of_theta(theta, False)))
       for theta in THETAS),
     Mistake("positions counted by the mask", COUNTED, by_mask),
     Mistake("queries and keys normed after the rotation", "They are normed in each head, then rotated.",

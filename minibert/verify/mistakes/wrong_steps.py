@@ -14,6 +14,7 @@ from minibert.equations import activations, fast
 from minibert.equations.disentangled import token_windows
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
+    BoundBlock,
     BoundConvolution,
     BoundFeedForward,
     BoundResidual,
@@ -131,12 +132,16 @@ def _with_numbers(own: Any, rounding: Formula) -> Any:
 
 @given_place
 def parts(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterator[Step]:
-    """The block planned anew with other parts; what stays as it is stays the same step."""
-    if at.block is not None and at.i is not None:
-        other = at.block._replace(parts=tuple(map(change, at.block.parts)))
-        for key, step in other.plan(at.i, at.stack).items():
-            if at.plan[key].of != step.of:
-                yield step
+    """The block planned anew with other parts."""
+    if at.block is not None:
+        yield from _planned_anew(at, at.block._replace(parts=tuple(map(change, at.block.parts))))
+
+
+def _planned_anew(at: At, other: BoundBlock) -> Iterator[Step]:
+    """What another block in its place plans otherwise; what stays as it is stays the same step."""
+    for key, step in other.plan(at.i or 0, at.stack).items():
+        if at.plan[key].of != step.of:
+            yield step
 
 
 def normed_sum(kind: type, part: BoundResidual) -> BoundResidual:
@@ -173,13 +178,11 @@ def side_by_side(at: At, one_norm: bool) -> Iterator[Step]:
 
 def norms_of_llama(at: At) -> Iterator[Step]:
     """Of four norms in a block two: what comes before a sum in attention is taken before the feed-forward."""
-    if at.block and at.i is not None and len(at.block.parts) == 2:
+    if at.block and len(at.block.parts) == 2:
         first, second = at.block.parts
         if first.within and second.within and second.before:
             two = first._replace(within=""), second._replace(before=first.within, within="")
-            for key, step in at.block._replace(parts=two).plan(at.i, at.stack).items():
-                if at.plan[key].of != step.of:
-                    yield step
+            yield from _planned_anew(at, at.block._replace(parts=two))
 
 
 def residual_normed(at: At) -> Iterator[Step]:

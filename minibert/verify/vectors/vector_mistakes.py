@@ -149,8 +149,10 @@ def _texts(maker: Maker) -> Found:
     if rules[0]["normalizer"] is not None:
         remedy = "Apply the tokenizer's normalizer: case, accents, control characters."
         yield VectorMistake("text not normalized", remedy, {"rules": lambda rules: rules.update(normalizer=None)})
+    if bert is None or not bert["lowercase"]:  # else it alters special tokens alone
+        remedy = "This vocabulary has capitals: leave the text as it is."
+        yield VectorMistake("text lower-cased", remedy, {"text": str.lower})
     for name, remedy, change in (
-        ("text lower-cased", "This vocabulary has capitals: leave the text as it is.", str.lower),
         ("accents removed", "Leave accents in the text.", _plain_letters),
         ("letters beyond ASCII dropped", "Pass the text as UTF-8.",
          lambda text: text.encode("ascii", "ignore").decode()),
@@ -164,8 +166,7 @@ def _texts(maker: Maker) -> Found:
         ("text escaped as HTML", "Pass the text itself, without HTML's entities.", html.escape),
         ("a space put before the text", "Pass the text as it is.", lambda text: f" {text}"),
     ):  # fmt: skip
-        if name != "text lower-cased" or bert is None or not bert["lowercase"]:  # that alters special tokens alone
-            yield VectorMistake(name, remedy, {"text": change})
+        yield VectorMistake(name, remedy, {"text": change})
     pieces = rules[0]["model"].get("continuing_subword_prefix")
     if pieces:
         remedy = f"Look up each word's pieces, those that follow with {pieces!r} before them."
