@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "activations", "blocks", "heads", "whole_models", "sampling", "gradients", "block_gradients",
-    "training", "rotary", "gated_blocks", "rotary_scaling", "attention_positions", "disentangled", "sentences",
-    "similarity", "static", "quantization",
+    "input_layer", "activations", "blocks", "heads", "whole_models", "sampling", "rotary", "gated_blocks",
+    "rotary_scaling", "attention_positions", "disentangled", "sentences", "similarity", "static", "quantization",
 )  # fmt: skip
 
 

@@ -5,9 +5,9 @@
 # It learns words, and then makes up words of its own. In the end it is saved as a checkpoint that every program opens
 # that reads GPT-2.
 #
-# All it takes: the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward
-# (`gradients.py` and `training.py` there), and Adam, which takes a step. What belongs to this model alone is in
-# `training.py` beside this file: its sizes, the words as ids, the saved files.
+# All it takes: the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward (`gradients.py`,
+# `block_gradients.py` and `model_gradients.py` beside this file), and Adam, which takes a step. What belongs to this
+# model alone is in `training.py`: its sizes, the words as ids, the saved files.
 #
 # The whole training takes two to four minutes on two cores. Here only its beginning runs, unless you ask for all of it:
 #
@@ -24,12 +24,12 @@ import numpy as np
 import study
 import texts
 import training
+from block_gradients import cross_entropy_gradient
+from model_gradients import adam, gpt2_model_gradient
 
 import minibert
-from minibert.equations.block_gradients import cross_entropy_gradient
 from minibert.equations.heads import cross_entropy
 from minibert.equations.similarity import cosine_similarity
-from minibert.equations.training import adam, gpt2_model_gradient
 from minibert.equations.whole_models import gpt2_model
 from minibert.show import plot
 

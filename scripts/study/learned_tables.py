@@ -9,8 +9,8 @@
 # %%
 import numpy as np
 import study
+from gradients import bert_input_gradient
 
-from minibert.equations.gradients import bert_input_gradient
 from minibert.equations.input_layer import sinusoidal_positions
 
 # %% [markdown]

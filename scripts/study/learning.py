@@ -19,8 +19,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import study
+from gradients import gpt2_input_gradient, layer_norm_gradient, learn_word_table, lookup_gradient
 
-from minibert.equations.gradients import gpt2_input_gradient, layer_norm_gradient, learn_word_table, lookup_gradient
 from minibert.equations.input_layer import gpt2_input, layer_norm
 from minibert.show import plot
 

@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import training
-
-from minibert.equations.activations import gelu_tanh
-from minibert.equations.block_gradients import (
+from block_gradients import (
     cross_entropy_gradient,
     feed_forward_gradient,
     gelu_tanh_gradient,
     linear_gradient,
     self_attention_gradient,
 )
+from gradients import bert_input_gradient, layer_norm_gradient
+from model_gradients import adam
+
+from minibert.equations.activations import gelu_tanh
 from minibert.equations.blocks import (
     Affine,
     Block,
@@ -33,10 +35,8 @@ from minibert.equations.blocks import (
     post_norm_block,
     self_attention,
 )
-from minibert.equations.gradients import bert_input_gradient, layer_norm_gradient
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array, bert_input, layer_norm
-from minibert.equations.training import adam
 from minibert.equations.whole_models import BertWeights
 
 SHIPPED = Path(__file__).resolve().parent / "bert-words"

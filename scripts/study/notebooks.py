@@ -24,7 +24,11 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # what the study files need
-SHARED = ("study.py", "probes.py", "texts.py", "training.py", "masked.py", "words.txt", "gpt2-words", "bert-words")
+BACKWARD = ("gradients.py", "block_gradients.py", "model_gradients.py")
+SHARED = (
+    *("study.py", "probes.py", "texts.py", *BACKWARD, "training.py", "masked.py"),
+    *("words.txt", "gpt2-words", "bert-words"),
+)
 README = (HERE / "README.md").read_text("utf-8")
 ORDER, PLACE = (
     "Read in this order",
@@ -163,7 +167,7 @@ def make_lab(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     shared = [f"lab/{path.name}" for path in (HERE / "lab").glob("*.py") if path.stem not in (*LAB, "blanks")]
-    put(folder, "study.py", "training.py", "gpt2-words", *shared)
+    put(folder, "study.py", *BACKWARD, "training.py", "gpt2-words", *shared)
     answers = answers_in(folder)
     sources = {name: (HERE / "lab" / f"{name}.py").read_text("utf-8") for name in LAB}
     titles = {name: source.splitlines()[1].removeprefix("# # ") for name, source in sources.items()}

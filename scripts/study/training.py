@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from block_gradients import cross_entropy_gradient
+from model_gradients import adam, gpt2_model_gradient
 
-from minibert.equations.block_gradients import cross_entropy_gradient
 from minibert.equations.blocks import Affine, Block
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
-from minibert.equations.training import adam, gpt2_model_gradient
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
 from minibert.threads.computing import compute
 

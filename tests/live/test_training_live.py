@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import block_gradients
+import gradients
 import masked as study_masked
+import model_gradients
 import numpy as np
 import pytest
 import training as study_training
@@ -59,28 +62,30 @@ FORMULAS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Calla
         f"layer_norm, eps {eps}": (
             (VECTORS, (DIM,), (DIM,)),
             lambda f, x, *affine, eps=eps: f.layer_norm(x, (DIM,), *affine, eps),
-            lambda grad, x, weight, _, eps=eps: equations.layer_norm_gradient(grad, x, weight, eps),
+            lambda grad, x, weight, _, eps=eps: gradients.layer_norm_gradient(grad, x, weight, eps),
         )
         for eps in (1e-12, 0.5)
     },
-    "scale": ((VECTORS,), lambda f, x: 4 * x, lambda grad, x: [equations.scale_gradient(grad, 4.0)]),
-    "project": (AFFINE, lambda f, *of: f.linear(*of), lambda *of: equations.project_gradient(*of[:3])),
-    "linear": (AFFINE, lambda f, *of: f.linear(*of), lambda *of: equations.linear_gradient(*of[:3])),
-    "softmax": ((VECTORS,), lambda f, x: f.softmax(x, -1), lambda *of: [equations.softmax_gradient(*of)]),
-    "gelu": ((VECTORS,), lambda f, x: f.gelu(x), lambda *of: [equations.gelu_gradient(*of)]),
+    "scale": ((VECTORS,), lambda f, x: 4 * x, lambda grad, x: [gradients.scale_gradient(grad, 4.0)]),
+    "project": (AFFINE, lambda f, *of: f.linear(*of), lambda *of: gradients.project_gradient(*of[:3])),
+    "linear": (AFFINE, lambda f, *of: f.linear(*of), lambda *of: block_gradients.linear_gradient(*of[:3])),
+    "softmax": ((VECTORS,), lambda f, x: f.softmax(x, -1), lambda *of: [block_gradients.softmax_gradient(*of)]),
+    "gelu": ((VECTORS,), lambda f, x: f.gelu(x), lambda *of: [block_gradients.gelu_gradient(*of)]),
     "gelu_tanh": (
-        (VECTORS,), lambda f, x: f.gelu(x, approximate="tanh"), lambda *of: [equations.gelu_tanh_gradient(*of)],
+        (VECTORS,), lambda f, x: f.gelu(x, approximate="tanh"), lambda *of: [block_gradients.gelu_tanh_gradient(*of)],
     ),
-    "attention": ((HEADED,) * 3, lambda f, *qkv: f.scaled_dot_product_attention(*qkv), equations.attention_gradient),
+    "attention": (
+        (HEADED,) * 3, lambda f, *qkv: f.scaled_dot_product_attention(*qkv), block_gradients.attention_gradient,
+    ),
     "causal attention": (
         (HEADED,) * 3,
         lambda f, *qkv: f.scaled_dot_product_attention(*qkv, is_causal=True),
-        lambda *of: equations.attention_gradient(*of, mask=additive_mask(CAUSAL, str(of[0].dtype))),
+        lambda *of: block_gradients.attention_gradient(*of, mask=additive_mask(CAUSAL, str(of[0].dtype))),
     ),
     "cross_entropy": (
         ((SEQ, VOCAB),),
         lambda f, logits: f.cross_entropy(logits, logits.new_tensor(TARGETS).long(), reduction="none"),
-        lambda *of: [equations.cross_entropy_gradient(*of, TARGETS)],
+        lambda *of: [block_gradients.cross_entropy_gradient(*of, TARGETS)],
     ),
 }  # fmt: skip
 
@@ -109,7 +114,7 @@ def test_lookup(dtype: str, padding_idx: int | None) -> None:
     weight = leaf(table)
     rows = torch.nn.functional.embedding(torch.from_numpy(input_ids), weight, padding_idx=padding_idx)
     rows.backward(torch.from_numpy(grad))
-    found = equations.lookup_gradient(grad, input_ids, VOCAB, padding_idx)
+    found = gradients.lookup_gradient(grad, input_ids, VOCAB, padding_idx)
     near(found, weight.grad.numpy(), dtype)
     if padding_idx is not None:
         assert not np.any(found[padding_idx]) and not np.any(weight.grad.numpy()[padding_idx])
@@ -143,7 +148,7 @@ def test_whole_bert_input_layer(dtype: str) -> None:
     (input_ids, token_type_ids), grad = batch(), normal(*VECTORS, seed=4).astype(dtype)
     output = module(input_ids=torch.from_numpy(input_ids), token_type_ids=torch.from_numpy(token_type_ids))
     output.backward(torch.from_numpy(grad))
-    found = equations.bert_input_gradient(
+    found = gradients.bert_input_gradient(
         grad, input_ids, token_type_ids, **arrays, eps=module.LayerNorm.eps, padding_idx=PADDING
     )
     for name, parameter in modules.items():
@@ -167,7 +172,7 @@ def test_whole_gpt2_input_layer(dtype: str) -> None:
     model(input_ids=torch.from_numpy(input_ids))
     entered[0].backward(torch.from_numpy(grad))
     wte, wpe = (table.weight.detach().numpy() for table in (model.wte, model.wpe))
-    found = equations.gpt2_input_gradient(grad, input_ids, wte, wpe)
+    found = gradients.gpt2_input_gradient(grad, input_ids, wte, wpe)
     near(found.wte, model.wte.weight.grad.numpy(), dtype)
     near(found.wpe, model.wpe.weight.grad.numpy(), dtype)
 
@@ -197,8 +202,8 @@ def loss_and_gradient(ours: Gpt2Weights, ids: Array) -> tuple[float, Gpt2Weights
     targets, share = np.roll(ids, -1, axis=1), np.full(ids.shape, 1 / ids[:, 1:].size, logits.dtype)
     share[:, -1] = 0
     loss = float((cross_entropy(logits, targets) * share).sum())
-    grad = equations.cross_entropy_gradient(share, logits, targets)
-    return loss, equations.gpt2_model_gradient(grad, ids, ours, HEADS)
+    grad = block_gradients.cross_entropy_gradient(share, logits, targets)
+    return loss, model_gradients.gpt2_model_gradient(grad, ids, ours, HEADS)
 
 
 def test_a_whole_gpt2_with_its_tied_table(dtype: str) -> None:
@@ -254,7 +259,7 @@ def test_gradients_are_clipped_together(longest: float, dtype: str) -> None:
         for tensor, each in zip(tensors, given, strict=True):
             tensor.grad = torch.from_numpy(each.copy())
         length = torch.nn.utils.clip_grad_norm_(tensors, longest).item()
-        for found, tensor in zip(equations.clipped_gradients(given, longest), tensors, strict=True):
+        for found, tensor in zip(model_gradients.clipped_gradients(given, longest), tensors, strict=True):
             theirs = tensor.grad.numpy() * ((length + 1e-6) / length if length > longest else 1)
             near(found, theirs.astype(dtype), dtype)
 
@@ -273,8 +278,8 @@ def test_dropout_and_its_gradient(rate: float, dtype: str) -> None:
         tensor = leaf(x)
         dropped = torch.nn.functional.dropout(tensor, rate)
         dropped.backward(torch.from_numpy(grad))
-        near(equations.dropout(x, keep, rate), dropped.detach().numpy(), dtype)
-        near(equations.dropout(grad, keep, rate), tensor.grad.numpy(), dtype)
+        near(model_gradients.dropout(x, keep, rate), dropped.detach().numpy(), dtype)
+        near(model_gradients.dropout(grad, keep, rate), tensor.grad.numpy(), dtype)
 
 
 # the small GPT-2 beside the study files

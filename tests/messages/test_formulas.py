@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import block_gradients
+import gradients
+import model_gradients
 import numpy as np
 import pytest
 
@@ -74,22 +77,23 @@ TRAINING: list[Row] = [
     (REFUSED, "k must be an integer >= 1, found 0", lambda: equations.top_k(ONES, 0)),
     (REFUSED, "p must be above 0 and at most 1, found 1.5", lambda: equations.top_p(ONES, 1.5)),
     (REFUSED, "at 0 the likeliest word is taken", lambda: equations.next_word_probabilities(ONES, 0.0)),
-    (REFUSED, "at least 0 and below 1, found 1", lambda: equations.dropout(ONES, ONES > 0, 1.0)),
-    (REFUSED, "longest must be above 0, found 0", lambda: equations.clipped_gradients([ONES], 0.0)),
+    (REFUSED, "at least 0 and below 1, found 1", lambda: model_gradients.dropout(ONES, ONES > 0, 1.0)),
+    (REFUSED, "longest must be above 0, found 0", lambda: model_gradients.clipped_gradients([ONES], 0.0)),
     (NO_ROW, r"targets\[1\] is -100, but the table has rows 0\.\.1",
      lambda: equations.cross_entropy(np.eye(2), TARGETS)),
     (NO_ROW, r"targets\[1\] is -100, but the table has rows 0\.\.1",
-     lambda: equations.cross_entropy_gradient(ONES, np.eye(2), TARGETS)),
+     lambda: block_gradients.cross_entropy_gradient(ONES, np.eye(2), TARGETS)),
     (NO_ROW, r"targets\[1\] is 2, but the", lambda: equations.cross_entropy(np.eye(2), np.array([0, 2]))),
     (REFUSED, r"padding_idx is -4, but the table has rows 0\.\.2",
-     lambda: equations.lookup_gradient(np.ones((1, 2)), np.array([0]), 3, -4)),
+     lambda: gradients.lookup_gradient(np.ones((1, 2)), np.array([0]), 3, -4)),
     (REFUSED, r"padding_idx is 3, but the table has rows 0\.\.2",
-     lambda: equations.lookup_gradient(np.ones((1, 2)), np.array([0]), 3, 3)),
+     lambda: gradients.lookup_gradient(np.ones((1, 2)), np.array([0]), 3, 3)),
     (NO_ROW, r"is -1, but the table has rows 0\.\.2",
-     lambda: equations.lookup_gradient(np.ones((1, 2)), np.array([-1]), 3)),
+     lambda: gradients.lookup_gradient(np.ones((1, 2)), np.array([-1]), 3)),
     (REFUSED, r"one row for each id; found \(1, 2\)",
-     lambda: equations.lookup_gradient(np.ones((1, 2)), np.array([0, 1]), 3)),
-    (REFUSED, "step must be an integer >= 1, found 0", lambda: equations.adam(ZEROS, ZEROS, ZEROS, ZEROS, 0, 0.1)),
+     lambda: gradients.lookup_gradient(np.ones((1, 2)), np.array([0, 1]), 3)),
+    (REFUSED, "step must be an integer >= 1, found 0",
+     lambda: model_gradients.adam(ZEROS, ZEROS, ZEROS, ZEROS, 0, 0.1)),
 ]  # fmt: skip
 VECTORS: list[Row] = [
     (REFUSED, r"have shape \(rows, dim\), found \(2,\); .* x\[None\]", lambda: equations.cosine_similarity(ONES)),

@@ -9,13 +9,14 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+import block_gradients
 import numpy as np
 import pytest
 from command_line import Printed
 from test_lab import STUDY
 
 from minibert import knock_out
-from minibert.equations import activations, block_gradients, blocks, input_layer, similarity, static
+from minibert.equations import activations, blocks, input_layer, similarity, static
 
 Answer = Callable[..., Any]
 

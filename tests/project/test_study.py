@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
 from command_line import Patch, Printed
+from notebooks import SHARED
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
@@ -91,7 +92,7 @@ def test_each_page_has_its_place_and_its_title_in_the_one_order() -> None:
 
 
 def test_every_file_is_run() -> None:
-    plumbing = {"study", "notebooks", "probes", "texts", "training", "masked"}
+    plumbing = {"study", "notebooks", *(Path(name).stem for name in SHARED)}
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
 
 

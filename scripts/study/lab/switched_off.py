@@ -15,17 +15,19 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.model import Model
 
 OFF = "is switched off while this is checked: write the formula yourself, with NumPy"
+BACKWARD = ["gradients", "block_gradients", "model_gradients"]  # beside the studies
 ALL = ("all",)  # for an exercise that runs whole models
 MODELS = (minibert.Encoder, Model, EmbeddingLayer)
 
 
 @lru_cache
 def formulas() -> list[FunctionType]:
-    """All public functions of `minibert.equations`, and what computes whole models."""
-    names = [each.name for each in pkgutil.iter_modules(minibert.equations.__path__, "minibert.equations.")]
+    """All public functions of `minibert.equations` and of the formulas backward, and what computes whole models."""
+    names = [each.name for each in pkgutil.iter_modules(minibert.equations.__path__, "minibert.equations.")] + BACKWARD
     found = [x for name in names for x in vars(importlib.import_module(name)).values() if isinstance(x, FunctionType)]
     found += [x for each in MODELS for name, x in vars(each).items() if isinstance(x, FunctionType) and _computes(name)]
-    found = [x for x in found if x.__module__.startswith("minibert.") and not x.__code__.co_freevars]
+    own = [x for x in found if x.__module__.startswith("minibert.") or x.__module__ in BACKWARD]
+    found = [x for x in own if not x.__code__.co_freevars]
     return list({id(x): x for x in found if x.__name__ == "__call__" or not x.__name__.startswith("_")}.values())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import block_gradients
+import gradients
 import numpy as np
 import pytest
 from drawn import normal
@@ -19,6 +21,7 @@ IDENTITY_TOLERANCE = 2e-14
 # loss of the demonstration after its 300 steps, started at 104: measured 3.1e-22, as (1 - 1/12)^600 * 20 says
 LEARNED_LOSS = 1e-20
 
+BACKWARD = {**vars(gradients), **vars(block_gradients)}
 RNG_SEED = 3
 BATCH, SEQ, DIM, WIDTH, VOCAB, POSITIONS = 3, 4, 6, 5, 7, 9
 
@@ -49,10 +52,10 @@ def agree(analytic: Array, formula: Callable[[Array], Array], at: Array, grad: A
 def test_gradients_of_lookup_and_scale_are_the_finite_differences() -> None:
     table, rows = normal(VOCAB, DIM), ids(VOCAB, BATCH, SEQ)
     grad = normal(BATCH, SEQ, DIM)
-    g = equations.lookup_gradient(grad, rows, VOCAB)
+    g = gradients.lookup_gradient(grad, rows, VOCAB)
     agree(g, lambda t: equations.lookup(t, rows), table, grad)
     x = normal(BATCH, SEQ, DIM, seed=5)
-    agree(equations.scale_gradient(grad, 2.5), lambda a: equations.scale(a, 2.5), x, grad)
+    agree(gradients.scale_gradient(grad, 2.5), lambda a: equations.scale(a, 2.5), x, grad)
 
 
 # eps 0.3 is as large as the variance: a formula that forgets eps in the backward cannot pass
@@ -61,7 +64,7 @@ def test_gradients_of_lookup_and_scale_are_the_finite_differences() -> None:
 def test_layer_norm_gradient_is_the_finite_difference(eps: float, shape: tuple[int, ...]) -> None:
     x, grad = normal(*shape), normal(*shape, seed=4)
     weight, bias = normal(DIM, seed=5), normal(DIM, seed=6)
-    g = equations.layer_norm_gradient(grad, x, weight, eps)
+    g = gradients.layer_norm_gradient(grad, x, weight, eps)
     agree(g.x, lambda a: equations.layer_norm(a, weight, bias, eps), x, grad)
     agree(g.weight, lambda a: equations.layer_norm(x, a, bias, eps), weight, grad)
     agree(g.bias, lambda a: equations.layer_norm(x, weight, a, eps), bias, grad)
@@ -72,7 +75,7 @@ def test_layer_norm_gradient_is_the_finite_difference(eps: float, shape: tuple[i
 def test_gradients_of_a_map_are_the_finite_differences(formula: Callable[..., Array], lead: tuple[int, ...]) -> None:
     x, weight, bias = normal(*lead, WIDTH), normal(DIM, WIDTH), normal(DIM, seed=6)
     grad = normal(*lead, DIM, seed=4)
-    g = getattr(equations, f"{formula.__name__}_gradient")(grad, x, weight)
+    g = BACKWARD[f"{formula.__name__}_gradient"](grad, x, weight)
     agree(g.x, lambda a: formula(a, weight, bias), x, grad)
     agree(g.weight, lambda a: formula(x, a, bias), weight, grad)
     agree(g.bias, lambda a: formula(x, weight, a), bias, grad)
@@ -81,7 +84,7 @@ def test_gradients_of_a_map_are_the_finite_differences(formula: Callable[..., Ar
 @pytest.mark.parametrize("shape", [(DIM,), (SEQ, DIM), (BATCH, SEQ, DIM)])
 def test_softmax_gradient_is_the_finite_difference(shape: tuple[int, ...]) -> None:
     x, grad = normal(*shape), normal(*shape, seed=4)
-    g = equations.softmax_gradient(grad, x)
+    g = block_gradients.softmax_gradient(grad, x)
     agree(g, equations.softmax, x, grad)
     assert np.abs(g.sum(axis=-1)).max() <= IDENTITY_TOLERANCE, "the probabilities have sum 1"
 
@@ -90,28 +93,28 @@ def test_softmax_gradient_is_the_finite_difference(shape: tuple[int, ...]) -> No
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
 def test_gradients_of_gelu_are_the_finite_differences(name: str) -> None:
     x, grad = np.linspace(-6, 6, 49).reshape(7, 7), 1 + normal(7, 7) ** 2
-    backward = getattr(equations, f"{name}_gradient")
+    backward = BACKWARD[f"{name}_gradient"]
     agree(backward(grad, x), getattr(equations, name), x, grad)
     # both at once would hide that one was taken for the other: they differ by 1e-3
-    other = getattr(equations, "gelu_gradient" if name == "gelu_tanh" else "gelu_tanh_gradient")
+    other = BACKWARD["gelu_gradient" if name == "gelu_tanh" else "gelu_tanh_gradient"]
     assert np.abs(other(grad, x) - backward(grad, x)).max() > 1e-4
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", equations.AttentionGradients._fields)
+@pytest.mark.parametrize("name", block_gradients.AttentionGradients._fields)
 def test_attention_gradient_is_the_finite_difference(name: str, causal: bool) -> None:
     """The head's width is not the number of tokens: a scale by the wrong one cannot pass."""
     arrays = {each: normal(BATCH, 2, SEQ, DIM, seed=seed) for each, seed in (("q", 5), ("k", 6), ("v", 7))}
     mask = equations.additive_mask(np.tri(SEQ, dtype=bool), "float64") if causal else None
     grad = normal(BATCH, 2, SEQ, DIM, seed=4)
-    g = equations.attention_gradient(grad, **arrays, mask=mask)
+    g = block_gradients.attention_gradient(grad, **arrays, mask=mask)
     agree(getattr(g, name), lambda a: equations.attention(**(arrays | {name: a}), mask=mask), arrays[name], grad)
 
 
 @pytest.mark.parametrize("lead", [(), (SEQ,), (BATCH, SEQ)])
 def test_cross_entropy_gradient_is_the_finite_difference(lead: tuple[int, ...]) -> None:
     logits, targets, grad = normal(*lead, VOCAB), ids(VOCAB, *lead), normal(*lead, seed=4)
-    g = equations.cross_entropy_gradient(grad, logits, targets)
+    g = block_gradients.cross_entropy_gradient(grad, logits, targets)
     agree(g, lambda a: equations.cross_entropy(a, targets), logits, np.asarray(grad))
     assert np.abs(g.sum(axis=-1)).max() <= IDENTITY_TOLERANCE, "what one logit gains the others lose"
 
@@ -120,14 +123,21 @@ def test_backward_formulas_keep_float32() -> None:
     x = normal(SEQ, DIM).astype(np.float32)
     mask = equations.additive_mask(np.tri(SEQ, dtype=bool))
     found = [
-        *equations.linear_gradient(x, x, np.eye(DIM, dtype=np.float32)),
-        *equations.attention_gradient(x, x, x, x, mask),
-        *(f(x, x) for f in (equations.softmax_gradient, equations.gelu_gradient, equations.gelu_tanh_gradient)),
-        equations.cross_entropy_gradient(x[:, 0], x, np.zeros(SEQ, np.int64)),
-        equations.scale_gradient(x, 2**0.5),
+        *block_gradients.linear_gradient(x, x, np.eye(DIM, dtype=np.float32)),
+        *block_gradients.attention_gradient(x, x, x, x, mask),
+        *(
+            f(x, x)
+            for f in (
+                block_gradients.softmax_gradient,
+                block_gradients.gelu_gradient,
+                block_gradients.gelu_tanh_gradient,
+            )
+        ),
+        block_gradients.cross_entropy_gradient(x[:, 0], x, np.zeros(SEQ, np.int64)),
+        gradients.scale_gradient(x, 2**0.5),
     ]
     arguments = {k: a.astype(np.float32) if a.dtype.kind == "f" else a for k, a in bert_arguments().items()}
-    found += equations.bert_input_gradient(normal(BATCH, SEQ, DIM).astype(np.float32), **arguments)
+    found += gradients.bert_input_gradient(normal(BATCH, SEQ, DIM).astype(np.float32), **arguments)
     assert {g.dtype.name for g in found} == {"float32"}
 
 
@@ -142,27 +152,27 @@ def bert_arguments() -> dict[str, Array]:
     }
 
 
-@pytest.mark.parametrize("name", equations.BertGradients._fields)
+@pytest.mark.parametrize("name", gradients.BertGradients._fields)
 def test_bert_input_gradient_is_the_finite_difference(name: str) -> None:
     arguments, bias, grad = bert_arguments(), normal(DIM, seed=6), normal(BATCH, SEQ, DIM, seed=4)
-    g = equations.bert_input_gradient(grad, **arguments, eps=1e-5)
+    g = gradients.bert_input_gradient(grad, **arguments, eps=1e-5)
     whole = arguments | {"bias": bias}
     agree(getattr(g, name), lambda a: equations.bert_input(**(whole | {name: a}), eps=1e-5), whole[name], grad)
 
 
-@pytest.mark.parametrize("name", equations.GPT2Gradients._fields)
+@pytest.mark.parametrize("name", gradients.GPT2Gradients._fields)
 def test_gpt2_input_gradient_is_the_finite_difference(name: str) -> None:
     tables = {"wte": normal(VOCAB, DIM), "wpe": normal(POSITIONS, DIM)}
     input_ids, grad = ids(VOCAB, BATCH, SEQ), normal(BATCH, SEQ, DIM, seed=4)
-    g = equations.gpt2_input_gradient(grad, input_ids, **tables)
+    g = gradients.gpt2_input_gradient(grad, input_ids, **tables)
     agree(getattr(g, name), lambda a: equations.gpt2_input(input_ids, **(tables | {name: a})), tables[name], grad)
 
 
 def test_padding_row_gets_no_gradient_and_the_others_keep_theirs() -> None:
     arguments, grad = bert_arguments(), normal(BATCH, SEQ, DIM)
     padding = int(arguments["input_ids"][0, 0])  # a row that does occur
-    free = equations.bert_input_gradient(grad, **arguments)
-    padded = equations.bert_input_gradient(grad, **arguments, padding_idx=padding)
+    free = gradients.bert_input_gradient(grad, **arguments)
+    padded = gradients.bert_input_gradient(grad, **arguments, padding_idx=padding)
     others = np.arange(VOCAB) != padding
     assert np.any(free.word[padding])
     assert not np.any(padded.word[padding])
@@ -174,8 +184,8 @@ def test_padding_row_gets_no_gradient_and_the_others_keep_theirs() -> None:
 
 def test_negative_padding_idx_counts_from_the_end() -> None:
     grad, rows = normal(5, DIM), np.array([0, 1, 2, 2, 0])
-    from_end = equations.lookup_gradient(grad, rows, 3, padding_idx=-1)
-    assert np.array_equal(from_end, equations.lookup_gradient(grad, rows, 3, padding_idx=2))
+    from_end = gradients.lookup_gradient(grad, rows, 3, padding_idx=-1)
+    assert np.array_equal(from_end, gradients.lookup_gradient(grad, rows, 3, padding_idx=2))
     assert not np.any(from_end[2]) and np.all(from_end[:2])
 
 
@@ -183,7 +193,7 @@ def test_gradient_descent_recovers_the_words_that_occur() -> None:
     input_ids, wpe = ids(VOCAB - 1, BATCH, SEQ), normal(POSITIONS, DIM)  # the last word never occurs
     hidden, start = 5 * normal(VOCAB, DIM, seed=8), normal(VOCAB, DIM, seed=9)
     before = start.copy()
-    learned, losses = equations.learn_word_table(equations.gpt2_input(input_ids, hidden, wpe), input_ids, start, wpe)
+    learned, losses = gradients.learn_word_table(equations.gpt2_input(input_ids, hidden, wpe), input_ids, start, wpe)
     seen = np.unique(input_ids)
     assert losses[0] > 10 and losses[-1] <= LEARNED_LOSS
     assert np.all(np.diff(losses) <= 0)
@@ -197,6 +207,6 @@ def test_gradient_descent_recovers_the_words_that_occur() -> None:
 def test_each_word_approaches_at_the_rate_the_docstring_states() -> None:
     input_ids, wpe = np.array([[2, 2, 2, 5]]), np.zeros((4, DIM))
     hidden, start = normal(VOCAB, DIM, seed=8), np.zeros((VOCAB, DIM))
-    learned, _ = equations.learn_word_table(hidden[input_ids], input_ids, start, wpe, steps=10)
+    learned, _ = gradients.learn_word_table(hidden[input_ids], input_ids, start, wpe, steps=10)
     for word, share in ((2, 3 / 4), (5, 1 / 4)):
         assert np.abs(hidden[word] - learned[word] - hidden[word] * (1 - share) ** 10).max() <= IDENTITY_TOLERANCE

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import block_gradients
+import model_gradients
 import numpy as np
+from block_gradients import cross_entropy_gradient
 from drawn import normal
 
-from minibert import equations
 from minibert.equations.activations import gelu_tanh
-from minibert.equations.block_gradients import cross_entropy_gradient
 from minibert.equations.blocks import (
     Affine,
     Block,
@@ -90,11 +91,11 @@ def test_parts_of_a_block_are_the_finite_differences() -> None:
         own = one._replace(**dict(zip(("query", "key", "value", "output"), maps, strict=True)))
         return float(np.sum(grad * self_attention(x, own, HEADS, mask)))
 
-    g = equations.self_attention_gradient(grad, x, one, HEADS, mask)
+    g = block_gradients.self_attention_gradient(grad, x, one, HEADS, mask)
     agree(look, [x, one.query, one.key, one.value, one.output], g)
-    work = equations.feed_forward_gradient(grad, x, one.up, one.down)
+    work = block_gradients.feed_forward_gradient(grad, x, one.up, one.down)
     agree(lambda i: float(np.sum(grad * feed_forward(*i, gelu_tanh))), [x, one.up, one.down], work)
-    whole = equations.pre_norm_block_gradient(grad, x, one, HEADS, EPS, mask)
+    whole = block_gradients.pre_norm_block_gradient(grad, x, one, HEADS, EPS, mask)
     agree(lambda i: float(np.sum(grad * pre_norm_block(*i, HEADS, EPS, mask=mask))), [x, one], whole)
 
 
@@ -110,7 +111,7 @@ def batch() -> tuple[Array, Array]:
 def loss_gradient(model: Gpt2Weights, input_ids: Array, targets: Array) -> Gpt2Weights:
     logits = gpt2_model(input_ids, np.ones_like(input_ids), model, HEADS, EPS)
     grad = cross_entropy_gradient(np.full(targets.shape, 1 / targets.size), logits, targets)
-    return equations.gpt2_model_gradient(grad, input_ids, model, HEADS, EPS)
+    return model_gradients.gpt2_model_gradient(grad, input_ids, model, HEADS, EPS)
 
 
 def test_the_whole_model_is_the_finite_difference() -> None:
@@ -148,7 +149,7 @@ def test_padding_at_the_end_changes_no_gradient() -> None:
     share = np.full(wider.shape, 1 / targets.size)
     share[:, SEQ:] = 0
     grad = cross_entropy_gradient(share, logits, np.pad(targets, ((0, 0), (0, 1))))
-    padded = equations.gpt2_model_gradient(grad, wider, model, HEADS, EPS)
+    padded = model_gradients.gpt2_model_gradient(grad, wider, model, HEADS, EPS)
     for a, b in zip(arrays(padded), arrays(loss_gradient(model, input_ids, targets)), strict=True):
         assert np.abs(a - b).max() <= IDENTITY_TOLERANCE * 100
     assert not np.any(padded.wpe[SEQ:])
@@ -160,7 +161,9 @@ def test_adam_by_hand_over_three_steps() -> None:
     weight, mean, square = np.array([10.0, 20.0]), np.zeros(2), np.zeros(2)
     expected = weight.copy()
     for step, grad in enumerate(gradients, 1):
-        weight, mean, square = equations.adam(weight, grad, mean, square, step, 0.1, beta_1=0.5, beta_2=0.75, eps=1e-3)
+        weight, mean, square = model_gradients.adam(
+            weight, grad, mean, square, step, 0.1, beta_1=0.5, beta_2=0.75, eps=1e-3
+        )
         one, two = (np.array([beta ** (step - i) for i in range(1, step + 1)]) for beta in (0.5, 0.75))
         so_far = np.array(gradients[:step])
         expected -= 0.1 * (one @ so_far / one.sum()) / (np.sqrt(two @ so_far**2 / two.sum()) + 1e-3)
@@ -169,14 +172,14 @@ def test_adam_by_hand_over_three_steps() -> None:
 
 def test_adam_keeps_float32_and_what_it_was_given() -> None:
     weight, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
-    after = equations.adam(weight, weight, zeros, zeros, 1, 0.1)
+    after = model_gradients.adam(weight, weight, zeros, zeros, 1, 0.1)
     assert {array.dtype.name for array in after} == {"float32"}
     assert np.all(weight == 1) and not np.any(zeros)
 
 
 def test_adamw_pulls_each_weight_by_its_own_share() -> None:
     weight, grad, none = np.array([4.0, -2.0]), np.array([1.0, 3.0]), np.zeros(2)
-    plain, pulled = (f(weight, grad, none, none, 1, 0.1) for f in (equations.adam, equations.adamw))
+    plain, pulled = (f(weight, grad, none, none, 1, 0.1) for f in (model_gradients.adam, model_gradients.adamw))
     np.testing.assert_allclose(pulled.weight - plain.weight, -0.1 * 0.01 * weight, rtol=1e-12)
     assert np.array_equal(pulled.square, plain.square), "the pull is no part of the gradient"
 
@@ -185,7 +188,7 @@ def test_clipped_gradients_keep_their_direction_and_have_one_length_together() -
     gradients = [normal(3, 4), normal(5).astype(np.float32)]
     flat = np.concatenate([g.ravel() for g in gradients])
     for longest in (0.5, 100.0):
-        clipped = equations.clipped_gradients(gradients, longest)
+        clipped = model_gradients.clipped_gradients(gradients, longest)
         assert [g.dtype for g in clipped] == [g.dtype for g in gradients]
         factor = min(1, longest / np.linalg.norm(flat))
         np.testing.assert_allclose(np.concatenate([g.ravel() for g in clipped]), factor * flat, rtol=1e-6)
@@ -193,6 +196,6 @@ def test_clipped_gradients_keep_their_direction_and_have_one_length_together() -
 
 def test_dropout_keeps_the_mean() -> None:
     x, random = np.full(100_000, 3.0, np.float32), np.random.default_rng(0)
-    y = equations.dropout(x, random.random(x.shape) >= 0.2, 0.2)
+    y = model_gradients.dropout(x, random.random(x.shape) >= 0.2, 0.2)
     assert y.dtype == np.float32 and set(np.unique(y)) == {np.float32(0), np.float32(3) / np.float32(0.8)}
     assert abs(y.mean() - 3) < 0.05

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from block_gradients import linear_gradient, pre_norm_block_gradient
+from gradients import gpt2_input_gradient, layer_norm_gradient
 
-from .block_gradients import linear_gradient, pre_norm_block_gradient
-from .blocks import Affine, Block, additive_mask, pre_norm_block
-from .gradients import gpt2_input_gradient, layer_norm_gradient
-from .input_layer import Array, gpt2_input, layer_norm
-from .whole_models import Gpt2Weights
+from minibert.equations.blocks import Affine, Block, additive_mask, pre_norm_block
+from minibert.equations.input_layer import Array, gpt2_input, layer_norm
+from minibert.equations.whole_models import Gpt2Weights
 
 
 def gpt2_model_gradient(

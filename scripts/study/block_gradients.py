@@ -16,11 +16,21 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from gradients import ProjectGradients, layer_norm_gradient, project_gradient
 
-from .activations import erf, gelu_tanh
-from .blocks import Affine, Block, attention, attention_scores, join_heads, linear, self_attention, softmax, split_heads
-from .gradients import ProjectGradients, layer_norm_gradient, project_gradient
-from .input_layer import Array, check_ids, layer_norm
+from minibert.equations.activations import erf, gelu_tanh
+from minibert.equations.blocks import (
+    Affine,
+    Block,
+    attention,
+    attention_scores,
+    join_heads,
+    linear,
+    self_attention,
+    softmax,
+    split_heads,
+)
+from minibert.equations.input_layer import Array, check_ids, layer_norm
 
 
 def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:

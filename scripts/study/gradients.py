@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .input_layer import Array, check_ids, default_position_ids, gpt2_input, lookup
+from minibert.equations.input_layer import Array, check_ids, default_position_ids, gpt2_input, lookup
 
 
 def lookup_gradient(grad: Array, ids: Array, rows: int, padding_idx: int | None = None) -> Array:
