@@ -1,4 +1,4 @@
-"""The exceptions that minibert raises of its own.
+"""minibert raises these exceptions.
 
     Exception
     └── MinibertError
@@ -75,7 +75,7 @@ class Text(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Which model to load instead, in a message. `option`: the option of a command that names a model.
+    """Name the model to load instead, for a message. `option`: the option of a command that names a model.
 
     >>> str(Load("a reranker"))
     'load a reranker'

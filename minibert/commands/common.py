@@ -1,4 +1,4 @@
-"""What the commands share: a parser that suggests the nearest option, the model's arguments, printing."""
+"""The commands share these functions: a parser that suggests the nearest option, the model's arguments, printing."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def tell_truncated(count: int, what: str = "text") -> None:
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Print each line as soon as it is computed, escaped; raise an error if it cannot be written."""
+    """Print each line once it is computed, escaped; raise an error if it cannot be written."""
     if hasattr(sys.stdout, "reconfigure"):  # print tokens outside the terminal's encoding as escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     styled = coloured()

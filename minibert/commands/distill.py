@@ -33,7 +33,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: Any) -> None:
-    """Write the folder, and print what is in it."""
+    """Write the folder, and list its files."""
     from minibert.models.open.distill import distill
 
     texts, bar = arguments.texts, wants_bar(reads=False, prints=False)

@@ -202,7 +202,7 @@ def laplace(x: Array) -> Array:
 
 
 def identity(x: Array) -> Array:
-    """Leave x as it is: `y = x`, the same array.
+    """Leave x unchanged: `y = x`, the same array.
 
     >>> identity(np.array([-1.0, 2.0]))
     array([-1.,  2.])

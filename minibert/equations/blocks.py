@@ -1,4 +1,4 @@
-"""What comes after the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
+"""The blocks follow the input layer: the blocks of BERT and GPT-2, every formula, from the leaves to the root.
 
 Read `input_layer` first, then this from top to bottom. Each function is one formula; the last two, `bert_encoder` and
 `gpt2_blocks`, are all blocks of a model. Nothing here knows a file, a checkpoint or a model's name. `Encoder` computes

@@ -22,7 +22,7 @@ FLAT = 9.0  # from here on t Q(t) is nothing beside t in float32: 9 Q(9) = 1e-18
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None, columns: int = 0) -> Array:
-    """As `blocks.linear`; up to `columns` rows (tokens, dim) are taken as columns, and so is what is given.
+    """As `blocks.linear`; up to `columns` rows (tokens, dim) are multiplied, and the result stored, as columns.
 
     `out` (tokens, out) lends its memory. Columns read the weight as it is stored: with some kernels of BLAS they take
     0.6 to 0.9 times the time.

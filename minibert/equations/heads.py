@@ -1,4 +1,4 @@
-"""What comes after the last block: a number for each word or class (logits), and how good a prediction was.
+"""Heads follow the last block: a number for each word or class (logits), and how good a prediction was.
 
 Read `blocks` first. `softmax` there turns logits into probabilities where one answer of several is right, `sigmoid` of
 `activations` where each label is a question of its own.

@@ -88,7 +88,7 @@ def default_position_ids(length: int, past_length: int = 0) -> Array:
 
 
 def padding_position_ids(input_ids: Array, padding_idx: int, past_length: int = 0) -> Array:
-    """Count only what is not padding, as RoBERTa does: `p = (cumsum(m) + past) * m + padding_idx`.
+    """Number the tokens and skip padding, as RoBERTa does: `p = (cumsum(m) + past) * m + padding_idx`.
 
     m = 1 where input_ids != padding_idx, else 0. input_ids (batch, seq) -> (batch, seq), int64. Padding gets row
     `padding_idx`, the first token `padding_idx + 1`. The ids decide, not the attention mask. Source: RoBERTa's

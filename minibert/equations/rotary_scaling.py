@@ -182,7 +182,7 @@ def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all
 def longrope_frequencies(
     dim: int, base: float, short_factor: ArrayLike, long_factor: ArrayLike, original_length: int, length: int
 ) -> Array:
-    """Slow each pair down by a factor of its own: one list up to original_length, another one beyond.
+    """Divide each pair's frequency by that pair's factor: one list up to original_length, another one beyond.
 
         f'[i] = 1 / (short_factor[i] * base^(2i / dim))     length <= original_length
         f'[i] = 1 / (long_factor[i] * base^(2i / dim))      else

@@ -91,7 +91,7 @@ def _sum(rows: Array, skip: int) -> Array:
 
 
 def first_of_id(ids: Array, wanted: int) -> Array:
-    """Where each text has this id first, as CLIP's vector is that of the token which ends a text: (texts, seq) ->
+    """Find the first place of this id in each text: CLIP's vector is that of its end token: (texts, seq) ->
     (texts,); 0 where it is not there.
 
     >>> first_of_id(np.array([[5, 9, 7, 9], [5, 6, 7, 8]]), 9)
@@ -101,7 +101,7 @@ def first_of_id(ids: Array, wanted: int) -> Array:
 
 
 def first_of_largest(ids: Array) -> Array:
-    """Where each text has its largest id first, which CLIP's older files mean by the token that ends it.
+    """Find the first place of each text's largest id, CLIP's end token in older files.
 
     >>> first_of_largest(np.array([[5, 9, 7, 9], [5, 6, 7, 8]]))
     array([1, 3])

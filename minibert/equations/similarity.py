@@ -1,4 +1,4 @@
-"""How alike rows are: the cosine between them, the rows of a table nearest to one, and principal components.
+"""Similarity of rows: the cosine between them, the rows of a table nearest to one, and principal components.
 
 Everything is computed in float64, whatever the table's dtype, so that rounding does not change what is measured.
 """

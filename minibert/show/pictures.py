@@ -31,7 +31,7 @@ SEEN = 64  # tokens of a text that the pictures of attention show
 
 
 class Asked(NamedTuple):
-    """What to draw, beside the model: a text, and a token, block or head, counted from 0."""
+    """The choices of a picture, beside the model: a text, and a token, block or head, counted from 0."""
 
     text: str | None = None
     token: int | None = None
@@ -125,7 +125,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 
 def _similarity(layer: EmbeddingLayer, _: Asked) -> Any:
-    """Which positions are similar."""
+    """Draw how similar each two positions are."""
     return plot.similarity_matrix(cosine_similarity(position_table(layer)))
 
 
@@ -135,7 +135,7 @@ def _table(layer: EmbeddingLayer, _: Asked) -> Any:
 
 
 def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
-    """How the vector of one token is computed."""
+    """Draw how the vector of one token is computed."""
     batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
     plan = layer_plan(layer.steps, layer.config)
@@ -192,12 +192,12 @@ def _relative_bias(layer: EmbeddingLayer, _: Asked) -> Any:
 
 
 def _alibi(layer: EmbeddingLayer, _: Asked) -> Any:
-    """What ALiBi subtracts from a score by distance, as in BLOOM."""
+    """Draw the penalty that ALiBi subtracts from a score by distance, as in BLOOM."""
     return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
 def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
-    """How far each pair of dimensions turns, as in Llama.
+    """Draw how far each pair of dimensions turns, as in Llama.
 
     For frequencies that are scaled, as in Llama 3: the wavelengths before and after scaling.
     """

@@ -79,7 +79,7 @@ def _bare(ax: Axes) -> Axes:
 
 
 def _beyond(row: Array, reach: float) -> str:
-    """What the label says of a row that leaves the picture."""
+    """Label a row that leaves the picture."""
     farthest = float(row[np.abs(row).argmax()])
     return f", to {farthest:.2g}" if abs(farthest) > reach else ""
 
@@ -175,7 +175,7 @@ def table_image(table: Array, ax: Axes | None = None, rows: str = "position", re
 
 
 def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axes | None = None) -> Axes:
-    """How one token's vector is computed: every addend, their sum, and the result of LayerNorm.
+    """Draw how one token's vector is computed: every addend, their sum, and the result of LayerNorm.
 
     addends: name -> row (dim,), in the order in which they are added; normed (dim,). The addends and the sum are
     drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own, and says so. The numbers
@@ -233,7 +233,7 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
 
 
 def alibi(slopes: Array, length: int = 64, ax: Axes | None = None) -> Axes:
-    """What each ALiBi head subtracts from a score, a linear function of the distance to the key.
+    """Draw the penalty of each ALiBi head, a linear function of the distance to the key.
 
         bias = -slope * (query - key)
 

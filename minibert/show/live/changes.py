@@ -1,4 +1,4 @@
-"""What a live page changes in a run, as `change` of an encoder takes it: parts switched off, values of another text."""
+"""A live page's settings become an encoder's `change`: parts switched off, values of another text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def change_of(encoder: Encoder, state: State, other: Mapping[str, Array] | None,
 
 
 def patched_name(encoder: Encoder, patch: Patch) -> str:
-    """What a trace calls the values that a patch is of."""
+    """Name the traced values that a patch replaces."""
     if patch.what == STREAM:
         blocks = len(encoder.stack.blocks)
         if patch.block > blocks:
@@ -46,7 +46,7 @@ def patched_name(encoder: Encoder, patch: Patch) -> str:
 
 
 def added(encoder: Encoder, attention: bool, block: int) -> str:
-    """What a trace calls the values that a block's attention, or its feed-forward, adds."""
+    """Name the traced values that a block's attention, or its feed-forward, adds."""
     knock_out(encoder, blocks=[block])  # which refuses a block that is not there
     kind = BoundAttention if attention else BoundFeedForward
     part = next(part for part in encoder.stack.blocks[block].parts if isinstance(part.work, kind))

@@ -1,4 +1,4 @@
-"""What each head looks like, by where its attention weights go in one text."""
+"""Name each head's kind by where its attention weights go in one text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Runs(NamedTuple):
 
 
 class Live:
-    """What a live page asks for, of one model; safe to call from many threads at once.
+    """Answer a live page's requests with one model; safe to call from many threads at once.
 
     name  what the page calls the model
     """
@@ -95,7 +95,7 @@ class Live:
         return written(run, visible(state.text, KEPT), self.name, self.why_none, live)
 
     def state(self, given: Any) -> dict[str, Any]:
-        """What the page draws of a state."""
+        """Give the numbers that the page draws of a state."""
         state = read_state(given)
         runs = self._runs(state)
         found = contents(runs.run)
@@ -138,7 +138,7 @@ class Live:
         return opened_cell(self.encoder, runs.run.trace, *numbers)
 
     def saved(self, given: Any) -> dict[str, str]:
-        """One state as a page of its own, which needs no server; with what was asked for in it."""
+        """Write one state as a page that needs no server; the request stands in it."""
         fields = read_object(given, "the question", ("state", "token", "sample", "cell"))
         return {"html": self.page("", {name: fields.get(name) for name in ("state", "token", "sample", "cell")})}
 
@@ -207,7 +207,7 @@ class Live:
         }
 
     def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
-        """How far a change has moved the prediction of each token; without a head, the mean of all tokens."""
+        """Measure how far a change has moved the prediction of each token; without a head, the mean of all tokens."""
         if self.head is None:
             last = f"hidden_states.{len(encoder.stack.blocks)}"
             both = [mean(run.trace[last]) for run in (runs.typed, runs.run)]

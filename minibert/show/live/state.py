@@ -1,4 +1,4 @@
-"""What a live page asks for: a text, and what is changed in its run. Read from JSON, and checked."""
+"""A live page's request: a text, and what is changed in its run. Read from JSON, and checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Patch(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a live page shows.
+    """The settings of a live page.
 
     replaced  (position, token): another token at that place; heads: (block, head)
     """

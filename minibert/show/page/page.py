@@ -90,7 +90,7 @@ def page(
 def expected_size(
     layer: EmbeddingLayer, encoder: Encoder | None, head: BoundHead | None, seq: int
 ) -> tuple[float, int, float]:
-    """How many bytes a page has, about; its numbers for each pair of tokens; its bytes for each token, if blocks are
+    """Estimate the bytes of a page; its numbers for each pair of tokens; its bytes for each token, if blocks are
     there."""
     pairs, more = 1, 0.0  # a similarity of each pair, and one weight of each head of each block
     if encoder is not None:
@@ -125,12 +125,12 @@ class Run(NamedTuple):
 
     @property
     def tokens(self) -> list[str]:
-        """How they are shown."""
+        """The choices of how numbers are shown."""
         return [visible(token) for token in self.layer.tokenizer.tokens(self.batch["input_ids"][0])]
 
 
 class Contents(NamedTuple):
-    """What a page shows of one run. numbers: id of the element that holds them -> what its script draws."""
+    """The numbers that a page shows of one run. numbers: id of the element that holds them -> the script's data."""
 
     numbers: dict[str, Any]
     tokens: str
@@ -178,7 +178,7 @@ def contents(run: Run) -> Contents:
 
 
 class LivePart(NamedTuple):
-    """What a page that computes has besides, as HTML; `saved`: it asks no server."""
+    """The controls of a page that computes, as HTML; `saved`: it asks no server."""
 
     style: str = ""
     asked: str = ""

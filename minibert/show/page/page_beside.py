@@ -39,7 +39,7 @@ def check_both(size: float, encoder: Encoder, seq: int, other: int) -> None:
 
 
 def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequence[int]) -> int | None:
-    """Which of these positions has the longest token that the other text has too; None if they share no token."""
+    """Find the position of the longest token that both texts have; None if they share no token."""
     both = [i for i in positions if tokens[i] in others]
     return max(both, key=lambda i: len(tokens[i]), default=None)
 
@@ -47,7 +47,7 @@ def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequen
 def numbers(
     encoder: Encoder, trace: Mapping[str, Array], tokens: Sequence[str], other: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """What the script draws. `trace` is of the page's own text, `other` of the text beside, of which `tokens` are."""
+    """Give the numbers that the script draws. `trace`: of the page's text; `other`, `tokens`: of the text beside."""
     blocks = len(encoder.stack.blocks)
     states = [f"hidden_states.{i}" for i in range(blocks + 1)]
     cosines = [cosine_similarity(trace[name][0], other[name][0]) for name in states]

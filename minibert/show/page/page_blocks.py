@@ -27,7 +27,7 @@ MOVES = 350  # bytes, about: how one block changes one token
 
 
 def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
-    """What the script draws of one text that has tokens."""
+    """Give the numbers that the script draws of one text with tokens."""
     stack = encoder.stack
     return {
         "blocks": len(stack.blocks),
@@ -39,7 +39,7 @@ def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
 
 
 def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
-    """What the second part adds to the template: its elements ("blocks") and its script.
+    """The second part of the page adds to the template: its elements ("blocks") and its script.
 
     data: its `numbers`, as JSON; `listed_before` are the formulas of the first part.
     """
@@ -63,13 +63,13 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
 
 
 def bytes_a_token(encoder: Encoder) -> float:
-    """How many bytes this part has for each token besides the weights, about."""
+    """Estimate the bytes of this part for each token, without the weights."""
     blocks = len(encoder.stack.blocks)
     return blocks * (encoder.stack.heads * 8 * BYTES + MOVES)
 
 
 def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
-    """What the script needs to write a weight as the softmax of its score, and the score as `scale * q . k + bias`.
+    """Give the script its terms to write a weight as the softmax of its score, and the score as `scale * q . k + bias`.
 
         weight[i, j] = exp(score[i, j]) / sum over k of exp(score[i, k])
         score[i, j] = log(weight[i, j]) + logs[i]
@@ -105,7 +105,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:
-    """How each token's vector changes: one entry for the input layer, then one for each block.
+    """Measure how each token's vector changes: one entry for the input layer, then one for each block.
 
     Sizes are Euclidean lengths; `largest` is the dimension of the number that is farthest from 0, the number, and its
     share of the squared size; `turn` is the cosine of the vectors before and after the block; `nearest` are the

@@ -1,4 +1,4 @@
-"""What both parts of the page of `minibert explain --html` use: templates, numbers, formulas; and its largest size."""
+"""Both parts of the page of `explain --html` use these pieces: templates, numbers, formulas; and its largest size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def filled_part(name: str, **parts: str) -> dict[str, str]:
 
 
 def listed(used: Container[object], *files: ModuleType) -> str:
-    """Those functions of some files that are used, in the files' order, as the items of a list."""
+    """List the used functions of some files, in the files' order, as HTML items."""
     own = (f for file in files for f in vars(file).values() if getattr(f, "__module__", None) == file.__name__)
     functions = (f for f in own if inspect.isfunction(f) and f in used)
     return "\n".join(f"<li><h3><code>{f.__name__}</code></h3>{_docstring(f)}</li>" for f in functions)

@@ -66,7 +66,7 @@ def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
 
 
 def bytes_a_token(encoder: Encoder, head: BoundHead | None) -> float:
-    """How many bytes this part has for each token, about; to be counted before they are computed."""
+    """Estimate the bytes of this part for each token; to be counted before they are computed."""
     if head is None or head.takes != "every":
         return 0.0
     blocks, k = len(encoder.stack.blocks), min(LIKELIEST, head.labels)
@@ -77,7 +77,7 @@ def bytes_a_token(encoder: Encoder, head: BoundHead | None) -> float:
 def numbers(
     encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array], adds_up: bool = True
 ) -> dict[str, Any]:
-    """What the script draws. adds_up: see `page.Run`; where it is False there are no shares.
+    """Give the numbers that the script draws. adds_up: see `page.Run`; where it is False there are no shares.
 
     `trace` is of one text that has tokens, with the head: `encoder.trace(..., head=head.name)`.
     """
@@ -135,7 +135,7 @@ def likeliest(logits: Array, k: int) -> Array:
 
 
 def activation_of(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
-    """What makes numbers to be read of logits (n, labels), and whether these are probabilities."""
+    """Choose the function that makes logits (n, labels) readable, and say whether it gives probabilities."""
     kind = encoder.config.get("problem_type") if head.name == "classes" else None
     if kind == REGRESSION or head.name == "answer":
         return np.asarray, False
@@ -169,7 +169,7 @@ def names_of(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]
 
 
 def token_name(encoder: Encoder, i: int) -> str:
-    """A token as it is shown."""
+    """Write a token for the page."""
     try:
         return visible(encoder.embeddings.tokenizer.tokens(np.array(i)))
     except IndexError:  # many tables have more rows than the tokenizer has tokens

@@ -40,7 +40,7 @@ class Stage(NamedTuple):
 
     @property
     def tells(self) -> str:
-        """What these numbers mean, in a few words."""
+        """Describe these numbers in a few words."""
         return (MEANING | MADE).get(self.ids or (self.step.kind if self.step else ""), "")
 
 

@@ -1,1 +1,1 @@
-"""What stands on a terminal: explain, info, which token adds what."""
+"""Text for a terminal: explain, info, which token adds what."""

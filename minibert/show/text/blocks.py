@@ -101,7 +101,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
     prefix = encoder.block_family.prefix(encoder.config, i)
 
     def named(key: str) -> str:
-        """What a formula calls a value: its name in a trace; a hidden value has none, so its own formula."""
+        """Name a value as formulas do: its name in a trace; a hidden value has none, so its own formula."""
         return said(plan[key]) if key in plan and plan[key].hidden else key.removeprefix(prefix)
 
     def said(step: Step) -> str:
@@ -119,7 +119,7 @@ def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Itera
 
 
 def _columns(own: BoundAttention, head: int) -> str:
-    """Where one head's numbers stand in queries and keys."""
+    """Find one head's numbers in queries and keys."""
     if own.key_heads != own.heads:
         return f"head {head} uses key head {head // (own.heads // own.key_heads)} of {own.key_heads}"
     parts = "" if len(own.maps) == 3 else " (q, k and v side by side)"

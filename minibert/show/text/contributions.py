@@ -1,4 +1,4 @@
-"""What each head of each block adds to a prediction, so that all parts add up to it.
+"""Each head of each block adds a part to a prediction, and all parts add up to it.
 
 The last hidden state is a sum: the input rows, what every head and every feed-forward added, and biases. What stands
 between a part and a logit is linear but for two things, and both keep here the factor that they had in this run: a norm
@@ -25,7 +25,7 @@ from minibert.models.heads.heads import positions_of
 
 
 class Shares(NamedTuple):
-    """What the parts add to some logits, float64; k logits of each of n rows.
+    """The logits of each part, float64; k logits of each of n rows.
 
     total  (n, k): the logit, less the mean of all labels' where there are several: what softmax sees of it
     heads  (n, k, blocks, heads), feed_forward (n, k, blocks), input_layer (n, k), biases (n, k); their sum is `total`
@@ -48,7 +48,7 @@ class _Back:
         self.g, self.biases = g, biases
 
     def of(self, added: Array) -> Array:
-        """What some rows (tokens, width), added here, add to the logits: (tokens, k)."""
+        """Compute the logits that some rows (tokens, width) add: (tokens, k)."""
         return np.asarray(np.einsum("tkd,td->tk", self.g, added.astype(np.float64)))
 
     def through_map(self, module: Dense) -> None:
@@ -112,13 +112,13 @@ def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head:
 
 
 def tokens_of(head: BoundHead, input_ids: Array) -> Array:
-    """Which tokens of one text (1, seq) a head computes from."""
+    """Find the tokens of one text (1, seq) that a head computes from."""
     positions = positions_of(head, input_ids, np.ones(input_ids.shape, bool))
     return np.arange(input_ids.shape[1]) if positions is None else positions
 
 
 def _of_heads(back: _Back, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array) -> Array:
-    """What each head of one block adds: (tokens, k, heads). The output map's bias is of no head."""
+    """Compute the vector that each head of one block adds: (tokens, k, heads). The output map's bias is of no head."""
     work, own = part.work, _Back(back.g, back.biases)
     assert isinstance(work, BoundAttention)
     if part.within:

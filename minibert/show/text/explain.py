@@ -20,7 +20,7 @@ from .text import Style, all_rows, beginning, columns_of, counted, fitting, padd
 
 
 class Told(NamedTuple):
-    """How one intermediate is computed: the formula, and the function of `equations`, where it is one."""
+    """Say how one intermediate is computed: the formula, and the function of `equations`, where it is one."""
 
     formula: str
     function: Callable[..., Any] | None = None
@@ -146,7 +146,7 @@ def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
 
 
 def _table(tokens: list[str | None], given: Mapping[str, Sequence[Any]], bold: Style) -> Iterator[str]:
-    """Write tokens and what is given for each, one line a token, in aligned columns."""
+    """Write one line for each token with its values, in aligned columns."""
     names = [fitting(token) for token in tokens]
     columns = list(given.items())
     wide = max(columns_of(name) for name in ["token", *names])

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of and what it is for, as plain text: what `minibert info` prints."""
+"""Describe a checkpoint's parts and uses as plain text: what `minibert info` prints."""
 
 from __future__ import annotations
 

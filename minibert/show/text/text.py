@@ -100,7 +100,7 @@ def counted(number: int, what: str) -> str:
 
 
 def styles(colour: bool) -> tuple[Style, Style]:
-    """How to make a line bold, and how to make it dim: with a terminal's codes, or not at all."""
+    """The codes that make a line bold, and dim: with a terminal's codes, or not at all."""
 
     def of(code: str) -> Style:
         return lambda line: f"{code}{line}{PLAIN}" if colour else line
@@ -132,7 +132,7 @@ def fitting(token: str | None, width: int = WIDEST_TOKEN) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes: Chinese characters take two, combining marks none.
+    """Count the columns of a terminal that a text takes: Chinese characters take two, combining marks none.
 
     >>> columns_of("vector"), columns_of("向量"), columns_of("e" + chr(0x301))
     (6, 4, 1)
