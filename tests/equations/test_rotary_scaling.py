@@ -123,6 +123,15 @@ def test_linear_and_proportional(dim: int, base: float, factor: float) -> None:
 
 
 @plain
+@pytest.mark.parametrize("factor", [1.0, 8.0])
+def test_ntk(dim: int, base: float, factor: float) -> None:
+    """The last pair turns as many times slower as the factor says, whatever the head's size."""
+    found = scaling.ntk_frequencies(dim, base, factor)
+    close(found, lambda i, f: (base * factor) ** (-2 * i / dim) / factor ** (2 / dim), dim, base)
+    np.testing.assert_allclose(found[-1] * factor, rotary_frequencies(dim, base)[-1], rtol=ROUNDING)
+
+
+@plain
 @pytest.mark.parametrize("length", [1, 99, 100, 101, 250, 5000])
 def test_dynamic(dim: int, base: float, length: int) -> None:
     s = 3.0 * max(length, 100) / 100 - 2.0

@@ -402,6 +402,25 @@ def test_adapters_of_tasks_are_named_and_never_left_out_in_silence(change: Any, 
             minibert.load_encoder(copied(CASE[name], tmp_path / f"b{i}", **said))
 
 
+@pytest.mark.parametrize("name", ["t5", "t5-gated", "umt5"])
+def test_what_save_pretrained_made_of_t5_s_feed_forward_goes_before_its_word(name: str, tmp_path: Path) -> None:
+    """Whatever word stands beside it; without it the word counts, which says the same in these files."""
+    made = {"dense_act_fn": None, "is_gated_act": None}
+    for i, changes in enumerate(({"feed_forward_proj": "gated-tanh"}, {"feed_forward_proj": "tanh"}, made)):
+        folder = copied(CASE[name], tmp_path / str(i), **changes)
+        np.testing.assert_array_equal(output(folder), output(CASE[name].folder))
+    with pytest.raises(minibert.CheckpointError, match="wi"):  # a map more, or one less, than the file has
+        output(copied(CASE[name], tmp_path / "gate", is_gated_act=name == "t5"))
+
+
+def test_deberta_s_terms_as_a_list_and_as_one_text(tmp_path: Path) -> None:
+    for i, (text, listed) in enumerate((("C2P | p2c", ["p2c", "c2p"]), ("P2C", ["p2c"]), (" c2p|", ["c2p"]))):
+        folders = [copied(CASE["deberta-v2"], tmp_path / f"{i}{type(x)}", pos_att_type=x) for x in (text, listed)]
+        said, given = map(output, folders)
+        np.testing.assert_array_equal(said, given)
+        assert (off(said, output(CASE["deberta-v2"].folder)) > 1e-3) == (len(listed) == 1)
+
+
 OLDER_NOMIC = {
     "n_embd": 12, "n_head": 2, "n_layer": 2, "n_inner": 20, "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000,
     "activation_function": "swiglu", "rotary_emb_fraction": 1.0, "prenorm": False, "use_rms_norm": False,

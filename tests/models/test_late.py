@@ -249,6 +249,36 @@ def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> 
         encoder.encode_query("we")
 
 
+def test_a_query_is_filled_up_with_the_end_of_a_text_where_there_is_no_mask_token(tmp_path: Path) -> None:
+    """As of a causal model."""
+    plain = opened("late-fixed").encode_query("we lived")
+
+    def ends(settings: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in settings.items() if key != "mask_token"} | {"eos_token": "[SEP]"}
+
+    found = changed(tmp_path, "late-fixed", "tokenizer_config.json", ends).encode_query("we lived")
+    said = {"query_expansion": {**EXPANSION, "token": "[SEP]"}}
+    assert np.array_equal(found, changed(tmp_path, "late-fixed", TRANSFORMER, said).encode_query("we lived"))
+    assert found.shape == plain.shape and not np.allclose(found[5:], plain[5:], atol=1e-3)
+
+
+def test_what_fills_up_a_query_is_of_segment_0() -> None:
+    encoder = opened("late-fixed")
+    late, tokenizer = encoder.sentence_config.late, encoder.embeddings.tokenizer
+    assert late and late.expansion == Expansion(12, False)
+    (filled,) = late.filling(tokenizer, "query")([Encoded([2, 9, 7, 3], [0, 0, 1, 1])])
+    assert filled == Encoded([2, 9, 7, 3] + [tokenizer.id_of("[MASK]")] * 8, [0, 0, 1, 1] + [0] * 8, unseen=8)
+
+
+def test_a_query_may_be_filled_up_to_its_whole_length(tmp_path: Path) -> None:
+    """Of 12 tokens, and of the table's 32: one more is refused."""
+    for length in (12, 32):
+        said = {"query_expansion": {**EXPANSION, "length": length}, "query_length": length}
+        assert len(changed(tmp_path, "late-fixed", TRANSFORMER, said).encode_query("we lived")) == length
+        with pytest.raises(minibert.errors.CheckpointError, match="'query_expansion' fills queries up to"):
+            changed(tmp_path, "late-fixed", TRANSFORMER, {**said, "query_length": length - 1})
+
+
 def test_stanfords_settings(tmp_path: Path) -> None:
     """What artifact.metadata leaves out, and what it turns."""
     encoder = changed(tmp_path, "late-stanford", "artifact.metadata", lambda _: {"mask_punctuation": False})
