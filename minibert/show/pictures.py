@@ -125,7 +125,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 
 def _similarity(layer: EmbeddingLayer, _: Asked) -> Any:
-    """Draw how similar each two positions are."""
+    """The similarity of each two positions."""
     return plot.similarity_matrix(cosine_similarity(position_table(layer)))
 
 
@@ -135,7 +135,7 @@ def _table(layer: EmbeddingLayer, _: Asked) -> Any:
 
 
 def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
-    """Draw how the vector of one token is computed."""
+    """The steps from one token to its vector."""
     batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
     plan = layer_plan(layer.steps, layer.config)
@@ -192,12 +192,12 @@ def _relative_bias(layer: EmbeddingLayer, _: Asked) -> Any:
 
 
 def _alibi(layer: EmbeddingLayer, _: Asked) -> Any:
-    """Draw the penalty that ALiBi subtracts from a score by distance, as in BLOOM."""
+    """The penalty of ALiBi by distance, as in BLOOM."""
     return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
 
 
 def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
-    """Draw how far each pair of dimensions turns, as in Llama.
+    """The angle of each pair of dimensions by position, as in Llama.
 
     For frequencies that are scaled, as in Llama 3: the wavelengths before and after scaling.
     """
