@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -40,10 +40,11 @@ def escaped(text: str, styled: bool = False) -> str:
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2.
 
-    `usual` is the default model.
+    `usual` is the default model; `gone` says of options that went what to use.
     """
 
     usual = DEFAULT_MODEL
+    gone: Mapping[str, str] = {}
     prepare: Callable[[], object] | None = None  # called before arguments are parsed, and not for `minibert help`
 
     def __init__(self, name: str, about: str, example: str) -> None:
@@ -59,6 +60,9 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments; texts may come before, between and after the options."""
         if self.prepare is not None:
             self.prepare()
+        for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse takes the beginning of a name for it
+            if (remedy := self.gone.get(name := word.partition("=")[0])) is not None:
+                self.error(f"{name} has gone: {remedy}")
         # after "--" everything is a text, which argparse's intermixed parsing ignores
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)

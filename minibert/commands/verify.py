@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .common import Parser, add_model, add_prompts, from_hub, print_lines
+from .common import Parser, add_model, from_hub, print_lines
 
 if TYPE_CHECKING:
     from minibert.verify.report import Report
@@ -22,25 +22,34 @@ something could not be compared or for a wrong argument, 3 if the Hub could not
 be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints
-INTERMEDIATES = ("encoder", "side", "against", "save", "only", "tolerance", "all_batches")  # arguments of `verify`
-RENAMED = ("text", "batches", "small")  # arguments of `verify` by other names
-VECTORS = (
-    "vectors",
-    "texts",
-    "url",
-    "api_key_env",
-    "served_as",
-    "prompt_name",
-    "prompt",
-)  # arguments of `verify_vectors`
+INTERMEDIATES = ("encoder", "side", "against", "save", "only")  # arguments of `verify` alone
+VECTORS = ("vectors", "prompt")  # arguments of `verify_vectors` alone
+BOTH = ("texts", "batches", "tolerance")
+NUMPY = "ask it with its own client, save the vectors by numpy.save, and pass the file with --vectors; GOLDEN.md has it"
+GONE = {
+    "--url": f"no server is asked: {NUMPY}",
+    "--served-as": f"no server is asked: {NUMPY}",
+    "--api-key-env": f"no server is asked: {NUMPY}",
+    "--small": "name few batches, as in --batches plain left_pad",
+    "--all-batches": "every batch is wanted unless --batches names some; leave it out",
+    "--text": "put the texts into a file, one a line, and pass it with --texts",
+    "--prompt-name": "pass the prompt itself with --prompt",
+}
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
 def declare(parser: Parser) -> None:
-    """Add the arguments, in five groups."""
+    """Add the arguments, in four groups."""
+    parser.gone = GONE
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
-        help="allow |difference| / max(1, |value|) up to X, for a port in float16",
+        help="allow differences up to X: of an intermediate |here - there| / max(1, |there|), of a vector the share of "
+        "its length",
+    )  # fmt: skip
+    parser.add_argument(
+        "--texts", type=_file, metavar="FILE",
+        help='texts, one a line, or JSON lines with "text": those of the vectors, in order (default: those of '
+        "--print-texts); else texts to compare too, ids included",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument(
@@ -50,7 +59,6 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     add_model(parser, argument=True, group="the model")
     _intermediates(parser.add_argument_group("its intermediates"))
-    _batches(parser.add_argument_group("batches of these"))
     _of_vectors(parser.add_argument_group("vectors alone, without intermediates"))
 
 
@@ -85,40 +93,22 @@ def _intermediates(group: Any) -> None:
         "--only", nargs="+", metavar="KEY",
         help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
     )  # fmt: skip
-
-
-def _batches(group: Any) -> None:
-    group.add_argument("--text", nargs="+", default=[], metavar="TEXT", help="compare these texts too, ids included")
-    group.add_argument("--batches", nargs="+", metavar="NAME", help="these batches alone, also of a file")
     group.add_argument(
-        "--small", action="store_true",
-        help="two short batches, small_plain and small_left_pad, instead of all: with --save a file of a few megabytes",
+        "--batches", nargs="+", metavar="NAME",
+        help="these batches alone (default: all; one that the file of --against lacks is an error)",
     )  # fmt: skip
-    group.add_argument(
-        "--all-batches", action="store_true", help="with --against: a batch that the file does not have is an error"
-    )
 
 
 def _of_vectors(group: Any) -> None:
     group.add_argument(
         "--vectors", type=_file, metavar="FILE",
-        help="vectors that another program gives (.npy .npz .safetensors .parquet .jsonl): are they the model's, and "
-        "if not, which mistake is it?",
-    )  # fmt: skip
-    group.add_argument(
-        "--texts", type=_file, metavar="FILE",
-        help='the texts of these vectors, in order: plain lines, or a column "text" (default: those of the file, else '
-        "those of --print-texts)",
+        help="vectors that another program gives (.npy, .safetensors, .jsonl): are they the model's, and if not, which "
+        "setting or mistake gives them?",
     )  # fmt: skip
     group.add_argument(
         "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
     )
-    group.add_argument(
-        "--url", metavar="URL", help="ask a server that answers OpenAI's /v1/embeddings, instead of --vectors"
-    )
-    group.add_argument("--served-as", metavar="NAME", help="what the server calls the model (default: as MODEL)")
-    group.add_argument("--api-key-env", metavar="NAME", help="the environment's variable that has the server's key")
-    add_prompts(group)
+    group.add_argument("--prompt", metavar="TEXT", help="the text that the model puts before each text")
 
 
 def run(arguments: Any) -> int:
@@ -144,10 +134,11 @@ def _run(arguments: Any) -> int:
 
         print_lines(json.dumps(each._asdict()) for each in TEXTS)
         return 0
-    if arguments.vectors is not None or arguments.url is not None:
+    if arguments.vectors is not None:
         return _vectors(arguments)
-    _refuse(arguments, "--vectors or --url", "texts", "served_as", "api_key_env", "prompt_name", "prompt")
+    _refuse(arguments, "--vectors", "prompt")
     from minibert.files.writing import is_stdout, output_ending
+    from minibert.verify.sides.texts import read_texts
     from minibert.verify.sides.traces import ENDINGS
     from minibert.verify.verify import verify
 
@@ -156,10 +147,10 @@ def _run(arguments: Any) -> int:
     options = {name: getattr(arguments, name) for name in INTERMEDIATES}
     report = verify(
         arguments.model,
-        arguments.text,
+        () if arguments.texts is None else read_texts(arguments.texts),
         kinds=arguments.batches,
-        few=arguments.small,
         form=arguments.format,
+        tolerance=arguments.tolerance,
         **options,
         **from_hub(arguments),
     )
@@ -183,20 +174,24 @@ def _refuse(arguments: Any, what: str, *names: str) -> None:
 def _vectors(arguments: Any) -> int:
     from minibert.verify.vectors.vectors import verify_vectors
 
-    _refuse(arguments, "intermediates, not for vectors", *INTERMEDIATES, *RENAMED)
+    _refuse(arguments, "intermediates, not for vectors", *INTERMEDIATES, "batches")
     if arguments.format != "float32":
-        raise ValueError("--format is for intermediates: vectors alone do not tell a narrow format from a mistake")
-    if arguments.url is None:
-        _refuse(arguments, "--url", "served_as", "api_key_env")
-    options = {name: getattr(arguments, name) for name in VECTORS}
-    report = verify_vectors(arguments.model, **options, **from_hub(arguments))
+        raise ValueError("--format is for intermediates: of vectors the verdict names the format; leave it out")
+    report = verify_vectors(
+        arguments.model,
+        arguments.vectors,
+        arguments.texts,
+        prompt=arguments.prompt,
+        tolerance=arguments.tolerance,
+        **from_hub(arguments),
+    )
     return _tell(arguments, report)
 
 
 def _seeds(arguments: Any) -> int:
     from minibert.verify.seeds import SEEDS, verify_seed
 
-    if any(getattr(arguments, name) for name in (*INTERMEDIATES, *RENAMED, *VECTORS, "named", "revision")):
+    if any(getattr(arguments, name) for name in (*INTERMEDIATES, *VECTORS, *BOTH, "named", "revision")):
         raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
     reports = [verify_seed(seed, arguments.local_files_only) for seed in SEEDS]
     verdicts = ["passed" if r.passed else "DIFFERENT" if r.ran else "not run here" for r in reports]

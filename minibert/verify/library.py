@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .report import Report
 
-VECTORS = (".npy", ".parquet", ".jsonl")  # files that can hold nothing else
+VECTORS = (".npy", ".jsonl", ".parquet")  # files that can hold nothing else; the last is refused in words
 
 
 class Comparison(NamedTuple):
@@ -52,7 +52,6 @@ def compare(
     tolerance: float = 0.0,
     format: str = "float32",  # noqa: A002 - as the command's option
     batches: Sequence[str] | None = None,
-    all_batches: bool = False,
     revision: str | None = None,
     local_files_only: bool = False,
 ) -> Comparison:
@@ -64,11 +63,11 @@ def compare(
 
     model: a folder or a Hub name. against, intermediates: a dict of arrays named as in a file that `minibert verify
     --save` writes ("plain|inputs|input_ids", "plain|sum"), such a file, a folder of .npy or .npz files, one of
-    transformers' debugger, or an ONNX model. Vectors: an array (n, dim), or a file .npy, .parquet or .jsonl, of
+    transformers' debugger, or an ONNX model. Vectors: an array (n, dim), or a file .npy or .jsonl, of
     `texts`, or of those that `minibert verify --print-texts` prints.
 
     encoder: compare the whole model; False: its input layer alone, the `side` of it. texts: of intermediates, texts
-    that the port has too, as "text 1" and so on. only, tolerance, format, batches, all_batches: as the command's
+    that the port has too, as "text 1" and so on. only, tolerance, format, batches: as the command's
     options.
 
     Raises TypeError for an argument of another type, and what the command ends with 2 or 3 for: ValueError and OSError
@@ -80,17 +79,15 @@ def compare(
     name = os.fspath(model)
     hub: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
     if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
-        if side or only or tolerance or batches or all_batches or format != "float32":
-            raise ValueError(
-                "side, only, tolerance, format, batches and all_batches are for intermediates, not for vectors"
-            )
+        if side or only or batches or format != "float32":
+            raise ValueError("side, only, format and batches are for intermediates, not for vectors")
         from .vectors.vectors import verify_vectors
 
         given = against if isinstance(against, np.ndarray) else Path(against)
-        return _compared(verify_vectors(name, given, list(texts) or None, **hub))
+        return _compared(verify_vectors(name, given, list(texts) or None, tolerance=tolerance, **hub))
     report = verify(
         name, texts, encoder=encoder, side=side, against=against, only=only, tolerance=tolerance, kinds=batches,
-        all_batches=all_batches, form=format, **hub,
+        form=format, **hub,
     )  # fmt: skip
     return _compared(report)
 

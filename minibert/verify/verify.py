@@ -15,8 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from minibert.errors import Option, error_of
 from minibert.families.static import STATIC
 from minibert.files.writing import same_file
@@ -35,7 +33,6 @@ from minibert.verify.sides.written import Against, read_against
 from .report import Report, show
 
 FORMATS = ("float32", "float16", "bfloat16", "tf32", "int8")  # in which a port may compute
-SMALL = {"small_plain": "plain", "small_left_pad": "left_pad"}
 
 
 def verify(
@@ -51,8 +48,6 @@ def verify(
     only: Sequence[str] | None = None,
     tolerance: float = 0.0,
     kinds: Sequence[str] | None = None,
-    all_batches: bool = False,
-    few: bool = False,
     form: str = "float32",
 ) -> Report:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
@@ -62,9 +57,9 @@ def verify(
     transformers where installed, else with the reference's values that ship, if they are of a checkpoint with these
     numbers; the input layer also with the printed values of a model of this name. save: write inputs and intermediates.
     tolerance: allowed for every intermediate but ids, for a port that computes in float16 on purpose. kinds: compare
-    only these batches. few: use the batches of `small`; so does a file that has only them. all_batches: fail if the
-    file lacks one of our batches. form: the format in which a port computes, one of `FORMATS`: in a narrower one than
-    float32 each module is computed again in it, from the port's own input of it.
+    only these batches; of a file that has some of our batches all of them are wanted. form: the format in which a port
+    computes, one of `FORMATS`: in a narrower one than float32 each module is computed again in it, from the port's own
+    input of it.
 
     Tolerances: 0 before the first norm, `input_layer.AFTER_NORM` after it, `blocks.IN_BLOCKS` in the blocks
     (`blocks.ATTENTION` for probabilities). In real models even correct implementations differ by more. There an
@@ -76,8 +71,6 @@ def verify(
     does not know.
     """
     _check_files(against, save, only)
-    if all_batches and against is None:
-        raise ValueError("all batches can be asked of a file alone, which is passed as `against`")
     if encoder and side:
         whole = " compares a whole model, which has no sides; leave out "
         raise error_of(ValueError, Option("encoder"), whole, Option("side"))
@@ -103,18 +96,15 @@ def verify(
             report.say(f"logits not compared: {subject.without_head}")
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         ours = subject.batches()
-        inputs = (small(ours) if few else ours) | named
+        inputs = ours | named
         own, theirs = ({}, {}) if source is None else source.traces(subject, inputs)
-        if not all_batches and set() < own.keys() | theirs.keys() <= {*SMALL, *named}:
-            inputs = small(ours) | named
         if kinds is not None:
             inputs, own, theirs = _these(kinds, inputs, own, theirs)
+        left = [kind for kind in ours if kind not in inputs]
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
             report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
-        other = (
-            _counterpart(subject, model, options) if source is None else File(source, own, theirs, only, all_batches)
-        )
+        other = _counterpart(subject, model, options) if source is None else File(source, own, theirs, only, left)
         if other is not None:
             compare_with(report, subject, other, inputs, texts, tolerance, form)
         if not encoder and not isinstance(other, File | Shipped):
@@ -137,17 +127,6 @@ def _check_files(against: Against | None, save: Path | None, only: Sequence[str]
         raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
-
-
-def small(batches: Traces) -> Traces:
-    """Make two batches of one sequence each, one of them padded: 2.6 MB for all-MiniLM-L6-v2 instead of 77."""
-    kept = {kind: batches[known] for kind, known in SMALL.items() if known in batches}
-    made = {}
-    for kind, batch in kept.items():
-        mask = batch.get("attention_mask", np.ones((1, 1)))
-        row = int(np.argmin(mask.sum(1)))  # the one with most padding
-        made[kind] = {name: x[row : row + 1] for name, x in batch.items()}
-    return made
 
 
 def _these(kinds: Sequence[str], *several: Traces) -> Iterator[Traces]:

@@ -11,10 +11,10 @@ import planted_formulas
 import planted_hidden_states
 import planted_ports
 import pytest
+from ports import verify_part
 from reference_files import REFERENCE
 
 from minibert.verify.sides.traces import read_traces, write_traces
-from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 PLANTED = {**planted_ports.PLANTED, **planted_blocks.PLANTED, **planted_formulas.PLANTED}
@@ -54,7 +54,7 @@ def test_an_honest_port_passes_in_its_own_format_alone(name: str, tmp_path: Path
     port, own = honest_ports.HONEST[name]
     folder, path = honest_ports.write(port, tmp_path)
     for form in honest_ports.FORMATS:
-        report = verify(str(folder), encoder=True, against=path, form=form)
+        report = verify_part(str(folder), encoder=True, against=path, form=form)
         assert report.passed == (form == own), (form, "\n".join(report.lines))
         if form == "float32":
             assert report.rounding == ("" if own == form else own)
@@ -80,7 +80,7 @@ def test_an_honest_port_passes_by_what_hooks_give(name: str, tmp_path: Path) -> 
     assert not any("attentions" in key for key in traces["long"])
     write_traces(path, inputs, traces)
     only = sorted({key for trace in traces.values() for key in trace})
-    report = verify(str(folder), encoder=True, against=path, form=own, only=only)
+    report = verify_part(str(folder), encoder=True, against=path, form=own, only=only)
     assert report.passed, "\n".join(report.lines)
 
 
@@ -89,7 +89,7 @@ def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_pat
     """Much that is wrong is smaller than what the format does to the whole model."""
     port, form = honest_ports.WRONG[name]
     folder, path = honest_ports.write(port, tmp_path)
-    report = verify(str(folder), encoder=True, against=path, form=form)
+    report = verify_part(str(folder), encoder=True, against=path, form=form)
     assert not report.passed and report.rounding == "", "\n".join(report.lines)
     assert {each.key for each in report.local} == set(port.wrong), "\n".join(report.lines)
     for each in report.local:

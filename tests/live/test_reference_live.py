@@ -90,13 +90,14 @@ def test_full_size(name: str, tmp_path: Path) -> None:
         no_more_rounding_than_the_reference(report, least=10)
 
 
-def test_a_published_model(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_published_model(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = ["We lived above the clouds", "I am Sinan", "naïve café, 東京 🙂", ""]
     report = verify(str(minilm), texts)
     assert report.passed, "\n".join(report.lines)
     no_more_rounding_than_the_reference(report, least=15)
     assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
-    assert main(["verify", "--model", str(minilm), "--text", *texts]) == 0
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    assert main(["verify", "--model", str(minilm), "--texts", str(tmp_path / "texts.txt")]) == 0
     said = capsys.readouterr().out
     assert re.search(r"^sum +\d+ +0 +100 % .* equal$", said, re.MULTILINE)
     assert re.search(r"^embeddings.LayerNorm .* within rounding$", said, re.MULTILINE)

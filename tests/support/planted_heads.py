@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from head_files import HEAD_CASE
 from planted_ports import Change, bias, weight
+from ports import verify_part
 
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.report import Report
 from minibert.verify.sides.reference import Reference
 from minibert.verify.sides.traces import write_traces
-from minibert.verify.verify import verify
 
 DIM = 12  # numbers of a row in these models
 HEAD, INPUT = "head", "input layer"
@@ -46,7 +46,7 @@ def judged(port: Planted, tmp: Path) -> Report:
         for key in reference._subject.pairs:
             traces["long"].pop(key, None)
     write_traces(tmp / "port.safetensors", inputs, traces)
-    return verify(str(folder), encoder=True, against=tmp / "port.safetensors")
+    return verify_part(str(folder), encoder=True, against=tmp / "port.safetensors")
 
 
 def right(port: Planted, report: Report) -> bool:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import encoders
 import loops
+from ports import verify_part
 
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import write_traces
-from minibert.verify.verify import verify
 
 KINDS = ("plain", "left_pad")
 BLOCK = "encoder.layer.{i}."
@@ -36,7 +36,7 @@ def judged(planted: Planted, folder: Path, of: Path | None = None) -> Report:
         inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
     made = loops.Port(where, planted.mistake, blocks=planted.blocks)
     write_traces(folder / "port.safetensors", inputs, {kind: made.run(batch) for kind, batch in inputs.items()})
-    return verify(str(where), encoder=True, against=folder / "port.safetensors")
+    return verify_part(str(where), encoder=True, against=folder / "port.safetensors")
 
 
 def _all(mistake: str, *paths: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import encoders
 import numpy as np
+from ports import verify_part
 from safetensors.numpy import load_file, save_file
 
 from minibert.models.open.load_encoder import load_encoder
@@ -23,7 +24,6 @@ from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.report import Report
 from minibert.verify.sides.reference import Reference
 from minibert.verify.sides.traces import Traces, write_traces
-from minibert.verify.verify import verify
 
 Change = Callable[[Any], Any]
 KINDS = ("plain", "left_pad", "long")  # in the long one a window shows
@@ -101,7 +101,7 @@ def judged(port: Planted, folder: Path, states_alone: bool = False) -> Report:
     for kind in traces if states_alone else ():
         traces[kind] = {key: x for key, x in traces[kind].items() if key.startswith("hidden_states.")}
     write_traces(folder / "port.safetensors", inputs, traces)
-    return verify(str(where), encoder=True, against=folder / "port.safetensors")
+    return verify_part(str(where), encoder=True, against=folder / "port.safetensors")
 
 
 def row(name: str, report: Report) -> str:

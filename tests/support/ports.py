@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from reference_files import BY_NAME
@@ -11,7 +12,9 @@ from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
 from minibert.verify.judge.input_layer import batches
-from minibert.verify.sides.traces import trace
+from minibert.verify.report import Report
+from minibert.verify.sides.traces import read_traces, trace
+from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
 
@@ -35,3 +38,11 @@ def ported(arrays: dict[str, Array], folder: Path, name: str = "port.safetensors
     """Write a port's file."""
     save_file(arrays, path := folder / name)
     return path
+
+
+def verify_part(model: str, *texts: Any, against: Path | None = None, **options: Any) -> Report:
+    """Verify a port whose file has some of the batches alone: these, by their names."""
+    if against is not None:
+        inputs, traces = read_traces(against)
+        options = {"kinds": [*{**inputs, **traces}], **options}
+    return verify(model, *texts, against=against, **options)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ports import verify_part
 from reference_files import BY_NAME, CASES, Case, with_mistake
 
 from minibert.families.parts.plan import Step, run
@@ -183,7 +184,7 @@ def test_a_mistake_that_cannot_be_computed_is_passed_over(tmp_path: Path) -> Non
         traces = {"full_length": trace(layer, inputs["full_length"])}
     traces["full_length"]["sum"] = traces["full_length"]["sum"] + np.float32(1)
     write_traces(tmp_path / "port.safetensors", inputs, traces)
-    report = verify(str(case.folder), against=tmp_path / "port.safetensors")
+    report = verify_part(str(case.folder), against=tmp_path / "port.safetensors")
     assert not report.passed and report.lines[-1].startswith("none of the ")
 
 
@@ -197,6 +198,6 @@ def test_two_mistakes_at_once_fit_none(tmp_path: Path) -> None:
                 both |= {step.key: step for step in mistake.wrong(at)}
         traces = {kind: dict(run({**at.plan, **both}, begin(batch))) for kind, batch in inputs.items()}
     write_traces(tmp_path / "port.safetensors", inputs, traces)
-    report = verify(str(case.folder), against=tmp_path / "port.safetensors")
+    report = verify_part(str(case.folder), against=tmp_path / "port.safetensors")
     assert not report.passed and report.matches == []
     assert [line for line in report.lines if line.startswith("none of the ") and line.endswith("fits")]

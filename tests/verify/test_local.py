@@ -15,6 +15,7 @@ import planted_loops
 import planted_ports
 import pytest
 from encoder_files import CASE
+from ports import verify_part
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -24,7 +25,6 @@ from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.judge.local import local_mistakes
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import write_traces
-from minibert.verify.verify import verify
 
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
 KINDS = ("plain", "left_pad")
@@ -111,7 +111,7 @@ def judged(folder: Path, path: Path, port: loops.Port) -> Report:
     with load_encoder(folder) as encoder:
         inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
     write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
-    return verify(str(folder), encoder=True, against=path)
+    return verify_part(str(folder), encoder=True, against=path)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -225,7 +225,7 @@ def test_numbers_of_padding_that_are_none_do_not_spread(folder: Path, tmp_path: 
         if x.ndim == 3 and not key.startswith("embeddings") and key != "sum":
             x[padding] = math.nan
     write_traces(tmp_path / "port.safetensors", inputs, {"left_pad": made})
-    report = verify(str(folder), encoder=True, against=tmp_path / "port.safetensors")
+    report = verify_part(str(folder), encoder=True, against=tmp_path / "port.safetensors")
     assert [each.key for each in report.local] == [Q0]
 
 
@@ -254,7 +254,7 @@ def test_a_port_in_float16_passes_if_it_is_allowed_to(folder: Path, tmp_path: Pa
         report = judged(folder, path, loops.Port(folder, dtype=np.float16))
     assert not report.passed and report.local
     assert all("float16" in fit for each in report.local for fit in each.fits), "\n".join(report.lines)
-    again = verify(str(folder), encoder=True, against=path, tolerance=0.03)
+    again = verify_part(str(folder), encoder=True, against=path, tolerance=0.03)
     assert again.passed and not again.matches and again.local == report.local
     (line,) = [line for line in again.lines if "numbers in float16" in line]  # one line for all
     count, modules = line.split(" modules:")[0].split(" of ")
@@ -264,7 +264,7 @@ def test_a_port_in_float16_passes_if_it_is_allowed_to(folder: Path, tmp_path: Pa
 def test_a_tolerance_changes_what_passes_and_not_what_is_looked_for(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "port.safetensors"
     report = judged(folder, path, loops.Port(folder, "activation gelu_new"))
-    again = verify(str(folder), encoder=True, against=path, tolerance=0.03)
+    again = verify_part(str(folder), encoder=True, against=path, tolerance=0.03)
     assert not report.passed and again.passed
     assert again.matches == report.matches == ["activation gelu_new"] and again.local == report.local != []
     assert "no difference beyond 0.03" in again.lines
@@ -276,7 +276,7 @@ def test_a_mistake_of_a_port_in_float16_is_named(name: str, folder: Path, tmp_pa
     path = tmp_path / "port.safetensors"
     with np.errstate(over="ignore"):  # the mask is -inf in float16
         judged(folder, path, loops.Port(folder, name, dtype=np.float16))
-    report = verify(str(folder), encoder=True, against=path, tolerance=0.03)
+    report = verify_part(str(folder), encoder=True, against=path, tolerance=0.03)
     assert not report.passed
     named = [each.fits for each in report.local if not any("float16" in fit for fit in each.fits)]
     assert len(named) == 2 and all(name in fits for fits in named), "\n".join(report.lines)  # in each block

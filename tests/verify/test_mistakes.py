@@ -13,6 +13,7 @@ import numpy as np
 import planted_loops
 import pytest
 from head_files import HEAD_CASE
+from ports import verify_part
 from reference_files import REFERENCE
 
 from minibert.equations.input_layer import Array
@@ -35,11 +36,11 @@ from minibert.verify.vectors import vector_mistakes
 from minibert.verify.vectors.vector_batches import OVER, OVER_BATCH, REMEDIES
 from minibert.verify.vectors.vector_endings import endings
 from minibert.verify.vectors.vector_recipes import Maker
-from minibert.verify.verify import compare_with, verify
+from minibert.verify.verify import compare_with
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
 ROWS, OF_VECTORS = (re.findall(r"^\| (?!name|---)(.+?) \| (.+) \|$", part, re.M) for part in PAGE.split("## Vectors"))
-verify_encoder = partial(verify, encoder=True)
+verify_encoder = partial(verify_part, encoder=True)
 PLAIN_TOLERANCE = 3e-5  # times max(1, size), packed against padded; measured 1.2e-5, with the kernels of Haswell
 # in one of these each mistake of blocks can be made
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2")

@@ -124,4 +124,4 @@ def test_a_format_is_of_a_whole_port(folder: Path, capsys: pytest.CaptureFixture
     with pytest.raises(ValueError, match="is for a whole port"):
         minibert.compare(folder, against=arrays(folder, "tf32"), encoder=False, format="tf32")
     assert main(["verify", str(folder), "--vectors", "none.npy", "--format", "int8"]) == 2
-    assert "vectors alone do not tell a narrow format from a mistake" in capsys.readouterr().err
+    assert "of vectors the verdict names the format" in capsys.readouterr().err

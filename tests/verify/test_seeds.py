@@ -141,7 +141,7 @@ def test_a_difference_says_more_than_what_was_not_run(hub: FakeHub) -> None:
     assert main(["verify", "--seeds"]) == 1
 
 
-@pytest.mark.parametrize("other", [["gpt2"], ["-m", "gpt2"], ["--text", "a"], ["--revision", "main"]])
+@pytest.mark.parametrize("other", [["gpt2"], ["-m", "gpt2"], ["--texts", "a"], ["--revision", "main"]])
 def test_it_names_its_own_models(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--seeds", *other]) == 2
     assert "--seeds names its own models and commits" in capsys.readouterr().err

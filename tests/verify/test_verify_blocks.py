@@ -9,7 +9,7 @@ from pathlib import Path
 import encoders
 import numpy as np
 import pytest
-from ports import ported
+from ports import ported, verify_part
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -31,9 +31,8 @@ from minibert.verify.judge.compare import ERROR_SHARE, PORT_SHARE, Difference, r
 from minibert.verify.judge.input_layer import AFTER_NORM
 from minibert.verify.sides.counterparts import File, Live, Shipped, shipped
 from minibert.verify.sides.traces import read_traces, trace, write_traces
-from minibert.verify.verify import verify
 
-verify_encoder = partial(verify, encoder=True)
+verify_encoder = partial(verify_part, encoder=True)
 
 SHIPPED = 5e-6  # |difference| / max(1, |value|) after the blocks, measured with three BLAS kernels: 2.9e-6
 

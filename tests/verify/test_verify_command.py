@@ -15,6 +15,7 @@ from command_line import Printed
 from vector_port import VectorPort, write
 
 from minibert.cli import main
+from minibert.commands.verify import GONE
 from minibert.verify import verify as verify_module
 from minibert.verify.sides.traces import read_traces, write_traces
 from minibert.verify.verify import verify
@@ -127,31 +128,27 @@ def test_a_tolerance_is_for_numbers_and_not_for_ids(folder: Path, saved: Path, c
 
 
 def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Printed) -> None:
-    few = tmp_path / "few.safetensors"
+    few, named = tmp_path / "few.safetensors", ("--batches", "plain", "types")
     arguments = (str(folder), "--encoder", "--against")
-    assert run(capsys, *arguments, str(saved), "--batches", "plain", "types", "--save", str(few))[0] == 0
+    assert run(capsys, *arguments, str(saved), *named, "--save", str(few))[0] == 0
     assert set(read_traces(few)[1]) == {"plain", "types"}
     assert few.stat().st_size < saved.stat().st_size / 3
-    assert run(capsys, *arguments, str(few))[0] == 0
-    code, found = run(capsys, *arguments, str(few), "--all-batches")
-    assert code == 1 and any("are not in the file" in line for line in found["lines"])
-    assert run(capsys, *arguments, str(few), "--batches", "plain", "--all-batches")[0] == 0
+    code, found = run(capsys, *arguments, str(few), *named)
+    assert code == 0 and "long (windows, and positions that end too soon)" in found["lines"][-1]
+    code, found = run(capsys, *arguments, str(few))
+    assert code == 1 and found["lines"][-1].endswith("to compare a part (batches): plain types")
     change(few, "hidden_states.2", 1, "types")
-    assert run(capsys, *arguments, str(few))[0] == 1
+    assert run(capsys, *arguments, str(few), *named)[0] == 1
     assert run(capsys, *arguments, str(few), "--batches", "plain")[0] == 0
     code, found = run(capsys, *arguments, str(few), "--batches", "plane")
     assert code == 2 and "no batch 'plane'" in found["error"]
 
 
-def test_a_small_file_is_known_without_the_word(folder: Path, saved: Path, tmp_path: Path, capsys: Printed) -> None:
-    few, own = tmp_path / "few.safetensors", (str(folder), "--encoder", "--against")
-    assert run(capsys, *own, str(saved), "--save", str(few), "--small")[0] == 0
-    code, found = run(capsys, *own, str(few))
-    assert code == 0 and "2 of 2 batches compared" in found["lines"]
-    assert any(line.startswith("only the first 7 tokens were compared") for line in found["lines"])
-    assert run(capsys, *own, str(few), "--all-batches")[0] == 1
-    change(few, "hidden_states.2", 1, "small_plain")
-    assert run(capsys, *own, str(few))[0] == 1
+@pytest.mark.parametrize("option", GONE)
+def test_an_option_that_went_is_refused_with_what_to_use(option: str, folder: Path, capsys: Printed) -> None:
+    for words in ([option], [option, "x"], [f"{option}=x"]):
+        assert main(["verify", str(folder), *words]) == 2
+        assert f"{option} has gone: {GONE[option]}" in capsys.readouterr().err
 
 
 def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
@@ -163,13 +160,13 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     assert code == 1 and set(found) == KEYS and found["matches"] == ["pooling cls"]
     assert [each["text"] for each in found["texts"]] == texts
     assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
-    assert run(capsys, str(folder), "--vectors", str(tmp_path / "v.jsonl"), "--tolerance", "0.1")[0] == 2
 
 
-def test_the_help_has_five_groups(capsys: Printed) -> None:
+def test_the_help_has_four_groups_of_thirteen_options_beside_the_model_s_four(capsys: Printed) -> None:
     """An option that is declared outside of them would stand among those of the verdict."""
     assert main(["verify", "--help"]) == 0
     groups = re.split(r"^(\w[^:\n]*):$", capsys.readouterr().out, flags=re.MULTILINE)[1:-2]
     options = [re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", part, re.MULTILINE) for part in groups[1::2]]
-    assert len(groups[::2]) == 5 and options[0][0] == "--help" and len(options[0]) <= 5
-    assert [named[0] for named in options[1:]] == ["--model", "--encoder", "--text", "--vectors"]
+    assert len(groups[::2]) == 4 and options[0][0] == "--help"
+    assert [named[0] for named in options[1:]] == ["--model", "--encoder", "--vectors"]
+    assert [len(named) for named in options] == [1 + 4, 4, 6, 3]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from encoder_files import CASE, copied
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase
+from ports import verify_part
 from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
@@ -20,11 +21,10 @@ from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.mistakes.mistakes import mistakes
 from minibert.verify.mistakes.plain import plain_parts
 from minibert.verify.sides.traces import HEAD, write_traces
-from minibert.verify.verify import verify
 
 MASKED = HEAD_CASE["bert-masked_word"]
 
-verify_encoder = partial(verify, encoder=True)
+verify_encoder = partial(verify_part, encoder=True)
 
 
 def saved(case: HeadCase, path: Path) -> dict[str, Array]:

@@ -22,6 +22,18 @@ from .modules import Source
 from .reference import Reference
 from .traces import Traces, keys_of
 
+# what no other batch shows
+ALONE_SHOWS = {
+    "types": "whether token_type_ids are read",
+    "explicit_positions": "whether position_ids are read",
+    "inputs_embeds": "rows in place of ids",
+    "mask_unlike_ids": "a mask that is read, not made of the ids",
+    "one_token": "a text of one token",
+    "long": "windows, and positions that end too soon",
+    "left_pad": "padding before the text",
+    "cached": "tokens in the cache",
+}
+
 
 class Given(NamedTuple):
     """The inputs, the counterpart's intermediates, and ours and those in float64 where it has computed them."""
@@ -121,8 +133,8 @@ class Shipped(Counterpart):
 
 
 class File(Counterpart):
-    """What a port has written: all intermediates of its batches, or those that `only` names; what is missing fails,
-    but of a source that is not `whole`.
+    """The file of a port: all intermediates of all batches, or of those that `only` names; what is missing fails, but
+    of a source that is not `whole`. `unasked`: batches of ours that the caller leaves out.
 
     A batch under a name of ours must state our inputs, all of them, and is compared with what they give. A batch under
     another name is the file's own, and is compared with what its own inputs give.
@@ -131,20 +143,14 @@ class File(Counterpart):
     whose, shares = "file", OF_A_PORT
 
     def __init__(
-        self, source: Source, inputs: Traces, theirs: Traces, only: Sequence[str] | None, all_batches: bool = False
+        self, source: Source, inputs: Traces, theirs: Traces, only: Sequence[str] | None, unasked: Sequence[str] = ()
     ) -> None:
-        self.path, self.inputs, self.theirs, self.only, self.all_batches = (
-            source.name,
-            inputs,
-            theirs,
-            only,
-            all_batches,
-        )
+        self.path, self.inputs, self.theirs, self.only = source.name, inputs, theirs, only
+        self._left = [*unasked]  # batches of ours that are not compared, and not wanted
         self.whole = source.whole
         what = "the file " if Path(source.name).is_file() else ""
         self.about = (f"compared with {what}{source.name}; the reference was not run", *source.lines)
         self._faults: list[str] = []  # why it has not passed, for the end
-        self._left = ""  # which batches of ours are not compared
 
     def given(self, report: Report, subject: Subject, batches: Traces, texts: Sequence[str]) -> Given:
         self.exact = f"this {subject.noun}"
@@ -188,7 +194,8 @@ class File(Counterpart):
         if self._faults:
             report.fail(*(f"not passed: {fault}" for fault in self._faults))
         elif report.passed and self._left:
-            report.say(f"passed as far as it goes: {self._left} batches were not compared")
+            shows = (f"{kind} ({ALONE_SHOWS[kind]})" if kind in ALONE_SHOWS else kind for kind in self._left)
+            report.say(f"passed as far as it goes; not compared: {', '.join(shows)}")
 
     def _comparable(self, report: Report, kind: str, batches: Traces) -> bool:
         """Whether numbers of one batch can be compared; what is wrong with its inputs goes into the report."""
@@ -212,17 +219,19 @@ class File(Counterpart):
         own = [kind for kind in found if kind not in batches]
         absent = [kind for kind in batches if kind not in found]
         count = sum(kind in inputs for kind in batches)
-        line = f"{count} of {len(batches)} batches compared"
-        if own:
-            line += f", and {len(inputs) - count} of the file's own ({', '.join(own)})"
-        lacking = absent and (self.whole or count)
-        report.say(line + (f"; the file lacks {', '.join(absent)}" if lacking else ""))
-        if self.all_batches and absent:
-            self._faults.append(f"{len(absent)} of our batches are not in the file: {', '.join(absent)}")
+        line = f"{count} of {len(batches)} batches compared, and " if self.whole or count else "compared "
+        line += f"{len(inputs) - count} of the file's own ({', '.join(own)})" if own else ""
+        lacking = f"; the file lacks {', '.join(absent)}" if absent and (self.whole or count) else ""
+        report.say(line.removesuffix(", and ") + lacking)
+        if self.whole and count and absent:
+            have = " ".join(kind for kind in found if kind in batches)
+            missing = f"{len(absent)} of our batches are not in the file: {', '.join(absent)}"
+            self._faults.append(f"{missing}; to compare a part (batches): {have}")
+        elif self.whole or count:
+            self._left += absent
         for kind in (kind for kind in absent if kind.startswith("text ")):
             report.wrong_inputs.append(f"{kind} is not in the file")
             report.say(f"{kind} was passed, and is not in the file")
-        self._left = f"{len(batches) - count} of {len(batches)}" if count < len(batches) else ""
 
     def _trace(self, subject: Subject, kind: str, batch: dict[str, Array]) -> dict[str, Array]:
         try:

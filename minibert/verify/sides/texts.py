@@ -5,8 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import cycle, islice
+from pathlib import Path
 from typing import NamedTuple
+
+from minibert.files.lines import raw_lines
+
+from .traces import opened
 
 
 class Telling(NamedTuple):
@@ -101,3 +107,23 @@ TEXTS: tuple[Telling, ...] = tuple(Telling(*each) for each in (
     (_long(511), "513 tokens: one too many for most models"),
 ))
 # fmt: on
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read texts: of a file .jsonl the "text" of each line, of another each line. Raises ValueError for a bad line."""
+    if path.suffix.lower() in (".parquet", ".csv", ".tsv", ".arrow"):
+        raise ValueError(f"{path}: texts are read of lines or of JSON lines; write its texts to a file, one a line")
+    texts = list[str]()
+    for number, line in enumerate(raw_lines(str(opened(path))), 1):
+        try:
+            text = line.decode("utf-8").rstrip("\r\n")
+            texts.append(json.loads(text)["text"] if path.suffix.lower() == ".jsonl" else text)
+            if not isinstance(texts[-1], str):
+                raise ValueError(f'"text" is {texts[-1]!r:.40}')
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f'{path}, line {number}: expected a text, in JSON an object with "text" ({error})'
+            ) from None
+    if not texts:
+        raise ValueError(f"{path} has no text")
+    return texts

@@ -81,6 +81,15 @@ def write_traces(path: Path, inputs: Traces, traces: Traces, about: str = "") ->
         write_output(path, save(arrays, {ABOUT: about} if about else None))
 
 
+def opened(path: Path) -> Path:
+    """Give the path of a file that can be read to its end. Raises ValueError for a pipe or a device, which may wait."""
+    if path.is_dir():  # a library would speak of a device
+        raise IsADirectoryError(f"{path} is a folder; name the file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file but a pipe or a device, which may never end; write it to a file")
+    return path
+
+
 def read_traces(path: Path) -> tuple[Traces, Traces]:
     """Read such a file: inputs and intermediates. Raises ValueError for another file."""
     return read_file(path)[:2]
@@ -119,9 +128,7 @@ def read_arrays(
     path: Path, chosen: Callable[[list[str]], Collection[str]]
 ) -> tuple[list[str], dict[str, Array], str | None]:
     """All names in a .safetensors or .npz file, the arrays that are chosen of them, and which model it is of."""
-    if path.is_dir():  # the library would speak of a device
-        raise IsADirectoryError(f"{path} is a folder; name the file in it")
-    if path.suffix.lower() == NPZ:
+    if opened(path).suffix.lower() == NPZ:
         names = npz_names(path)
         arrays = read_npz(path, chosen(names))
         about = arrays.pop(ABOUT, None)

@@ -16,7 +16,7 @@ from .debug_tree import TREE, DebugTree
 from .modules import Source
 from .numpy_files import checked, npz_names, read_npy, read_npz
 from .onnx_model import OnnxModel
-from .traces import NPZ, Traces, as_traces, read_file
+from .traces import NPZ, Traces, as_traces, opened, read_file
 
 Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 
@@ -48,6 +48,8 @@ def read_against(against: Against) -> Source:
             "the arrays", *as_traces({str(name): _array(name, x) for name, x in against.items()}, "the arrays")
         )
     path = Path(against)
+    if not path.is_dir():
+        opened(path)
     if path.is_dir():
         return DebugTree(path) if any(path.glob(f"*{TREE}")) else _folder(path)
     return OnnxModel(path) if path.suffix.lower() == ONNX else Named(str(path), *read_file(path))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import dot, normalized
+from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import Slot
 from minibert.verify.report import Report, table
-from minibert.verify.sides.client import Client
-from minibert.verify.sides.texts import TEXTS
-from minibert.verify.sides.vector_files import as_vectors, read_texts, read_vectors
+from minibert.verify.sides.numpy_files import read_npy
+from minibert.verify.sides.texts import TEXTS, read_texts
+from minibert.verify.sides.traces import opened, read_arrays
 
 from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, one_factor, over_batches, twins, without_zeros
 from .vector_recipes import SAME, Maker, distances
@@ -33,54 +36,85 @@ CANNOT_TELL = (
 
 def verify_vectors(
     model: str,
-    vectors: Path | Array | None = None,
+    vectors: Path | Array,
     texts: Path | Sequence[str] | None = None,
     *,
-    url: str | None = None,
-    api_key_env: str | None = None,
-    served_as: str | None = None,
-    prompt_name: str | None = None,
     prompt: str | None = None,
+    tolerance: float = 0.0,
     revision: str | None = None,
     local_files_only: bool = False,
 ) -> Report:
-    """Say whether vectors of a file, or of a server, are the model's, text by text, and which mistake they show if not.
+    """Say whether vectors are the model's, text by text, and which setting or mistake gives them if not.
 
-    vectors: a file as `read_vectors` reads it, or an array; texts: a file with the texts, in the order of the vectors,
-    or the texts themselves. Without it they are those of the file of vectors, where that has them, else `TEXTS`. url: a
-    server that answers OpenAI's `/v1/embeddings`, asked for the model `served_as`, with the key in the environment's
-    variable `api_key_env`.
-    prompt_name, prompt: as for `Encoder.encode`.
+    vectors: a file as `read_vectors` reads it, or an array (n, dim). texts: a file with the texts, in the order of the
+    vectors, or the texts themselves; without it they are those of the file of vectors, where that has them, else
+    `TEXTS`. prompt: what the model puts before each text; None: its own.
 
-    Raises ValueError where vectors and texts do not belong together, and what reading and asking raise.
+    Raises ValueError where vectors and texts do not belong together, and what reading raises.
     """
-    if (vectors is None) == (url is None):
-        raise ValueError("name either a file of vectors or a server's address")
     given = read_texts(texts) if isinstance(texts, Path) else texts
-    if vectors is not None:
-        found, own = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
-        source = vectors if isinstance(vectors, Path) else "the array"
-        if given is not None and own is not None and given != own:
-            raise ValueError(f"{source} has texts of its own, which are not those of {texts}; leave one out")
-        asked = given or own or [each.text for each in TEXTS]
-        if len(found) != len(asked):
-            named = str(texts) if isinstance(texts, Path) else "those that were passed"
-            whose = named if given else "its own" if own else "those that minibert ships"
-            raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
-        about = f"vectors of {source}"
-    else:
-        assert url is not None
-        client = Client(url, served_as or model, api_key_env)
-        asked = given or [each.text for each in TEXTS]
-        kept, found = client.vectors(asked)
-        about = f"vectors of {client.url}, model {client.model!r}"
-        if len(kept) < len(asked):
-            about += f"; it refuses {len(asked) - len(kept)} of {len(asked)} texts"
-            asked = [asked[i] for i in kept]
+    found, own = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
+    source = vectors if isinstance(vectors, Path) else "the array"
+    if given is not None and own is not None and list(given) != own:
+        raise ValueError(f"{source} has texts of its own, which are not those of {texts}; leave one out")
+    asked = list(given or own or [each.text for each in TEXTS])
+    if len(found) != len(asked):
+        named = str(texts) if isinstance(texts, Path) else "those that were passed"
+        whose = named if given else "its own" if own else "those that minibert ships"
+        raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
-        report = Report(f"{model} ({encoder.embeddings.family.model_type})", about, "")
-        judge(report, encoder, asked, found, prompt_name, prompt)
+        report = Report(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
+        judge(report, encoder, asked, found, prompt=prompt)
     return report
+
+
+def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
+    """Read vectors (n, dim), float32 or wider, and their texts where the file has them.
+
+    .npy; .safetensors with one array; .jsonl with a "vector" or an "embedding" a line, and maybe a "text". Raises
+    ValueError that names file and line.
+    """
+    ending, texts = opened(path).suffix.lower(), None
+    if ending == ".npy":
+        return as_vectors(read_npy(path), str(path)), None
+    if ending == ".safetensors":
+        names, arrays, _ = read_arrays(path, lambda names: names[:1])
+        if len(names) != 1:
+            raise ValueError(f"{path}: expected one array, found {', '.join(map(repr, names[:8])) or 'none'}")
+        return as_vectors(arrays[names[0]], f"{path}: {names[0]}"), None
+    if ending != ".jsonl":
+        raise ValueError(
+            f"{path}: vectors are read of .npy, .safetensors and .jsonl, found {path.suffix or 'no ending'!r}; read it "
+            "where it was written, and save the array by numpy.save"
+        )
+    rows, texts = list[Any](), list[str]()
+    for number, line in enumerate(raw_lines(str(path)), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            rows.append([float(x) for x in (row["vector"] if "vector" in row else row["embedding"])])
+            texts += [str(row["text"])] if "text" in row else []
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            wanted = 'an object with "vector", a list of numbers, and maybe "text"'
+            raise ValueError(f"{path}, line {number}: expected {wanted} ({error!r:.80})") from None
+    if texts and len(texts) < len(rows):
+        raise ValueError(f'{path}: {len(texts)} of {len(rows)} lines have a "text"; give all of them one, or none')
+    return as_vectors(rows, str(path)), texts or None
+
+
+def as_vectors(found: Any, where: str) -> Array:
+    """Check that these are vectors, one a row: (n, dim). Raises ValueError."""
+    try:
+        array = np.asarray(found)
+    except ValueError:  # rows of unequal length
+        array = np.empty(0, object)
+    if array.dtype.kind in "iub":
+        raise ValueError(f"{where} has integers ({array.dtype}); give the vectors before they are quantized")
+    if array.dtype.kind != "f" or array.ndim != 2 or not array.size:
+        shown = "rows of unequal length, or no numbers" if array.dtype.kind != "f" else f"shape {array.shape}"
+        raise ValueError(f"{where} must have one vector a row, (texts, numbers), float; found {shown}")
+    return array if array.dtype == np.float64 else array.astype(np.float32)
 
 
 def judge(
