@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from minibert.models.open.distill import distill
     from minibert.models.open.load import load
     from minibert.models.open.load_encoder import load_encoder
-    from minibert.models.sentences.mining import community_detection, paraphrase_mining, semantic_search
-    from minibert.models.sentences.search import search
+    from minibert.models.sentences.search import search, semantic_search
     from minibert.verify.library import compare
 
     from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
@@ -41,10 +40,11 @@ _FILES = {
     "minibert.models.open.distill": ("distill",),
     "minibert.models.open.load": ("load",),
     "minibert.models.open.load_encoder": ("load_encoder",),
-    "minibert.models.sentences.mining": ("community_detection", "paraphrase_mining", "semantic_search"),
-    "minibert.models.sentences.search": ("search",),
+    "minibert.models.sentences.search": ("search", "semantic_search"),
     "minibert.verify.library": ("compare",),
 }
+
+_OF_SENTENCE_TRANSFORMERS = ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings")
 
 __all__ = [
     "FAMILIES",
@@ -57,13 +57,11 @@ __all__ = [
     "MinibertError",
     "TokenizerError",
     "UnknownFamilyError",
-    "community_detection",
     "compare",
     "distill",
     "knock_out",
     "load",
     "load_encoder",
-    "paraphrase_mining",
     "search",
     "semantic_search",
     "sinusoidal_positions",
@@ -77,7 +75,8 @@ def __getattr__(name: str) -> Any:
         if name in names:
             found = globals()[name] = getattr(import_module(file), name)
             return found
-    raise AttributeError(f"module 'minibert' has no attribute {name!r}")
+    instead = "; sklearn.cluster groups the vectors of encode" if name in _OF_SENTENCE_TRANSFORMERS else ""
+    raise AttributeError(f"module 'minibert' has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:

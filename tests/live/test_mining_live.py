@@ -1,4 +1,4 @@
-"""Searches, pairs, groups and small vectors beside sentence-transformers, on MiniLM's vectors of real sentences."""
+"""Searches and small vectors beside sentence-transformers, on MiniLM's vectors of real sentences."""
 
 from __future__ import annotations
 
@@ -49,33 +49,6 @@ def test_ten_semantic_searches(top_k: int, vectors: Array) -> None:
     for found, want in zip(ours, theirs, strict=True):
         assert found[0].keys() == want[0].keys() and found[0]["corpus_id"] == want[0]["corpus_id"]
         assert np.abs([a["score"] - b["score"] for a, b in zip(found, want, strict=True)]).max() <= SCORE
-
-
-@pytest.mark.parametrize("options", [
-    {}, {"top_k": 1}, {"top_k": 3}, {"top_k": 10}, {"top_k": 3, "query_chunk_size": 7}, {"max_pairs": 25},
-    {"truncate_dim": 64}, {"prompt": "query: "}, {"top_k": 200, "max_pairs": 1000}, {"batch_size": 5, "top_k": 2},
-], ids=str)  # fmt: skip
-def test_ten_ways_to_find_pairs(options: dict[str, Any], both: tuple[Any, minibert.Encoder]) -> None:
-    from sentence_transformers.util import paraphrase_mining
-
-    theirs, ours = paraphrase_mining(both[0], TEXTS, **options), minibert.paraphrase_mining(both[1], TEXTS, **options)
-    assert len(ours) == len(theirs)
-    assert np.abs([a[0] - b[0] for a, b in zip(ours, theirs, strict=True)]).max() <= SCORE
-    if "max_pairs" not in options:
-        assert {(i, j) for _, i, j in ours} == {(i, j) for _, i, j in theirs}
-
-
-@pytest.mark.parametrize("threshold", [0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9])
-def test_ten_thresholds_of_groups(threshold: float, vectors: Array) -> None:
-    need_sentence_transformers()
-    from sentence_transformers.util import community_detection
-
-    for size in (2, 5, 10):
-        ours = minibert.community_detection(vectors, threshold, size, batch_size=32)
-        theirs = community_detection(vectors, threshold, size, batch_size=32)
-        assert [group[0] for group in ours] == [group[0] for group in theirs]
-        assert list(map(sorted, ours)) == list(map(sorted, theirs))
-    assert threshold > 0.6 or len(ours) > 0
 
 
 @pytest.mark.parametrize("count", [0, 2, 3, 4, 5, 10, 50, 99, 100, 101])

@@ -1,17 +1,14 @@
-"""Searches by sentence-transformers' names: their form, and groups and pairs found by comparing each with each."""
+"""Searches by sentence-transformers' names and in their form, and of bits."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from reference_files import opened
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import hamming, quantized
-from minibert.equations.sentences import cosine, dot
+from minibert.equations.sentences import dot
 
 
 def vectors(seed: int, count: int = 60, dim: int = 5) -> Array:
@@ -63,7 +60,7 @@ def test_other_precisions_compare_numbers(precision: str | None) -> None:
     assert all(map(np.array_equal, found, want))
 
 
-# -- the nearest, pairs, groups ----------------------------------------------------------------------------------
+# -- the nearest by its other name ----------------------------------------------------------------------------------
 
 
 def test_semantic_search_is_search_in_another_form() -> None:
@@ -78,67 +75,7 @@ def test_semantic_search_is_search_in_another_form() -> None:
     assert minibert.semantic_search(some[:2], some[:0]) == [[], []]
 
 
-class Given:
-    """Vectors in the place of a model that would compute them."""
-
-    def __init__(self, embeddings: Array) -> None:
-        self.embeddings = embeddings
-
-    def encode(self, texts: list[str], *options: Any, truncate_dim: int | None = None) -> Array:
-        assert len(texts) == len(self.embeddings)
-        return self.embeddings[:, :truncate_dim]
-
-
-def pairs_by_hand(some: Array, top_k: int) -> dict[tuple[int, int], float]:
-    found = {}
-    scores = cosine(some, some).astype(float)
-    for i, row in enumerate(scores):
-        others = [j for j in np.argsort(-row, kind="stable") if j != i][:top_k]
-        found |= {(min(i, int(j)), max(i, int(j))): row[j] for j in others}
-    return found
-
-
-@pytest.mark.parametrize("top_k", [1, 4, 100])
-@pytest.mark.parametrize("chunk", [7, 5000])
-def test_pairs_are_those_of_each_with_each(top_k: int, chunk: int) -> None:
-    """Equal vectors push a text out of its own nearest; a pair that is found from both ends is given once."""
-    some = vectors(4)
-    model: Any = Given(some)
-    found = minibert.paraphrase_mining(model, ["a"] * len(some), top_k=top_k, query_chunk_size=chunk)
-    want = pairs_by_hand(some, top_k)
-    assert {(i, j) for _, i, j in found} == want.keys() and len(found) == len(want)
-    assert all(i < j and abs(score - want[i, j]) <= 1e-6 for score, i, j in found)
-    assert [score for score, *_ in found] == sorted((score for score, *_ in found), reverse=True)
-    fewer = minibert.paraphrase_mining(
-        model, ["a"] * len(some), top_k=top_k, query_chunk_size=chunk, max_pairs=9, truncate_dim=5
-    )
-    assert fewer == found[:9]
-
-
-def test_pairs_of_texts() -> None:
-    encoder = opened("sentences-prompts")
-    texts = ["we lived", "above the clouds", "we lived", "man"]
-    best, *others = minibert.paraphrase_mining(encoder, texts)
-    assert best[1:] == [0, 2] and abs(best[0] - 1) <= 1e-6 and len(others) == 5
-    assert minibert.paraphrase_mining(encoder, ["we"]) == [] == minibert.paraphrase_mining(encoder, [])
-    with pytest.raises(TypeError, match="found one str; pass a list"):  # its letters would be the texts
-        minibert.paraphrase_mining(encoder, "we lived")
-    with pytest.raises(TypeError, match="found one for each token"):
-        minibert.paraphrase_mining(opened("late-pylate"), texts)
-
-
-def test_groups_by_hand() -> None:
-    angles = np.radians([0, 4, 8, 90, 94, 180, 270, 2])
-    some = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    near = float(np.cos(np.radians(5)))
-    for batch in (1, 3, 1024):
-        assert minibert.community_detection(some, near, 2, batch) == [[1, 7, 0, 2], [3, 4]]
-        assert minibert.community_detection(some, near, 3, batch_size=batch) == [[1, 7, 0, 2]]
-    assert minibert.community_detection(some, near, 5) == [] == minibert.community_detection(some[:0])
-    for name in ("min_community_size", "batch_size"):
-        with pytest.raises(ValueError, match=f"{name} must be an integer >= 1"):
-            minibert.community_detection(some, **{name: 0})
-    wrong: Any
-    for wrong in (float("nan"), "0.5", None):  # no group at all, a number, and NumPy's own error
-        with pytest.raises(ValueError, match="threshold must be a number"):
-            minibert.community_detection(some, wrong)
+@pytest.mark.parametrize("name", ["paraphrase_mining", "community_detection"])
+def test_pairs_and_groups_are_found_elsewhere(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; sklearn"):
+        getattr(minibert, name)

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     assert_type(encoder.predict(inputs=[("a", "b")]), Any)
     assert_type(minibert.search(encoder.encode(texts), encoder.encode(texts)), tuple[Matrix, Matrix])
     assert_type(minibert.semantic_search(encoder.encode("a"), encoder.encode(texts)), list[list[dict[str, Any]]])
-    assert_type(minibert.community_detection(encoder.encode(texts)), list[list[int]])
     found = minibert.compare("model", against={"plain|sum": encoder.encode(texts)}, only=["sum"])
     assert_type(found.passed, bool)
     assert_type(found.differences, dict[str, float])

@@ -170,3 +170,27 @@ def largest(scores: Array, k: int) -> Array:
         some = np.flatnonzero(~(row > last))  # all of them where it is NaN
         found[i] = some[np.argsort(row[some], kind="stable")[:k]]
     return found
+
+
+def semantic_search(
+    query_embeddings: Given,
+    corpus_embeddings: Given,
+    query_chunk_size: int = 100,
+    corpus_chunk_size: int = 500000,
+    top_k: int = 10,
+    score_function: Compare = cosine,
+) -> list[list[dict[str, Any]]]:
+    """Give what `search` gives as sentence-transformers' `semantic_search`: for each query a list of dicts, best first.
+
+    Each has corpus_id, the vector's number, and score. score_function: as `compare` of `search`, a function of arrays.
+    The sizes of chunks are without effect. Raises as `search`.
+
+    >>> semantic_search([1.0, 0.0], [[0.0, 2.0], [3.0, 0.0]], top_k=1)
+    [[{'corpus_id': 1, 'score': 1.0}]]
+    """
+    check_positive("query_chunk_size", query_chunk_size)
+    check_positive("corpus_chunk_size", corpus_chunk_size)
+    corpus = vectors_of(corpus_embeddings, "corpus_embeddings")
+    ids, scores = search(query_embeddings, corpus, compare=score_function, top_k=top_k)
+    pairs = (zip(*each, strict=True) for each in zip(ids.tolist(), scores.tolist(), strict=True))
+    return [[{"corpus_id": i, "score": score} for i, score in each] for each in pairs]
