@@ -18,14 +18,8 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, Text, TokenizerError, error_of
 
-from .tokenizer_cuts import safe_cuts
-
 Texts = str | Iterable[str]
 Parts = tuple[str, ...]  # a text, or a text and its second one
-LETTERS_A_TOKEN = 8  # a long text: try this many letters first, for each token that is wanted
-FEWEST = 256  # letters
-GROWTH = 4  # a text up to this many times as long is split whole; so much further a safe place is looked for
-EXACT = 1 << 21  # letters: up to here the message about a text that is too long says how many tokens it has
 SHORT, FEW = 2000, 16  # letters, texts: up to here the library's threads are no faster than one thread
 COLUMNS = 8  # how many of a table's column names an error shows
 
@@ -50,14 +44,13 @@ def without_panic(file: str) -> Iterator[None]:
 class Encoded(NamedTuple):
     """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
 
-    `truncated`: how many tokens were truncated; a lower bound if `more`, since the end of a very long text is not read.
+    `truncated`: how many tokens were truncated.
     `unseen`: how many of the last tokens see the others, while no token sees them.
     """
 
     input_ids: list[int]
     token_type_ids: list[int] | None
     truncated: int = 0
-    more: bool = False
     unseen: int = 0
 
 
@@ -84,12 +77,6 @@ class Tokenizer:
         self._tokenizer, self._file, self.truncates_left, self._typed = tokenizer, file, truncates_left, typed
         self.pad_id, self.named, self.mask = pad_id if pad_id is not None else 0, named, named.get("mask")
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
-
-    @cached_property
-    def _cuts(self) -> re.Pattern[str] | None:
-        """Where a long text may be cut: see `safe_cuts`. Most processes never meet a text so long."""
-        with without_panic(self._file):
-            return safe_cuts(self._tokenizer)
 
     @property
     def kind(self) -> str:
@@ -152,47 +139,13 @@ class Tokenizer:
         _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
         _refuse_other_than_str(pairs or [], "text_pair", start)
         rows = list(zip(firsts) if pairs is None else zip(firsts, pairs, strict=True))
-        encodings, shortened = self._split(rows, truncation, max_length, start)
+        encodings = self._encoded(rows, range(start, start + len(rows)))
         # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
         typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
         return [
-            self._fit(encoding, start + i, typed, truncation, max_length, i in shortened, second_at_most)
-            for i, encoding in enumerate(encodings)
+            self._fit(encoding, i, typed, truncation, max_length, second_at_most)
+            for i, encoding in enumerate(encodings, start)
         ]
-
-    def _split(
-        self, texts: Sequence[Parts], truncation: bool, max_length: int | None, start: int
-    ) -> tuple[list[Any], set[int]]:
-        """Split each text or pair; of a long text only the beginning, where that gives more tokens than are kept.
-
-        Gives the library's encodings, and which of them are of a beginning.
-        """
-        size = LETTERS_A_TOKEN * (max_length or 0) + FEWEST if truncation else EXACT
-        numbers = range(start, start + len(texts))
-        shortened = set[int]()
-        longest = max((len(part) for text in texts for part in text), default=0)
-        if max_length is None or self.truncates_left or longest <= GROWTH * size or self._cuts is None:
-            return self._encoded(texts, numbers), shortened
-        begun = [tuple(self._beginning(part, size) for part in text) for text in texts]
-        encodings = self._encoded(begun, numbers)
-        for i, (beginning, text) in enumerate(zip(begun, texts, strict=True)):
-            cut = [len(part) < len(whole) for part, whole in zip(beginning, text, strict=True)]
-            if any(cut) and _enough(encodings[i], cut, max_length):
-                shortened.add(i)
-                refuse_surrogates(text, numbers[i])
-            elif any(cut):
-                (encodings[i],) = self._encoded([text], [numbers[i]])
-        return encodings, shortened
-
-    def _beginning(self, text: str, size: int) -> str:
-        """Give about `size` letters of a text, up to a safe cut; the whole text where there is none."""
-        assert self._cuts is not None
-        while len(text) > GROWTH * size:
-            places = [found.start() for found in self._cuts.finditer(text, size // 2, size)]
-            if places:
-                return text[: places[-1]]
-            size *= GROWTH
-        return text
 
     def _encoded(
         self, texts: Sequence[Parts], numbers: Sequence[int], encode: Callable[[Sequence[Any]], Any] | None = None
@@ -214,22 +167,26 @@ class Tokenizer:
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
 
     def _fit(
-        self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None, more: bool,
+        self,
+        encoding: Any,
+        i: int,
+        typed: bool,
+        truncation: bool,
+        max_length: int | None,
         second_at_most: int | None = None,
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """Read one encoding; truncate it to `max_length`, or refuse it."""
         ids, types = encoding.ids, encoding.type_ids if typed else None
         long = max_length is not None and len(ids) > max_length
         if not long and (second_at_most is None or encoding.sequence_ids.count(1) <= second_at_most):
             return Encoded(ids, types)
         if long and not truncation:
-            found = f"{'more than ' if more else ''}{len(ids)}"
-            too_long = f" has {found} tokens, but the longest sequence is {max_length} "
+            too_long = f" has {len(ids)} tokens, but the longest sequence is {max_length} "
             too_long += "(max_length, else the position table); shorten it, or pass "
             raise error_of(ValueError, Text(i), too_long, Option("truncation", True))
         keep = self._kept(encoding, len(ids) if max_length is None else max_length, second_at_most)
         kept_types = None if types is None else np.array(types)[keep].tolist()
-        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)), more)
+        return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)))
 
     def _kept(self, encoding: Any, max_length: int, second_at_most: int | None = None) -> Array:
         """Say which tokens of an encoding stay where it is truncated to `max_length`: (tokens,) of bool."""
@@ -268,7 +225,7 @@ class Tokenizer:
             own = [number == (pairs is not None) for number in encoding.sequence_ids]
             places = zip(encoding.offsets, own, keep, strict=True)
             spans = [(first, end) if inside else None for (first, end), inside, stays in places if stays]
-            found.append((self._fit(encoding, i, typed, True, max_length, False), spans))
+            found.append((self._fit(encoding, i, typed, True, max_length), spans))
         return found
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
@@ -360,14 +317,6 @@ class Tokenizer:
         if token is None:
             raise IndexError(f"id {ids} is below {self.size}, but this tokenizer has no token for it")
         return token
-
-
-def _enough(encoding: Any, cut: list[bool], room: int) -> bool:
-    """Whether tokens beyond the cut cannot matter: more than all that is kept, and surely the longer text."""
-    if sum(cut) > 1:
-        return False  # the longer of the two decides, and neither length is known
-    counts: list[int] = [encoding.sequence_ids.count(number) for number in range(len(cut))]
-    return counts.pop(cut.index(True)) > max(room, *counts, 0)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

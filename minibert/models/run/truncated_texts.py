@@ -36,9 +36,9 @@ class TruncatedTexts:
             self.count += sum(each.truncated > 0 for each in encoded)
 
 
-def length_of(encoded: Encoded) -> str:
-    """Say how many tokens a text had; of a very long one the end has not been looked at."""
-    return f"{'more than ' if encoded.more else ''}{len(encoded.input_ids) + encoded.truncated}"
+def length_of(encoded: Encoded) -> int:
+    """Count the tokens that a text had before it was truncated."""
+    return len(encoded.input_ids) + encoded.truncated
 
 
 def _refuse(encoded: Sequence[Encoded], start: int) -> None:

@@ -265,15 +265,11 @@ class Sentences(Model):
         A text with its prompt and the special tokens is truncated at `max_seq_length`. What is passed and raised is as
         in `encode`; `prompt_name="query", task="query"` counts for `encode_query`.
         """
-        items, own = listed(texts)[0], self.sentence_config
-        pipeline, before = self.pipeline(prompt_name, prompt, task=task), own.prompt(prompt_name, prompt)
+        items, pipeline = listed(texts)[0], self.pipeline(prompt_name, prompt, task=task)
         found = np.zeros(len(items), np.int64)
         for start in range(0, len(items), pipeline.chunk):
             for i, encoded in enumerate(pipeline.tokenize(items[start : start + pipeline.chunk], start), start):
                 found[i] = encoded.truncated
-                if encoded.more:  # the end of a very long text has not been looked at
-                    (whole,) = (own.table(task) or self).sentence_tokenizer.encode([before + items[i]])
-                    found[i] = len(whole.input_ids) - len(encoded.input_ids)
         return int(found[0]) if isinstance(texts, str) else found
 
     def pipeline(
