@@ -10,10 +10,9 @@ from minibert.models.heads.labels import Labels
 from minibert.models.heads.prediction import Words
 from minibert.models.heads.reranker import Pairs
 from minibert.models.heads.sparse import Sparse
-from minibert.models.heads.tokens import TokenMapped
 
 
-class Encoder(Words, Pairs, Labels, Answers, Sparse, TokenMapped):
+class Encoder(Words, Pairs, Labels, Answers, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on

@@ -59,7 +59,7 @@ class Model:
 
 
 class Embedder(Model):
-    """A model of vectors, and of sparse ones if its folder maps tokens to weights (bge-m3).
+    """A model of vectors.
 
     Raises ValueError for a folder that is not for sentence vectors.
     """
@@ -72,8 +72,6 @@ class Embedder(Model):
         self.dim = encoder.get_embedding_dimension()
         self.kinds = self._by_task(partial(vectors, encoder))
         self.normalizes = encoder.sentence_config.ends_normalized
-        if encoder.sentence_config.token_maps.weights() is not None:
-            self.uses, self.sparse = (VECTORS, SPARSE_VECTORS), self._by_task(partial(sparse_vectors, encoder))
 
     def about(self) -> dict[str, Any]:
         own = self.encoder.sentence_config

@@ -115,6 +115,12 @@ def test_texts_of_a_sparse_encoder_have_the_names_of_sentence_transformers(metho
             call(**wrong)
 
 
+def test_sparse_vectors_of_a_folder_of_others_are_refused() -> None:
+    said = "saved as a SentenceTransformer, whose methods here are encode; bge-m3's sparse_linear.pt is a pickle"
+    with pytest.raises(ValueError, match=said):
+        opened("sentences-cls").encode_sparse("we")
+
+
 def test_the_folders_cover_what_a_folder_can_say() -> None:
     """Each activation's place, each pooling, each kind of label: else a reader that ignores one would pass."""
     found = {name: opened(name) for name in FOLDERS}

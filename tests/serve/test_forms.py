@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch_files
 from needed import absent, missing
 from reference_files import REFERENCE
 from served import Address, needs_server, opened, served
 
 import minibert
-from minibert.models.sentences.token_maps import WEIGHTS
 from minibert.serve.app import Server
 from minibert.serve.kinds import names_of, reranker_of
 
@@ -285,17 +282,3 @@ def test_a_causal_reranker_orders_documents(name: str) -> None:
             want = encoder.predict([("clouds", text) for text in texts])
             assert near([found[i] for i in range(3)], want, OF_CAUSAL)
         assert address.ask("/predict", {"inputs": "a"}).status == 404, "it has no labels"
-
-
-def test_a_folder_of_two_kinds_of_vectors_gives_both(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / "sentences-cls", tmp_path / "both")
-    numbers = np.random.default_rng(1)
-    weights = {"weight": numbers.normal(size=(1, 8)).astype("<f4"), "bias": np.array([3], "<f4")}
-    torch_files.write(folder / WEIGHTS, weights)
-    encoder = minibert.load_encoder(folder)
-    with served(Server([opened(folder)])) as address:
-        assert near(address.embed(TEXTS).json["data"][0]["embedding"], encoder.encode(TEXTS[0]))
-        (found,) = address.ask("/embed_sparse", {"inputs": TEXTS[0]}).json
-        want = encoder.encode_sparse(TEXTS[0])
-        assert [each["index"] for each in found] == want.ids.tolist() and len(found) > 2
-        assert near([each["value"] for each in found], want.weights, OF_SPARSE)

@@ -19,7 +19,6 @@ from minibert.models.sentences.arguments import check_task, given_once
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
 from minibert.models.sentences.sentences import CHUNK, Sentences
-from minibert.models.sentences.token_maps import token_weights
 
 from .heads import logit_pieces
 
@@ -69,8 +68,7 @@ class Sparse(Sentences):
 
         One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
         vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
-        the text's tokens, of the head `masked_word`, or as the folder says. Of bge-m3 it is the largest over the tokens
-        of one id of relu of a linear map, `sparse_linear.pt` of the folder.
+        the text's tokens, of the head `masked_word`, or as the folder says.
 
         max_active_dims  how many of the largest weights are kept; None: as the folder says
         task             "query" or "document" takes that route where the folder has a Router; None its default route.
@@ -99,9 +97,7 @@ class Sparse(Sentences):
     ) -> Steps:
         """Give the steps of `encode_sparse`, for callers with their own loop. What is passed and raised is as there."""
         own = self.sentence_config
-        weights = own.token_maps.weights()
-        if weights is None:
-            own.check_use("SparseEncoder")
+        own.check_use("SparseEncoder")
         before = own.prompt(prompt_name, prompt)
         check_positive("max_active_dims", max_active_dims, or_none=True)
         check_task(task)
@@ -116,11 +112,7 @@ class Sparse(Sentences):
 
         if table is not None:
             return Steps(tokenize, lambda encoded: [largest(each, most) for each in table.vectors(encoded)])
-        made: Callable[[Packed, Array], list[SparseVector]]
-        if weights is None:
-            made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
-        else:
-            made = token_weights(weights, tokenizer)
+        made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
         pipeline = self.each_text(tokenize, lambda tile, x: [largest(each, most) for each in made(tile, x)])
         return Steps(tokenize, pipeline.vectors, pipeline.prefetching)
 

@@ -25,7 +25,6 @@ from .late_config import fixed_length, read_late, read_older
 from .logit_score import LogitScore, bare_logit_score, read_logit_score
 from .routes import Router, SentenceRoutes, read_router, read_sentence_routes
 from .sentence_modules import read_modules, read_steps, transformer_folder
-from .token_maps import TokenMaps, token_maps_of
 
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
@@ -87,7 +86,6 @@ class SentenceConfig(NamedTuple):
     ways: Mapping[str, Mapping[str, Any]] = {}  # task -> fields that differ on its route through the model
     tables: Mapping[str, Callable[[], Any]] = {}  # task -> the static model that its texts are looked up in
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
-    token_maps: TokenMaps = TokenMaps()  # beside sentence vectors: a weight and a vector of each token
     late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
 
     def check_use(self, wanted: str) -> None:
@@ -96,10 +94,11 @@ class SentenceConfig(NamedTuple):
         Raises ValueError.
         """
         if self.kind not in ("", wanted) and not self.static:
+            pickled = "; bge-m3's sparse_linear.pt is a pickle, which is not read" if wanted == SPARSE else ""
             raise error_of(
                 ValueError,
-                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; for "
-                f"{USES[wanted]} ",
+                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}{pickled}; "
+                f"for {USES[wanted]} ",
                 Load(f"the folder of a {wanted}"),
             )
 
@@ -175,9 +174,8 @@ def read_sentence_config(
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
         score = bare_logit_score(find, where) if continues else None
-        maps = TokenMaps() if dtype is None else token_maps_of(find, dim, dtype)
         lengths = _lengths({}, "", top, config, longest)
-        return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, token_maps=maps, **lengths)
+        return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, **lengths)
     modules, told = modules or [], top.object(SETTINGS) if modules else {}
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top) if modules else MULTI
     named, settings = next(
@@ -197,7 +195,6 @@ def read_sentence_config(
         settings |= fixed_length(settings)
     elif kind == "SentenceTransformer":
         said |= _vectors(modules, find, dim, dtype, where)
-        said |= {} if dtype is None else {"token_maps": token_maps_of(find, dim, dtype)}
         said["routes"] = routes = read_sentence_routes(find, where)
         ways = routes.models if routes else {}
         said["ways"] = {task: _vectors(own, find, dim, dtype, where) for task, own in ways.items() if own != modules}
