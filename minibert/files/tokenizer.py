@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,12 +92,6 @@ class Tokenizer:
         """Give the ids of a text alone, without special tokens around it."""
         with without_panic(self._file):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def pieces_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text, without special tokens around it."""
-        split = partial(self._encode_batch, add_special_tokens=False)
-        encodings = self._encoded([(text,) for text in texts], range(len(texts)), split)
-        return [list(encoding.ids) for encoding in encodings]
 
     def id_of(self, token: str) -> int | None:
         """Give the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None where there is no such token."""

@@ -20,8 +20,7 @@ from minibert.files.tokenizer import Encoded
 from minibert.hub.names import full_name
 from minibert.models.encoder import Encoder
 from minibert.models.heads.labels import SEVERAL, best_labels
-from minibert.models.heads.logit_scores import shortened
-from minibert.models.heads.reranker import usual_activation
+from minibert.models.heads.reranker import shortened, usual_activation
 from minibert.models.sentences.folder import PAIRS, SPARSE
 
 from .fields import Refusal
@@ -112,11 +111,10 @@ class Classifier(Model):
 
     def __init__(self, encoder: Encoder, names: Sequence[str]) -> None:
         super().__init__(encoder, names)
-        self.kind, causal = logits(encoder), encoder.sentence_config.logit_score is not None
-        self.id2label = {} if causal else encoder.head("classes").id2label
-        single, several = causal or len(self.id2label) == 1, encoder.config.get("problem_type") == SEVERAL
+        self.kind, self.id2label = logits(encoder), encoder.head("classes").id2label
+        single, several = len(self.id2label) == 1, encoder.config.get("problem_type") == SEVERAL
         self.likely = sigmoid if single or several else softmax
-        self.uses = () if causal else (LABELS,)
+        self.uses = (LABELS,)
         if single:
             self.uses, self.path = (SCORES, *self.uses), "/rerank"
             self.usual = usual_activation(encoder.sentence_config.activation, encoder.config, 1)

@@ -28,9 +28,8 @@ from check import ROOT, compare_json, make_or_check, parser_of, seeded
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
-from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-from sentences import SIZES, checkpoints, fill, make_folders, rewrite, today, with_wordpiece
+from sentences import SIZES, checkpoints, fill, make_folders, rewrite, with_wordpiece
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 TOLERANCE = 5e-6  # relative to max(1, |value|), between torch's kernels for AVX-512, AVX2, SSE4.1
@@ -43,7 +42,6 @@ PAIRS = [
 ]  # fmt: skip
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p q r s t u v w x y z", "ÉTÉ été",
          "  the\n clouds we  lived. above, THE clouds"]  # fmt: skip
-LONG = [["we", "lived " * 40], ["lived " * 30, "above"], ["we " * 25, "x" * 50]]  # for causal models
 QUERY, DOCUMENTS = "the clouds", ["we lived", "above the clouds", "a b c", "", "above the clouds", "we lived above!"]
 ROBERTA_SIZES = SIZES | {"max_position_embeddings": 34, "pad_token_id": 1, "type_vocab_size": 1}
 DISTILBERT_SIZES = {
@@ -51,22 +49,6 @@ DISTILBERT_SIZES = {
     "max_position_embeddings": 32,
 }  # fmt: skip
 SHARP = np.float32(160)
-# as Qwen3-Reranker's: the system's message, the pair in the user's, and an empty thought; blocks on lines of their own
-# show whether Jinja trims them
-CHAT = """{%- set system = messages | selectattr("role", "eq", "system") | map(attribute="content") | list %}
-<s>{{ system[0] if system else "Judge. " | trim }}
-    {% for message in messages %}
-    {% if message.role in ("query", "document") %}
-<{{ message.role | title }}>: {{ message.content }}
-    {% endif %}
-    {% endfor %}
-{%- if add_generation_prompt %}
-
-<a>{{ pad_token }}no thought, {{ mood }}
-{% endif %}
-"""
-PARTS = """{% for message in messages %}{{ message.role ~ ":" ~ message.content[0].text }}
-{% generation %}.{% endgeneration %}{% endfor %}{{ messages | length | tojson }}=>"""
 SPARSE = {"encode_sparse": "encode", "encode_query": "encode_query", "encode_document": "encode_document"}
 Call = tuple[str, list[Any], dict[str, Any]]
 
@@ -301,60 +283,9 @@ def sparse_router(parts: Path, folder: Path) -> list[Call]:
             ("encode_query", [TEXTS], {"max_active_dims": 3})]  # fmt: skip
 
 
-def generating(folder: Path, name: str, template: str = "", words: tuple[str, ...] = ()) -> Path:
-    """A seeded causal model with its table for next words, GPT-2's tokens and some more words; cut at 140 tokens."""
-    today(folder, name, vocab_size=261 + len(words), max_position_embeddings=200)
-    rewrite(folder / "tokenizer_config.json", lambda settings: settings | {"model_max_length": 140})
-    config = transformers.AutoConfig.from_pretrained(folder)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    fill(model)
-    model.save_pretrained(folder)
-    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False)
-    added = [{"id": 261 + i, "content": word, **flags} for i, word in enumerate(words)]
-    rewrite(folder / "tokenizer.json", lambda rules: rules | {"added_tokens": rules["added_tokens"] + added})
-    if template:
-        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    return folder
-
-
-def answers(parts: Path, folder: Path) -> list[Call]:
-    """As Qwen3-Reranker: Qwen3, a chat template with an ending that cut texts get back, the logit of a word less
-    another's."""
-    arguments = {"chat_template": {"add_generation_prompt": True, "mood": "calm"}}
-    raw, task = generating(parts / "t", "qwen3", CHAT), {"transformer_task": "text-generation"}
-    chain = [Transformer(str(raw), **task, processing_kwargs=arguments), LogitScore(60, 70)]
-    named = {"web": "Is it an answer?", "default": "Is it about clouds? "}
-    CrossEncoder(modules=chain, device="cpu", prompts=named, default_prompt_name="default").save(
-        str(folder), create_model_card=False
-    )
-    return [
-        ("predict", [PAIRS + LONG], {}),
-        ("predict", [PAIRS + LONG], {"prompt": ""}),
-        ("predict", [PAIRS[0]], {"prompt_name": "web"}),
-        ("rank", [QUERY, DOCUMENTS], {"prompt_name": "web", "return_documents": True}),
-    ]
-
-
-def answers_plain(parts: Path, folder: Path) -> list[Call]:
-    """Llama without a chat template: the two texts one after the other; one word's logit as it is."""
-    raw, task = generating(parts / "t", "llama"), {"transformer_task": "text-generation"}
-    chain = [Transformer(str(raw), **task), LogitScore(60)]
-    CrossEncoder(modules=chain, device="cpu", activation_fn=torch.nn.Identity()).save(
-        str(folder), create_model_card=False
-    )
-    pairs = [pair for pair in PAIRS + LONG if pair != ["", ""]]  # it fails where a text has no token
-    return [("predict", [pairs], {}), ("predict", [pairs], {"prompt": "the: "}), ("rank", [QUERY, DOCUMENTS], {})]
-
-
-def answers_bare(parts: Path, folder: Path) -> list[Call]:
-    """Qwen2 as transformers saves it, with a template that reads parts: the words "yes" and "no"."""
-    generating(folder, "qwen2", PARTS, ("no", "yes"))
-    return [("predict", [PAIRS + LONG], {}), ("predict", [PAIRS], {"prompt": "x"}), ("rank", [QUERY, DOCUMENTS], {})]
-
-
 FOLDERS = (
     reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
-    sparse_sum, sparse_router, answers, answers_plain, answers_bare, writes, writes_untied, writes_own,
+    sparse_sum, sparse_router, writes, writes_untied, writes_own,
     writes_own_untied, writes_bart, writes_mbart, writes_marian, writes_pegasus,
 )  # fmt: skip
 

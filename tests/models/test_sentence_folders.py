@@ -127,7 +127,7 @@ def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path
     ("kind", "file", "content", "message"),
     [
         ("CrossEncoder", "modules.json", [], "lists nothing; expected a Transformer alone"),
-        ("CrossEncoder", "modules.json", [ONE | {"type": f"{ST}logit_score.LogitScore"}], "lists LogitScore; expected"),
+        ("CrossEncoder", "modules.json", [ONE | {"type": f"{ST}logit_score.LogitScore"}], "take a reranker with a"),
         ("CrossEncoder", "modules.json", [ONE, ONE | {"type": f"{ST}dense.Dense"}], f"{NAMED}Dense', but only Trans"),
         ("CrossEncoder", "modules.json", [ONE, ONE], "lists Transformer, Transformer; expected a Transformer alone"),
         ("SparseEncoder", "modules.json", [], "lists nothing; expected a Transformer and a SpladePooling"),

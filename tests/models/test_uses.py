@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from needed import absent, missing
 from reference_files import REFERENCE, opened
 
 import minibert
@@ -16,15 +15,9 @@ from minibert.models.heads.prediction import go_on
 from minibert.models.run.blocks import remembered
 from minibert.models.run.key_value_cache import KeyValueCache
 
-CHATS = ("uses-answers", "uses-answers-bare")  # whose pairs go through a chat template
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
 SCORES = 1e-5  # of scores and probabilities, of max(1, |score|); measured: 1.6e-6, with Sandybridge's kernels 6.1e-6
 WEIGHTS = 1e-5  # of sparse vectors; measured: 5.3e-6, where torch itself is 4.3e-6 from float64
-
-
-def need_template(name: str) -> None:
-    if name in CHATS and absent("jinja2"):
-        missing("jinja2 not installed; it is in the extra `test`")
 
 
 def calls(*methods: str) -> list[Any]:
@@ -38,7 +31,6 @@ def calls(*methods: str) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "call"), calls("predict"))
 def test_scores_are_those_of_the_cross_encoder(name: str, call: dict[str, Any]) -> None:
-    need_template(name)
     found = opened(name).predict(*call["arguments"], **call["options"])
     want = np.array(call["gave"], np.float32)
     assert np.shape(found) == want.shape and found.dtype == np.float32
@@ -60,7 +52,6 @@ def test_a_decoder_writes_what_generate_does(name: str, call: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("name", "call"), calls("rank"))
 def test_documents_stand_in_the_order_of_the_cross_encoder(name: str, call: dict[str, Any]) -> None:
-    need_template(name)
     found = opened(name).rank(*call["arguments"], **call["options"])
     assert len(found) == len(call["gave"])
     for own, want in zip(found, call["gave"], strict=True):
@@ -121,17 +112,20 @@ def test_sparse_vectors_of_a_folder_of_others_are_refused() -> None:
         opened("sentences-cls").encode_sparse("we")
 
 
+def test_pairs_of_a_model_that_answers_with_words_are_refused() -> None:
+    said = (
+        "head is next_word, and rerankers that answer with a word, yes or no, are not .*; load a reranker with a head"
+    )
+    for call in (lambda model: model.predict(("a", "b")), lambda model: model.rank("a", [])):
+        with pytest.raises(minibert.CheckpointError, match=said):
+            call(opened("heads/gpt2-next_word"))
+
+
 def test_the_folders_cover_what_a_folder_can_say() -> None:
     """Each activation's place, each pooling, each kind of label: else a reader that ignores one would pass."""
     found = {name: opened(name) for name in FOLDERS}
     assert {encoder.sentence_config.kind for encoder in found.values()} == {"", "CrossEncoder", "SparseEncoder"}
     assert {encoder.sentence_config.splade for encoder in found.values()} == {("max", "relu"), ("sum", "log1p_relu")}
-    scored = {name: encoder.sentence_config.logit_score for name, encoder in found.items() if "answers" in name}
-    assert {(len(each.tokens), each.structured) for each in scored.values() if each} == {
-        (2, False),
-        (1, False),
-        (2, None),
-    }
     assert {encoder.sentence_config.max_active_dims for encoder in found.values()} == {None, 7}
     keys = {key for encoder in found.values() for key in encoder.config if "sentence" in key or "sbert" in key}
     assert keys == {"sentence_transformers", "sbert_ce_default_activation_function"}

@@ -24,7 +24,7 @@ PACKAGE = Path(minibert.__file__).parent
 WINGS: list[dict[str, set[str]]] = [
     {"errors": set(), "threads": {"threadpoolctl"}},
     {"equations": set()},
-    {"files": {"safetensors", "tokenizers", "jinja2"}},
+    {"files": {"safetensors", "tokenizers"}},
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
     {"bulk": {"pyarrow", "filelock"}},

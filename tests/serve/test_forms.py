@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from needed import absent, missing
 from reference_files import REFERENCE
 from served import Address, needs_server, opened, served
 
@@ -23,7 +22,6 @@ PAIRS, TOPICS = "uses-inference", "uses-topics"
 TEXTS = ["we lived above the clouds", "dog", "the clouds we lived above, we above the clouds"]
 LONG = "the clouds " * 40
 NEIGHBOURS = 1e-6  # a text's numbers move by its neighbours; measured 1.2e-7
-OF_CAUSAL = 4e-6  # a causal model's scores; measured 9.6e-7
 OF_SPARSE = 1e-5  # of the sparse folder's weights, which are larger; measured 2.9e-6
 
 
@@ -261,24 +259,3 @@ def test_metrics_count_what_was_done() -> None:
         assert counts == sorted(counts)
         assert counts[-1] == int(numbers[f'minibert_request_seconds_count{{path="{path}"}}'])
         assert float(numbers[f'minibert_request_seconds_sum{{path="{path}"}}']) > 0
-
-
-# -- other folders -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["uses-answers", "uses-answers-plain"])
-def test_a_causal_reranker_orders_documents(name: str) -> None:
-    """One text is made of a pair; of a document its first tokens stay, before the template's words."""
-    if absent("jinja2"):
-        missing("jinja2 not installed; it is in the extra `test`")
-    encoder, documents = minibert.load_encoder(REFERENCE / name), ["we lived above the clouds", "above", "the"]
-    tokenizer = encoder.sentence_tokenizer
-    cut = [tokenizer.decode(tokenizer.pieces(text)[:3]) for text in documents]
-    assert cut[0] != documents[0] and documents[0].startswith(cut[0])
-    with served(Server([opened(REFERENCE / name)])) as address:
-        for most, texts in ((None, documents), (3, cut)):
-            asked = {"query": "clouds", "documents": documents, "max_tokens_per_doc": most}
-            found = {each["index"]: each["relevance_score"] for each in address.ask("/rerank", asked).json["results"]}
-            want = encoder.predict([("clouds", text) for text in texts])
-            assert near([found[i] for i in range(3)], want, OF_CAUSAL)
-        assert address.ask("/predict", {"inputs": "a"}).status == 404, "it has no labels"

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import Vector
-from minibert.errors import CheckpointError, Text, error_of
+from minibert.errors import CheckpointError, Load, Text, error_of
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
-from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
-from minibert.models.run.packing import Packed
+from minibert.files.tokenizer import Encoded, Tokenizer, listed, refuse_surrogates
 from minibert.models.run.pipeline import Pipeline, check_positive
 from minibert.models.sentences.arguments import PredictOptions, check_other_arguments, given_once
-from minibert.models.sentences.folder import SETTINGS
+from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
-from .logit_scores import Pair, answering, encoded, shortened, writer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Activation = Callable[[Array], Array]
+Pair = tuple[str, str]
 KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # what a folder may ask for
 
 
@@ -61,7 +60,6 @@ class Pairs(Sentences):
         convert_to_tensor: bool = False,
         device: Any = None,
         *,
-        template: tuple[str, str, str] | None = None,
         threads: int | None = None,
         inputs: Any = None,
         sentences: Any = None,
@@ -72,14 +70,7 @@ class Pairs(Sentences):
         them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
         longer text is truncated first, without a message: see `max_seq_length`.
 
-        A causal model's folder with a LogitScore (Qwen3-Reranker, mxbai-rerank-v2), or with nothing but the model, has
-        no such head. There one text is made of each pair, by the chat template of the tokenizer, which needs the extra
-        `chat`; the score is the logit of one word at its end ("yes") less that of another ("no"), then the activation.
-        A prompt is the system's message. A text that is too long loses its end, and keeps what stands after the pair.
-
         prompt_name, prompt  as in `encode`; put before the first text of each pair
-        template             of a causal model, the texts (before, between, after) around query and document, in place
-                             of the chat template
         batch_size           without effect, as in `encode`
         activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
         apply_softmax        over several labels, after the activation
@@ -92,7 +83,7 @@ class Pairs(Sentences):
         check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
         bar = "predict" if show_progress_bar else ""
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
-        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads, template)
+        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads)
 
     def rank(
         self,
@@ -106,8 +97,6 @@ class Pairs(Sentences):
         show_progress_bar: bool | None = None,
         activation_fn: Any = None,
         device: Any = None,
-        *,
-        template: tuple[str, str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
 
@@ -130,16 +119,16 @@ class Pairs(Sentences):
         check_positive("top_k", top_k, or_none=True)
         bar = "rank" if show_progress_bar else ""
         if self.sentence_config.late:
-            if activation_fn is not None or template is not None:
-                raise ValueError("activation_fn and template are for pairs, and this model has none; leave them out")
+            if activation_fn is not None:
+                raise ValueError("activation_fn is for pairs, and this model has none; leave it out")
             scores = self._by_tokens(query, items, prompt_name, prompt, bar)
             return _ranked(scores, items, top_k, return_documents)
-        if (labels := _scoring(self).labels) != 1:
+        if (labels := scoring_head(self).labels) != 1:
             raise ValueError(
                 f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
             )
         pairs = [(query, text) for text in items]
-        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar, template=template)
+        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar)
         return _ranked(scores, items, top_k, return_documents)
 
     def logits_pipeline(
@@ -149,14 +138,30 @@ class Pairs(Sentences):
         threads: int | None = None,
         *,
         second_at_most: int | None = None,
+        numbered: Callable[[int], int] = int,
     ) -> Pipeline:
         """Give the steps of `predict` up to the logits (labels,), for callers with their own loop.
 
         They take pairs (first, second) and, for a model of labels, texts (text,). `second_at_most`: of a second text
-        only so many tokens are kept, before the two are truncated together. What is raised is as in `predict`.
+        only so many tokens are kept, before the two are truncated together. `numbered`: which of a caller's pairs is
+        the i-th here, for messages. What is raised is as in `predict`.
         """
-        scoring = _scoring(self)
-        return scoring.pipeline(self, scoring.reader(prompt_name, prompt, None, second_at_most), threads)
+        head, own, tokenizer = scoring_head(self), self.sentence_config, self.sentence_tokenizer
+        before = own.prompt(prompt_name, prompt)
+
+        def split(chunk: list[Any], start: int) -> list[Encoded]:
+            if len(set(map(len, chunk))) > 1:  # texts and pairs
+                return [each for i, one in enumerate(chunk, start) for each in split([one], i)]
+            firsts, *seconds = zip(*chunk, strict=True)
+            texts, pairs = [before + text for text in firsts], seconds[0] if seconds else None
+            return tokenizer.encode(texts, pairs, True, own.longest, start, second_at_most)
+
+        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
+            encoded = split(chunk, start)
+            refuse_empty(head, encoded, lambda i: Text(numbered(start + i), "pairs"))
+            return encoded
+
+        return self.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
 
     def _by_tokens(self, query: str, items: list[str], prompt_name: str | None, prompt: str | None, bar: str) -> Array:
         """Compare a query with documents by the vectors of their tokens."""
@@ -175,7 +180,7 @@ def _ranked(scores: Array, items: list[str], top_k: int | None, return_documents
 
 
 def _scores(
-    model: Sentences,
+    model: Pairs,
     pairs: Any,
     prompt_name: str | None,
     prompt: str | None,
@@ -183,112 +188,40 @@ def _scores(
     apply_softmax: bool = False,
     shown_as: str = "",
     threads: int | None = None,
-    template: Any = None,
 ) -> Any:
     items, single = pairs_of(pairs)
-    scoring = _scoring(model)
+    labels = scoring_head(model).labels
     own, usual = model.sentence_config, activation_fn is None
-    activate = (
-        usual_activation(own.activation, model.config, scoring.labels) if usual else given_activation(activation_fn)
-    )
+    activate = usual_activation(own.activation, model.config, labels) if usual else given_activation(activation_fn)
     for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
         refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # once each; without the same bits, equal pairs get equal scores
-    split = scoring.reader(prompt_name, prompt, template, None)
-    pipeline = scoring.pipeline(model, split, threads, lambda i: items.index(different[i]))
+    pipeline = model.logits_pipeline(prompt_name, prompt, threads, numbered=lambda i: items.index(different[i]))
     rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
-    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), scoring.labels)
+    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
-    if scoring.labels == 1:
+    if labels == 1:
         scores = scores[:, 0]
     elif apply_softmax:
         scores = softmax(scores)
     return scores[0] if single else scores
 
 
-class Scoring(NamedTuple):
-    """How a model scores pairs.
+def scoring_head(model: Sentences) -> BoundHead:
+    """Give the head whose logits are scores of pairs.
 
-    joined: logits (n, labels of the head) -> (n, labels). reader: the prompt's name, the prompt and the template that a
-    call passes, and the most tokens of a second text -> a function of some pairs and the number of the first.
+    Raises ValueError for a folder of another use, CheckpointError where there is no such head.
     """
-
-    head: BoundHead
-    labels: int
-    joined: Callable[[Array], Array]
-    reader: Callable[[str | None, str | None, Any, int | None], Callable[[list[Any], int], list[Encoded]]]
-
-    def pipeline(
-        self,
-        model: Sentences,
-        split: Callable[[list[Any], int], list[Encoded]],
-        threads: int | None,
-        numbered: Callable[[int], int] = int,
-    ) -> Pipeline:
-        """Give the steps from pairs to logits (labels,); `numbered`: which of a caller's pairs is the i-th here."""
-
-        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
-            encoded = split(chunk, start)
-            refuse_empty(self.head, encoded, lambda i: Text(numbered(start + i), "pairs"))
-            return encoded
-
-        def logits(tile: Packed, x: Array) -> Array:
-            return self.joined(logits_of(self.head, tile, x))
-
-        return model.each_text(tokenize, logits, threads, take=partial(tokens_of, self.head))
-
-
-def _scoring(model: Sentences) -> Scoring:
-    own = model.sentence_config
-    own.check_use("CrossEncoder")
-    if own.logit_score is None:
-        head = model.head("classes")
-        return Scoring(head, head.labels, lambda logits: logits, partial(_two_texts, model))
-    head = answering(model.head("next_word"), own.logit_score.tokens, lambda: model.sentence_tokenizer)
-    return Scoring(head, 1, lambda y: y[:, :1] - y[:, 1:] if y.shape[1] > 1 else y, partial(_one_text, model))
-
-
-def _two_texts(
-    model: Sentences,
-    prompt_name: str | None,
-    prompt: str | None,
-    template: Any = None,
-    second_at_most: int | None = None,
-) -> Callable[[list[Any], int], list[Encoded]]:
-    if template is not None:
-        raise ValueError("template is for a causal model, which reads a pair as one text; leave it out")
-    own, tokenizer = model.sentence_config, model.sentence_tokenizer
-    before = own.prompt(prompt_name, prompt)
-
-    def split(chunk: list[Any], start: int) -> list[Encoded]:
-        if len(set(map(len, chunk))) > 1:  # texts and pairs
-            return [each for i, one in enumerate(chunk, start) for each in split([one], i)]
-        firsts, *seconds = zip(*chunk, strict=True)
-        texts, pairs = [before + text for text in firsts], seconds[0] if seconds else None
-        return tokenizer.encode(texts, pairs, True, own.longest, start, second_at_most)
-
-    return split
-
-
-def _one_text(
-    model: Sentences, prompt_name: str | None, prompt: str | None, template: Any, second_at_most: int | None = None
-) -> Callable[[list[Any], int], list[Encoded]]:
-    own, tokenizer = model.sentence_config, model.sentence_tokenizer
-    assert own.logit_score is not None
-    if template is not None and (prompt_name is not None or prompt is not None):
-        raise ValueError("template says what stands before the query; leave prompt and prompt_name out")
-    write = writer(own.logit_score, tokenizer.named, own.prompt(prompt_name, prompt), template)
-    if write is None:
-        return _two_texts(model, prompt_name, prompt, None, second_at_most)
-    longest, restores = own.longest, own.logit_score.restores
-
-    def split(chunk: list[Pair], start: int) -> list[Encoded]:
-        pairs = chunk if second_at_most is None else shortened(chunk, tokenizer, second_at_most)
-        return encoded(pairs, write, tokenizer, longest, restores)
-
-    return split
+    model.sentence_config.check_use(PAIRS)
+    if "next_word" in model.heads and "classes" not in model.heads:
+        raise error_of(
+            CheckpointError,
+            "this model's head is next_word, and rerankers that answer with a word, yes or no, are not computed here; ",
+            Load(f"a reranker with a head of classes, such as {RERANKER}"),
+        )
+    return model.head("classes")
 
 
 def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
@@ -326,6 +259,16 @@ def _named(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {', '.join(type(each).__name__ for each in value[:4]) or 'nothing'}"
     return type(value).__name__
+
+
+def shortened(pairs: list[Pair], tokenizer: Tokenizer, most: int) -> list[Pair]:
+    """Cut each second text behind its first `most` tokens: letters again, for a tokenizer that reads it as a whole."""
+    found = []
+    spans = tokenizer.encode_with_spans([second for _, second in pairs])
+    for (first, second), (_, places) in zip(pairs, spans, strict=True):
+        inside = [place for place in places if place is not None]
+        found.append((first, second[: inside[most - 1][1]] if len(inside) > most else second))
+    return found
 
 
 # -- what is done to the logits ----------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ class PredictOptions(TypedDict, total=False):
     convert_to_numpy: bool
     convert_to_tensor: bool
     device: Any
-    template: tuple[str, str, str] | None
     threads: int | None
 
 

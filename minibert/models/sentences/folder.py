@@ -23,7 +23,8 @@ SETTINGS = "config_sentence_transformers.json"
 FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
-PAIRS, LOGIT_SCORE = "CrossEncoder", "LogitScore"
+PAIRS = "CrossEncoder"
+RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"  # for messages
 USES = {
     "SentenceTransformer": "encode", PAIRS: "predict and rank", SPARSE: "encode_sparse",
     MULTI: "encode_query, encode_document and rank",

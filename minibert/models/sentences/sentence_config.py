@@ -19,10 +19,9 @@ from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
 
-from .folder import LOGIT_SCORE, MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, Module, by_stanford, kind_of
+from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, Module, by_stanford, kind_of
 from .late import LateInteraction
 from .late_config import fixed_length, read_late, read_older
-from .logit_score import LogitScore, bare_logit_score, read_logit_score
 from .routes import Router, SentenceRoutes, read_router, read_sentence_routes
 from .sentence_modules import read_modules, read_steps, transformer_folder
 
@@ -38,12 +37,10 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }  # older files have one flag for each pooling; several are laid side by side in this order
-# what a folder is saved as, or the module after its transformer -> the transformer's task, what it gives, and the name
-# of that
+# what a folder is saved as -> the transformer's task, what it gives, and the name of that
 TASKS = {
     "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
     PAIRS: ("sequence-classification", "logits", "scores"),
-    LOGIT_SCORE: ("text-generation", "logits", "causal_logits"),
     SPARSE: ("fill-mask", "logits", "token_embeddings"),
     MULTI: ("feature-extraction", "last_hidden_state", "token_embeddings"),
 }
@@ -79,7 +76,6 @@ class SentenceConfig(NamedTuple):
     similarity: str | None = None  # name in `SIMILARITIES` or `MAXSIMS`; None: the usual one of such vectors
     truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
-    logit_score: LogitScore | None = None  # of pairs, where a word's logit is their score
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
     router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
     routes: SentenceRoutes | None = None  # of sentence vectors: which texts go through the model
@@ -173,20 +169,15 @@ def read_sentence_config(
         named = config.get("architectures")  # a list of one, in all files that transformers writes
         continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
         poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
-        score = bare_logit_score(find, where) if continues else None
         lengths = _lengths({}, "", top, config, longest)
-        return SentenceConfig(poolings=poolings, dim=dim, logit_score=score, **lengths)
+        return SentenceConfig(poolings=poolings, dim=dim, **lengths)
     modules, told = modules or [], top.object(SETTINGS) if modules else {}
     files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top) if modules else MULTI
     named, settings = next(
         ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
     )
     said = {"kind": kind, "lower_case": files.flag(settings, "do_lower_case", False), **_prompts(kind, top, told)}
-    checked, use = settings, kind
-    if modules and modules[-1].kind == LOGIT_SCORE:
-        scoring, use = FolderFiles(find, modules[-1].path, where), LOGIT_SCORE
-        said["logit_score"], checked = read_logit_score(settings, files, scoring)
-    _check_settings(checked, files, modules[0].kind if modules else "Transformer", use)
+    _check_settings(settings, files, modules[0].kind if modules else "Transformer", kind)
     if kind == MULTI:
         older = read_older(top, modules, told)
         settings = {**older.settings, **settings}

@@ -22,10 +22,10 @@ from minibert.files.tokenizer_files import Find
 
 from .folder import (
     FAMILY,
-    LOGIT_SCORE,
     MODULES,
     MULTI,
     PAIRS,
+    RERANKER,
     SPARSE,
     STATIC_MODULE,
     TRANSFORMERS,
@@ -46,10 +46,13 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 MODULES_OF: Mapping[str, tuple[str, ...]] = {
     "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
-    PAIRS: ("Transformer", LOGIT_SCORE),
+    PAIRS: ("Transformer",),
     SPARSE: (*TRANSFORMERS, "SpladePooling"),
     MULTI: ("Transformer", "Dense", "Normalize", "MultiVectorMask", "HierarchicalTokenPooling"),
 }  # what a folder is saved as -> the modules that are computed here
+INSTEAD = {
+    "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no"
+}  # of modules that are not computed
 OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
 SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # what a module works on
 BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
@@ -104,7 +107,7 @@ def _fault(modules: list[Module], kind: str) -> str:
         if module.kind not in known or not (module.type.startswith(FAMILY) or module.type in OTHERS):
             return (
                 f"names {module.type!r}, but only {', '.join(known)} of sentence-transformers are computed here in a "
-                f"{kind}"
+                f"{kind}{INSTEAD.get(module.kind, '')}"
             )
     kinds = [module.kind for module in modules]
     if kind == "SentenceTransformer":
@@ -112,8 +115,7 @@ def _fault(modules: list[Module], kind: str) -> str:
         right = bool(begins) and set(kinds[len(begins) :]) <= KEYS.keys()
         wanted = f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place, then any number of {', '.join(KEYS)}"
     elif kind == PAIRS:
-        right = kinds in (["Transformer"], ["Transformer", LOGIT_SCORE])
-        wanted = f"a Transformer alone, or with a {LOGIT_SCORE}"
+        right, wanted = kinds == ["Transformer"], "a Transformer alone"
     elif kind == MULTI:
         right = kinds[:1] == ["Transformer"] and "Transformer" not in kinds[1:]
         wanted = f"a Transformer, then any number of {', '.join(known[1:])}"
