@@ -208,8 +208,7 @@ def tokens_of(
     encoder: Encoder, name: str | None, task: str | None, items: list[list[int]], start: int
 ) -> list[Encoded]:
     """Take a client's token ids as they are. Raises ValueError where they cannot be those of a text alone."""
-    source = encoder.sentence_config.table(task) or encoder
-    own, tokenizer = source.sentence_config.way(task), source.sentence_tokenizer
+    own, tokenizer = encoder.sentence_config, encoder.sentence_tokenizer
     if own.prompt(name, None):
         said = "without a task this model's default prompt" if name is None else f"with the task {name!r} a prompt"
         raise ValueError(f"{said} stands before each text, and none is put before token ids; send the texts")

@@ -25,14 +25,13 @@ from typing import Any
 import check
 import checkpoints
 import numpy as np
-import tokenizers
 import torch
 import transformers
 from check import ROOT, make_or_check, parser_of, write_json
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
-from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling, StaticEmbedding
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling
 from torch import nn
 
 TOLERANCE = 3e-6  # of a vector's largest number, between torch's kernels for AVX-512, AVX2, SSE4.1; measured 1.1e-6
@@ -229,44 +228,6 @@ def slope(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
-def static_rows(parts: Path) -> StaticEmbedding:
-    """Rows of the WordPiece's tokens."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(parts / "t" / "tokenizer.json"))
-    made = StaticEmbedding(tokenizer, embedding_dim=8)
-    fill(made)
-    return made
-
-
-def router(parts: Path, folder: Path) -> list[Call]:
-    """A Router: queries are looked up in a static table, documents go through a BERT; a dense layer, Normalize."""
-    documents = [Transformer(str(bert(parts / "t", model_max_length=12))), Pooling(8, "mean")]
-    chain = [Router.for_query_document([static_rows(parts)], documents), Dense(8, 6), Normalize()]
-    save(chain, folder, prompts={"query": "the clouds: "})
-    texts = list(TEXTS)
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {}),
-            ("encode_query", "we lived", {"prompt": ""}), ("encode_query", texts, {"truncate_dim": 4})]  # fmt: skip
-
-
-def router_of_one(parts: Path, folder: Path) -> list[Call]:
-    """A Router whose two routes are the same model; a text without a task takes the first."""
-    both = [Transformer(str(bert(parts / "t"))), Pooling(8, "cls"), Normalize()]
-    save([Router({"query": both, "document": both})], folder, prompts={"document": "the "})
-    texts = list(TEXTS)
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", texts, {})]
-
-
-def router_of_heads(parts: Path, folder: Path) -> list[Call]:
-    """A Router whose routes share a model: other poolings, other dense layers."""
-    model = Transformer(str(bert(parts / "t")))
-    query, document = Dense(16, 6), Dense(8, 6, activation_function=torch.nn.Identity())
-    fill(query)
-    torch.nn.init.eye_(document.linear.weight)
-    routes = {"query": [model, Pooling(8, ("mean", "cls")), query], "document": [model, Pooling(8, "max"), document]}
-    save([Router(routes, default_route="document"), Normalize()], folder)
-    texts = list(TEXTS)
-    return [("encode", texts, {}), ("encode_query", texts, {}), ("encode_document", "we lived", {})]
-
-
 def causal(parts: Path, folder: Path) -> list[Call]:
     """GPT-2: no token looks ahead, no special tokens around a text."""
     chain = [Transformer(str(gpt2(parts / "t"))), Pooling(8, ("weightedmean", "lasttoken"), include_prompt=False)]
@@ -346,7 +307,7 @@ def t5(parts: Path, folder: Path) -> list[Call]:
 
 
 FOLDERS = (
-    dense, cls, prompts, flags, residual, modules, slope, router, router_of_one, router_of_heads, causal, bare,
+    dense, cls, prompts, flags, residual, modules, slope, causal, bare,
     last_token, two_dense, search, first_token, t5,
 )  # fmt: skip
 

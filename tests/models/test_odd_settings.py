@@ -154,7 +154,7 @@ def used(folder: Path, what: str, layers: bool = True) -> list[str]:
 
 def config_of(folder: Path) -> Path:
     """The transformer's config.json, which may be in a subfolder."""
-    places = (".", "0_Transformer", "query_0_Transformer", "document_0_Transformer")  # the last two: a Router's
+    places = (".", "0_Transformer", "document_0_Transformer")  # the last: a Router's
     return next(path for place in places if (path := folder / place / "config.json").exists())
 
 

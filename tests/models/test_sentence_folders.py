@@ -42,7 +42,7 @@ def with_another(kind: str) -> Any:
             )
         ),
         ("modules.json", with_module(3, type="my_package.Normalize"), "names 'my_package.Normalize', but only Transf"),
-        ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "g.json must have the routes"),
+        ("modules.json", with_module(0, type="sentence_transformers.models.Router"), "Router', .*; save one"),
         ("modules.json", lambda modules: modules[:1], "lists Transformer; expected a Transformer, a Pooling"),
         ("modules.json", lambda modules: modules[1:], "lists Pooling, Dense, Normalize; expected"),
         ("modules.json", lambda modules: [*modules, modules[1]], "expected a Transformer, a Pooling, or a Sta"),

@@ -294,7 +294,7 @@ def test_without_a_reranker_nothing_is_ordered() -> None:
         assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
 
 
-@pytest.mark.parametrize("name", [NORMED, LENGTHS, "sentences-router"])
+@pytest.mark.parametrize("name", [NORMED, LENGTHS])
 def test_token_ids_give_what_their_text_gives(name: str) -> None:
     """Where they are asked for: with the special tokens, of which none is added."""
     with served(server(name, token_ids=True)) as address:

@@ -71,8 +71,8 @@ class Sparse(Sentences):
         the text's tokens, of the head `masked_word`, or as the folder says.
 
         max_active_dims  how many of the largest weights are kept; None: as the folder says
-        task             "query" or "document" takes that route where the folder has a Router; None its default route.
-                         A query's weights may be those of its tokens, looked up in a table: no block is computed
+        task             "query" or "document"; a folder with a Router looks a query's weights up in a table, and says
+                         which of the two a text without a task is
         batch_size       without effect, as in `encode`
         inputs           sentence-transformers' name for `texts`; sentences: its older one
 
@@ -102,7 +102,7 @@ class Sparse(Sentences):
         check_positive("max_active_dims", max_active_dims, or_none=True)
         check_task(task)
         most = own.max_active_dims if max_active_dims is None else max_active_dims
-        table = None if own.router is None else own.router.table(task)
+        table = own.table(task)
         longest = own.lengths.get(task or "", own.longest) if table is None else table.longest
         tokenizer = self.sentence_tokenizer if table is None else table.tokenizer
 

@@ -145,14 +145,6 @@ class Opened:
         """Find a file beside the weights."""
         return self.root(f"{self._inside}/{file}" if self._inside else file)
 
-    def part(self, folder: str) -> Opened:
-        """Open a folder inside as a model of its own."""
-        every, checkpoint = self._every, self._checkpoint
-        return Opened(
-            lambda file: every(f"{folder}/{file}"), lambda sub: checkpoint("/".join(filter(None, (folder, sub)))),
-            f"{self.where}/{folder}", self.lasting, self.commit,
-        )  # fmt: skip
-
     def source(self) -> Checkpoint:
         """Open the tensors."""
         return self._checkpoint(self._inside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -22,9 +22,8 @@ from minibert.models.heads.generation import read_generation
 from minibert.models.heads.prediction import Decoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
-from minibert.models.sentences.folder import Module
-from minibert.models.sentences.sentence_config import SentenceConfig, read_sentence_config, read_static_config
-from minibert.models.sentences.sentence_modules import read_steps, transformer_folder
+from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
+from minibert.models.sentences.sentence_modules import transformer_folder
 from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.pool import checked_threads
 
@@ -159,15 +158,6 @@ def encoder_of(
         sentences = read_static_config(opened.root, config, layer.dim, truncation, layer.dtype, opened.where)
     else:
         sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
-        if sentences.routes:
-            part = partial(encoder_of, threads=threads, dtype=np.dtype(dtype).name, mmap=mmap, same_bits=same_bits)
-            tables = {
-                task: cache(partial(_table_of, opened, modules, part, asked.over(sentences)))
-                for task, modules in sentences.routes.tables.items()
-            }
-            sentences = sentences._replace(tables=tables)
-            for make in () if mmap else tables.values():
-                make()
         if blocks.vector is not None and not sentences.kind:
             sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
@@ -187,16 +177,6 @@ def encoder_of(
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
     return encoder
-
-
-def _table_of(opened: Opened, modules: list[Module], part: Callable[[Opened], Encoder], own: SentenceConfig) -> Encoder:
-    """Put together the static model of a Router's route, with what the whole folder says of sentence vectors."""
-    table = part(opened.part(modules[0].path))
-    after, dim = read_steps(modules[1:], opened.root, table.dim, table.dtype, opened.where)
-    if dim != own.dim:
-        raise CheckpointError(f"{opened.where}: one route gives vectors of {dim} numbers, the other of {own.dim}")
-    table.follow(own, after)
-    return table
 
 
 def _decoder_of(opened: Opened, source: Checkpoint, family: Family, dtype: np.dtype[Any], low_memory: bool) -> Decoder:

@@ -63,8 +63,7 @@ class TextModel(NamedTuple):
         return {"similarity": own.measure if own else "cosine", "normalized": own is not None and own.normalizes()}
 
     def sha256(self) -> dict[str, str]:
-        """The sha256 of every file that was found while the model was opened, and of a Router's tables; so of each that
-        is read."""
+        """The sha256 of every file that was found while the model was opened; so of each that is read."""
         opened, source = self.opened, self.opened.source()
         try:
             shards = {Path(source.tensor(name).file).name for name in source.names}
@@ -72,10 +71,6 @@ class TextModel(NamedTuple):
             source.close()
         for name in shards if opened.find(SINGLE) else (INDEX, *shards):
             opened.find(name)
-        routes = None if self.kind == "input" else cast("Encoder", self.model).sentence_config.routes
-        for module in (module for own in (routes.tables.values() if routes else ()) for module in own):
-            for name in ("config.json", "tokenizer.json", SINGLE):  # which are opened when a text asks for them
-                opened.root("/".join(filter(None, (module.path, name))))
         return {name: sha256_of(path) for name, path in sorted(opened.found.items())}
 
 
@@ -122,7 +117,7 @@ def open_vectors(
             raise
         raise error_of(type(error), *parts, *ADVICE) from None
     task = None
-    if encoder.sentence_config.late or encoder.sentence_config.routes:  # which differ in what each task is for
+    if encoder.sentence_config.late:  # whose queries and documents differ
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None else prompt_name
     pipeline = partial(encoder.pipeline, prompt_name, prompt, task=task, threads=threads, held=True)

@@ -114,7 +114,7 @@ class FolderFiles:
     """The JSON files of one folder of a model."""
 
     def __init__(self, find: Find, folder: str, where: str) -> None:
-        self.find, self.folder = find, folder
+        self.find, self.folder, self.where = find, folder, where
         self.place = "/".join(filter(None, (where, folder)))
 
     def path(self, name: str) -> FileName | None:

@@ -19,11 +19,11 @@ from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.files.tokenizer_files import Find
 
-from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, Module, by_stanford, kind_of
+from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, Module, by_stanford, kind_of, listed_modules
 from .late import LateInteraction
 from .late_config import fixed_length, read_late, read_older
-from .routes import Router, SentenceRoutes, read_router, read_sentence_routes
-from .sentence_modules import read_modules, read_steps, transformer_folder
+from .router import TokenWeights
+from .sentence_modules import read_modules, read_steps, router_of, transformer_folder
 
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
@@ -77,10 +77,8 @@ class SentenceConfig(NamedTuple):
     truncate_dim: int | None = None  # how many of a vector's first numbers are given
     activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
-    router: Router | None = None  # of a SparseEncoder: which texts are looked up in a table of weights
-    routes: SentenceRoutes | None = None  # of sentence vectors: which texts go through the model
-    ways: Mapping[str, Mapping[str, Any]] = {}  # task -> fields that differ on its route through the model
-    tables: Mapping[str, Callable[[], Any]] = {}  # task -> the static model that its texts are looked up in
+    query_weights: TokenWeights | None = None  # of a SparseEncoder that looks up the weights of a query's tokens
+    default_task: str | None = None  # of its texts without a task
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
     late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
 
@@ -127,21 +125,9 @@ class SentenceConfig(NamedTuple):
         """How vectors are compared, a name in `SIMILARITIES` or `MAXSIMS`."""
         return self.similarity or "cosine"
 
-    def table(self, task: str | None) -> Any:
-        """Give the static model of a task's texts, None for the model itself. Raises ValueError without a route."""
-        if self.routes is None:
-            return None
-        if task is None and self.routes.default is None:
-            raise ValueError("this model has no default route; use encode_query or encode_document")
-        make = self.tables.get(task or self.routes.default or "")
-        return make and make()
-
-    def way(self, task: str | None) -> SentenceConfig:
-        """Give what holds for texts of a task that go through the model."""
-        if not self.ways:
-            return self
-        usual = self.routes.default if self.routes else None
-        return self._replace(**self.ways.get(task or usual or "", {}))
+    def table(self, task: str | None) -> TokenWeights | None:
+        """Give the table that a task's sparse vectors are looked up in; None: the model computes them."""
+        return self.query_weights if (task or self.default_task) == "query" else None
 
     @property
     def ends_normalized(self) -> bool:
@@ -186,12 +172,11 @@ def read_sentence_config(
         settings |= fixed_length(settings)
     elif kind == "SentenceTransformer":
         said |= _vectors(modules, find, dim, dtype, where)
-        said["routes"] = routes = read_sentence_routes(find, where)
-        ways = routes.models if routes else {}
-        said["ways"] = {task: _vectors(own, find, dim, dtype, where) for task, own in ways.items() if own != modules}
     elif kind == SPARSE:
         said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
-        said["router"] = read_router(find, where, dtype)
+        if router := router_of(listed_modules(find, where), find, where):
+            said["default_task"] = router.default
+            said["query_weights"] = None if dtype is None else router.weights(dtype)
     return SentenceConfig(**said, **_lengths(settings, named, files, config, longest))
 
 

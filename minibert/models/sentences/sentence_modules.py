@@ -34,7 +34,7 @@ from .folder import (
     kind_of,
     listed_modules,
 )
-from .routes import ROUTER, read_router, read_sentence_routes
+from .router import ROUTER, Router, read_router
 
 # the keys of each module's config.json. Any other would be of a setting that is not computed here
 IN_AND_OUT = ("module_input_name", "module_output_name")
@@ -51,7 +51,8 @@ MODULES_OF: Mapping[str, tuple[str, ...]] = {
     MULTI: ("Transformer", "Dense", "Normalize", "MultiVectorMask", "HierarchicalTokenPooling"),
 }  # what a folder is saved as -> the modules that are computed here
 INSTEAD = {
-    "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no"
+    "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no",
+    ROUTER: "; save one of its routes as a model: model[0].sub_modules has the modules of each",
 }  # of modules that are not computed
 OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
 SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # what a module works on
@@ -79,25 +80,20 @@ def transformer_folder(find: Find, where: str) -> str:
 
 
 def read_modules(find: Find, where: str) -> list[Module] | None:
-    """Give the modules in their order, of a Router those of the route through a model; None without modules.json.
+    """Give the modules in their order, of a SparseEncoder's Router those of documents; None without modules.json.
 
-    Raises as `listed_modules`, `read_router` and `read_sentence_routes`.
+    Raises as `listed_modules` and `read_router`.
     """
     modules = listed_modules(find, where)
-    if not modules or modules[0].kind != ROUTER:
-        return modules
-    kind = kind_of(FolderFiles(find, "", where))
-    if kind == SPARSE and len(modules) == 1:
-        router = read_router(find, where)
-        return router and router.model
-    if kind == "SentenceTransformer":
-        routes = read_sentence_routes(find, where)
-        assert routes is not None
-        every = [*routes.tables.values(), *routes.models.values()]
-        if wrong := [fault for own in every if (fault := _fault(own, kind))]:
-            raise CheckpointError(f"{where}: the Router {wrong[0]}")
-        return next(iter(routes.models.values()))
-    return modules
+    router = router_of(modules, find, where)
+    return router.model if router else modules
+
+
+def router_of(modules: list[Module] | None, find: Find, where: str) -> Router | None:
+    """Read the Router of a SparseEncoder; None where there is none. Raises as `read_router`."""
+    if modules and [each.kind for each in modules] == [ROUTER] and kind_of(FolderFiles(find, "", where)) == SPARSE:
+        return read_router(FolderFiles(find, modules[0].path, where))
+    return None
 
 
 def _fault(modules: list[Module], kind: str) -> str:

@@ -297,10 +297,6 @@ class Sentences(Model):
                 f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
-        other: Sentences | None = own.table(task)
-        if other is not None:
-            return other.pipeline(prompt_name, prompt, output_value, normalize, truncate_dim, task, threads, held)
-        own = own.way(task)
         if own.late and truncate_dim is not None:
             raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
         dim, before = 0 if own.late else own.width(truncate_dim), own.prompt(prompt_name, prompt)
@@ -399,13 +395,6 @@ class Sentences(Model):
             found = found.lowercased() if own.lower_case else found
             self._changed_tokenizer = found.with_whole(prefixes)
         return self._changed_tokenizer
-
-    def follow(self, whole: SentenceConfig, after: tuple[Callable[[Array], Array], ...]) -> None:
-        """Take what a whole folder says, of which this static model is a route; `after`: its modules' steps."""
-        self._sentence_config = self.sentence_config._replace(
-            kind=whole.kind, after=after, dim=whole.dim, prompts=whole.prompts, default_prompt=whole.default_prompt,
-            similarity=whole.similarity, truncate_dim=whole.truncate_dim,
-        )  # fmt: skip
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

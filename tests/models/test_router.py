@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.models.heads.sparse import SparseVector
-from minibert.models.open.vectors import open_vectors
 
+ROUTES = "must have the routes query, SparseStaticEmbedding alone, and document, a model"
 NAME, FILE = "uses-sparse-router", "router_config.json"
 QUERY, MODEL, SPLADE = "query_0_SparseStaticEmbedding", "document_0_Transformer", "document_1_SpladePooling"
 TEXTS = ["", "we", "We lived above the clouds, we lived!", "a b c d e f g h i j k l m n"]
@@ -57,18 +57,13 @@ def test_a_query_is_its_tokens_weights() -> None:
         (parameters(default_route=None), "query"), (parameters(default_route="absent"), "query"),
         (parameters(allow_empty_key="absent", default_route="absent"), "query"),
         (parameters(route_mappings="absent"), "document"), (lambda data: data | {"parameters": None}, "query"),
-        (parameters(default_route=None, allow_empty_key=False), None),
     ],
 )  # fmt: skip
-def test_the_route_of_a_text_without_a_task(tmp_path: Path, change: Callable[[Any], Any], default: str | None) -> None:
-    """Each key left out once; without a default route the first one is taken, unless the file forbids it."""
+def test_the_route_of_a_text_without_a_task(tmp_path: Path, change: Callable[[Any], Any], default: str) -> None:
+    """Each key left out once; without a default route the first one is taken."""
     encoder = changed(tmp_path, NAME, FILE, change)
     routes = {"query": encoder.encode_query(TEXTS, prompt=""), "document": encoder.encode_document(TEXTS)}
     assert not alike(*routes.values())
-    if default is None:
-        with pytest.raises(ValueError, match="this model has no default route; use encode_query or encode_document"):
-            encoder.encode_sparse(TEXTS)
-        return
     assert alike(encoder.encode_sparse(TEXTS), routes[default])
     assert all(alike(encoder.encode_sparse(TEXTS, task=task), vectors) for task, vectors in routes.items())
     with pytest.raises(ValueError, match="task must be None, 'query' or 'document', found 'passage'"):
@@ -126,23 +121,21 @@ def structure(**routes: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (FILE, lambda data: {}, "must have the routes document and query, found {}"),
-        (FILE, lambda data: data | {"structure": {"query": [QUERY]}}, "must have the routes document and query"),
-        (FILE, lambda data: data | {"types": []} | {"structure": [1]}, "must have the routes document and query"),
-        (FILE, structure(image=[MODEL]), "must have the routes document and query"),
-        (FILE, structure(query=[]), r"a route must list folders inside the model's that 'types' has, found \[\]"),
-        (FILE, structure(query=QUERY), "a route must list folders"), (FILE, structure(query=[7]), "a route must list"),
-        (FILE, structure(query=["../other"]), "a route must list folders"),
-        (FILE, structure(document=[QUERY]), "expected one model, and SparseStaticEmbedding alone or the same model"),
-        (FILE, structure(query=[QUERY, SPLADE]), "has the routes query: .*, .*SpladePooling; document: .* expected"),
-        (FILE, structure(query=[SPLADE]), "expected one model"),
+        *((FILE, change, ROUTES) for change in (
+            lambda data: {}, lambda data: data | {"structure": {"query": [QUERY]}},
+            lambda data: data | {"types": []} | {"structure": [1]}, structure(image=[MODEL]), structure(query=[]),
+            structure(query=QUERY), structure(query=[7]), structure(query=["../other"]), structure(query=[SPLADE]),
+            structure(query=[QUERY, SPLADE]), structure(document=["../other"]),
+            lambda data: data | {"types": data["types"] | {QUERY: f"mine.{QUERY[8:]}"}},
+        )),
+        (FILE, structure(document=[QUERY]), "names '.*SparseStaticEmbedding', but only"),
         (FILE, structure(document=[MODEL]), "lists Transformer; expected a Transformer and a SpladePooling"),
-        (FILE, lambda data: data | {"types": data["types"] | {QUERY: f"mine.{QUERY[8:]}"}}, "mine.*expected o"),
         (FILE, lambda data: data | {"types": data["types"] | {MODEL: "os.path"}}, "names 'os.path', but only"),
-        (FILE, parameters(default_route="text"), "'default_route' must be document or query, found 'text'"),
-        (FILE, parameters(route_mappings={"('a', 'text')": "query"}), "'route_mappings' .* are not known here"),
+        (FILE, parameters(default_route="text"), "'parameters' that are not known here: .*'text'"),
+        (FILE, parameters(route_mappings={"('a', 'text')": "query"}), "'parameters' that are not known here"),
+        (FILE, parameters(default_route=None, allow_empty_key=False), "'parameters' that are not known here"),
         (f"{QUERY}/config.json", {"scale": 2}, "config.json has 'scale', not known here; known are frozen, path"),
-        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "one model, and StaticEmbedd"),
+        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "Router', .* save one of its"),
     ],
 )  # fmt: skip
 def test_what_is_no_such_router(tmp_path: Path, file: str, change: Any, message: str) -> None:
@@ -185,111 +178,3 @@ def test_from_the_hub_and_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert alike(getattr(found, method)(TEXTS), want) and alike(getattr(again, method)(TEXTS), want)
         with pytest.raises(minibert.CheckpointError, match=f"it is in '{MODEL}': load_encoder finds it there"):
             minibert.load("org/router")
-
-
-# -- of a SentenceTransformer ------------------------------------------------------------------------------------
-
-TABLE, ONE, HEADS = "sentences-router", "sentences-router-of-one", "sentences-router-of-heads"
-
-
-def test_queries_of_a_table_are_the_mean_of_its_rows() -> None:
-    encoder = opened(TABLE)
-    rows = load_file(REFERENCE / TABLE / "query_0_StaticEmbedding" / "model.safetensors")["embedding.weight"]
-    dense = load_file(REFERENCE / TABLE / "1_Dense" / "model.safetensors")
-    for text, vector in zip(TEXTS, encoder.encode_query(TEXTS, prompt=""), strict=True):
-        ids = encoder.embeddings.tokenizer.pieces(text)
-        x = rows[ids].mean(axis=0) if ids else np.zeros(8)
-        y = np.tanh(x @ dense["linear.weight"].T + dense["linear.bias"])
-        assert np.abs(vector - y / np.linalg.norm(y)).max() <= 2e-6
-    assert encoder.encode_query([], prompt="").shape == (0, 6)
-    many = encoder.encode_query(TEXTS * 300)
-    alone = np.array([encoder.encode_query(text) for text in TEXTS])
-    for found in (many[-4:], many[:4], list(encoder.encode_stream(TEXTS, "query", task="query"))):
-        assert np.abs(found - alone).max() <= 2e-6
-    again = pickle.loads(pickle.dumps(encoder))
-    assert np.array_equal(again.encode_query(TEXTS), encoder.encode_query(TEXTS))
-    assert encoder.tokens_cut(TEXTS, task="query").tolist() == [0, 0, 0, 0]
-    assert encoder.tokens_cut(TEXTS, task="document").max() > 0
-
-
-@pytest.mark.parametrize(
-    ("change", "default"),
-    [
-        (parameters(), "document"), (parameters(default_route="query"), "query"),
-        (parameters(default_route=None, allow_empty_key=True), "query"),
-        (parameters(default_route=None, allow_empty_key=False), None),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("name", [TABLE, HEADS])
-def test_the_route_of_a_sentence_without_a_task(tmp_path: Path, name: str, change: Any, default: str | None) -> None:
-    encoder = changed(tmp_path, name, FILE, change)
-    routes = {"query": encoder.encode_query(TEXTS, prompt=""), "document": encoder.encode_document(TEXTS)}
-    assert np.abs(routes["query"] - routes["document"]).max() > 0.05
-    if default is None:
-        with pytest.raises(ValueError, match="this model has no default route; use encode_query or encode_document"):
-            encoder.encode(TEXTS)
-        return
-    assert np.abs(encoder.encode(TEXTS) - routes[default]).max() <= 2e-6
-
-
-@pytest.mark.parametrize(
-    "change", [parameters(default_route="query"), parameters(default_route=None, allow_empty_key=False)]
-)
-@pytest.mark.parametrize("name", [TABLE, HEADS])
-def test_stored_vectors_are_those_of_documents(tmp_path: Path, name: str, change: Any) -> None:
-    """Whatever the default route: a search compares them with queries."""
-    encoder = changed(tmp_path, name, FILE, change)
-    found = open_vectors(tmp_path / "model").pipeline.all(TEXTS)
-    assert np.abs(found - encoder.encode_document(TEXTS)).max() <= 2e-6
-
-
-def test_a_table_is_known_by_its_sum_and_may_be_read_at_once(tmp_path: Path) -> None:
-    """Without its sum, a search would compare with another table's queries and say nothing."""
-    folder = shutil.copytree(REFERENCE / TABLE, tmp_path / "model")
-    sums = open_vectors(folder).sha256()
-    assert {f"query_0_StaticEmbedding/{name}" for name in ("model.safetensors", "tokenizer.json")} <= sums.keys()
-    encoder, want = minibert.load_encoder(folder, mmap=False), opened(TABLE).encode_query(TEXTS)
-    (folder / "query_0_StaticEmbedding" / "model.safetensors").unlink()
-    assert np.array_equal(encoder.encode_query(TEXTS), want)
-
-
-def other_model(data: Any) -> Any:
-    """The document's route through another transformer."""
-    data["types"]["other"] = data["types"]["query_0_Transformer"]
-    data["structure"]["document"][0] = "other"
-    return data
-
-
-def without_pooling(data: Any) -> Any:
-    data["structure"]["document"].pop(1)
-    return data
-
-
-def with_cnn(data: Any) -> Any:
-    data["types"]["query_2_Dense"] = "sentence_transformers.sentence_transformer.modules.cnn.CNN"
-    return data
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (other_model, "expected one model, and StaticEmbedding first or the same model"),
-        (without_pooling, "the Router lists Transformer, Dense, Normalize; expected a Transformer, a Pooling"),
-        (with_cnn, "the Router names '.*CNN', but only Transformer"),
-        (parameters(route_mappings={"x": 1}), "'route_mappings' .* are not known here"),
-        (parameters(default_route="passage"), "'default_route' must be document or query"),
-    ],
-)
-def test_what_is_no_such_router_of_sentences(tmp_path: Path, change: Any, said: str) -> None:
-    with pytest.raises(minibert.CheckpointError, match=said):
-        changed(tmp_path, HEADS, FILE, change)
-
-
-def test_routes_of_two_widths_are_refused(tmp_path: Path) -> None:
-    folder = shutil.copytree(REFERENCE / TABLE, tmp_path / "model")
-    path = folder / "query_0_StaticEmbedding" / "model.safetensors"
-    save_file({"embedding.weight": load_file(path)["embedding.weight"][:, :7].copy()}, path)
-    with pytest.raises(
-        minibert.CheckpointError, match="Dense maps 8 numbers to 6, but 7 come out of the module before"
-    ):
-        minibert.load_encoder(folder).encode_query(TEXTS)
