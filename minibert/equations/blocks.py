@@ -179,24 +179,6 @@ def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None
     return linear(context, *block.output)
 
 
-def cross_attention(
-    x: Array, memory: Array, block: Block, heads: int, mask: Array | None = None, bias: Array | None = None
-) -> Array:
-    """Let the tokens of one text look at those of another: `softmax(q @ k^T / sqrt(head_dim) + mask) @ v`.
-
-    q from x (batch, query, dim), k and v from memory (batch, key, dim), mask (batch, 1, query, key) -> (batch, query,
-    dim). In a decoder the memory is the encoder's last hidden states: its k and v are the same for every new token, so
-    they are computed once. With x as the memory it is `self_attention`. Source: Vaswani et al. 2017, section 3.2.3.
-
-    >>> one = Affine(np.eye(1), np.zeros(1))
-    >>> cross_attention(np.array([[[0.0]]]), np.array([[[2.0], [6.0]]]), Block(*[one] * 8), heads=1)
-    array([[[4.]]])
-    """
-    q = split_heads(linear(x, *block.query), heads)  # (batch, heads, query, head_dim)
-    k, v = (split_heads(linear(memory, *part), heads) for part in (block.key, block.value))
-    return linear(join_heads(attention(q, k, v, mask, bias)), *block.output)
-
-
 def feed_forward(x: Array, up: Affine, down: Affine, activation: Activation = gelu) -> Array:
     """Work on each token alone: `y = f(x @ up^T + b1) @ down^T + b2`.
 

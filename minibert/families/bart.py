@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from minibert.equations.input_layer import sinusoidal_positions
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import WORDS, Head, HeadMap
 from minibert.families.parts.readers import sqrt_width, switch
 from minibert.families.parts.steps import Norm, Positions, Scale, Tokens
 
@@ -108,73 +106,44 @@ WHISPER = Family(
     sides=("decoder",),  # and no older tokenizer files: the tokens that begin a transcript are in tokenizer.json alone
 )
 
-SELF, CROSS, FEED = "self_attn", "encoder_attn", "final"
+ATTEND = Attention(maps=tuple(f"self_attn.{letter}_proj" for letter in "qkv"), output="self_attn.out_proj")
+FEED = FeedForward(
+    up="fc1", down="fc2", activation="activation_fn", act="activation_function", inner="encoder_ffn_dim"
+)  # fmt: skip
+PARTS: tuple[tuple[Attention | FeedForward, Norm], ...] = (
+    (ATTEND, Norm(path="self_attn_layer_norm", eps=1e-5)),
+    (FEED, Norm(path="final_layer_norm", eps=1e-5)),
+)
 
 
-def _attention(name: str, crosses: bool = False) -> Attention:
-    maps = tuple(f"{name}.{letter}_proj" for letter in "qkv")
-    return Attention(maps=maps, output=f"{name}.out_proj", crosses=crosses)
-
-
-def _parts(side: str, before: bool) -> tuple[Residual, ...]:
-    """A block's parts, each with its norm before it (mBART, Pegasus) or after the sum; only a decoder's crosses."""
-    feed = FeedForward(
-        up="fc1", down="fc2", activation="activation_fn", act="activation_function", inner=f"{side}_ffn_dim"
-    )
-    works: dict[str, Attention | FeedForward] = {
-        SELF: _attention(SELF),
-        CROSS: _attention(CROSS, crosses=True),
-        FEED: feed,
-    }
-    if side == "encoder":
-        del works[CROSS]
-    norms = {name: Norm(path=f"{name}_layer_norm", eps=1e-5) for name in works}
-    if before:
-        return tuple(Residual(work=work, before=norms[name]) for name, work in works.items())
-    return tuple(Residual(work=work, after=norms[name]) for name, work in works.items())
-
-
-def _depth(side: str) -> Callable[[Config], int]:
-    return lambda config: config.integer(f"{side}_layers")
-
-
-def bart_blocks(name: str, side: str = "encoder", before: bool = False, **defaults: Any) -> Blocks:
-    """One side's blocks; `before`: norms stand before the parts, and one more comes after the last block."""
+def bart_blocks(name: str, before: bool = False, elsewhere: str = "") -> Blocks:
+    """The encoder's blocks; `before`: norms stand before the parts, and one more comes after the last block."""
     tree = {"encoder": "Encoder", "encoder.layers.{i}": "EncoderLayer", "encoder.layers.{i}.self_attn": "Attention"}
     return Blocks(
-        path=f"{side}.layers.{{i}}",
-        parts=_parts(side, before),
-        last_norm=Norm(path=f"{side}.layer_norm", eps=1e-5) if before else Norm(),
-        causal=lambda config: side == "decoder",
-        count=_depth(side),
-        defaults={"activation_function": "gelu", **defaults},
-        aliases={"num_attention_heads": f"{side}_attention_heads", "num_hidden_layers": f"{side}_layers"},
-        checked_prefixes=(f"{side}.layers.", f"{side}.layer_norm."),
+        path="encoder.layers.{i}",
+        parts=tuple(
+            Residual(work=work, before=norm if before else Norm(), after=Norm() if before else norm)
+            for work, norm in PARTS
+        ),
+        last_norm=Norm(path="encoder.layer_norm", eps=1e-5) if before else Norm(),
+        causal=lambda config: False,
+        defaults={"activation_function": "gelu"},
+        checked_prefixes=("encoder.layers.", "encoder.layer_norm."),
         tree={path: name + kind for path, kind in tree.items()},
         order=(
             "embed_tokens", "embed_positions", "layers", "k_proj", "v_proj", "q_proj", "out_proj", "self_attn",
             "self_attn_layer_norm", "activation_fn", "fc1", "fc2",
         ),
+        elsewhere=elsewhere,
     )  # fmt: skip
 
 
-def bart_row(layer: Family, name: str, before: bool = False, words: str = WORDS, **ids: int | None) -> Row:
-    """A row with both sides; `ids`: what the reference's class says of the text that is written."""
-    head = HeadMap(path="lm_head", out=words, biased=False, tied=True, row="final_logits_bias")
-    written = Head(name="next_word", architectures=("ForConditionalGeneration", "MTModel"), steps=(head,))
-    decoder, encoder = bart_blocks(name, "decoder", before, **ids), bart_blocks(name, before=before)
-    if name in ("Bart", "MBart"):  # of the other two it takes the encoder's
-        encoder = replace(encoder, elsewhere="the decoder's last hidden states")
-    return Row(layer, encoder, decoder=(decoder, written))
-
+OF_DECODER = "the decoder's last hidden states"  # of the other two it takes the encoder's
 
 ROWS = (
-    bart_row(BART, "Bart", decoder_start_token_id=2, eos_token_id=2, forced_eos_token_id=2),
-    bart_row(MBART, "MBart", before=True, eos_token_id=2, forced_eos_token_id=2),
-    bart_row(
-        MARIAN, "Marian", words="decoder_vocab_size", decoder_start_token_id=58100, eos_token_id=0,
-        forced_eos_token_id=0,
-    ),
-    bart_row(PEGASUS, "Pegasus", before=True, decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=1),
+    Row(BART, bart_blocks("Bart", elsewhere=OF_DECODER)),
+    Row(MBART, bart_blocks("MBart", before=True, elsewhere=OF_DECODER)),
+    Row(MARIAN, bart_blocks("Marian")),
+    Row(PEGASUS, bart_blocks("Pegasus", before=True)),
     Row(WHISPER),
-)  # fmt: skip
+)

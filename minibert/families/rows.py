@@ -14,15 +14,11 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One model type: its input layer, and the blocks and heads behind it; None and empty where there are none.
-
-    decoder  the blocks and the head of what writes a text after the encoder's
-    """
+    """One model type: its input layer, and the blocks and heads behind it; None and empty where there are none."""
 
     layer: Family
     blocks: Blocks | None = None
     heads: tuple[Head, ...] = ()
-    decoder: tuple[Blocks, Head] | None = None
 
 
 KINS = {
@@ -78,4 +74,3 @@ FAMILIES: Mapping[str, Family] = Rows("layer")
 """The known input layers: `model_type` of config.json -> `Family`. One of your own: `load(family=...)`."""
 BLOCKS: Mapping[str, Blocks] = Rows("blocks")
 HEADS: Mapping[str, tuple[Head, ...]] = Rows("heads")
-DECODERS: Mapping[str, tuple[Blocks, Head]] = Rows("decoder")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import WORDS, Head, HeadMap, Times
 from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm, Tokens
 from minibert.families.parts.terms import RelativeTerm, relative_term
@@ -101,21 +99,14 @@ ATTEND = Attention(
     maps=tuple(f"layer.0.SelfAttention.{letter}" for letter in "qkv"), output="layer.0.SelfAttention.o",
     biased=False, output_biased=False, head_dim="d_kv", scale=lambda config, head_dim, i: 1.0, terms=(relative_term,),
 )  # fmt: skip
-CROSS = replace(
-    ATTEND, maps=tuple(f"layer.1.EncDecAttention.{letter}" for letter in "qkv"), output="layer.1.EncDecAttention.o",
-    crosses=True, terms=(),
-)  # fmt: skip
 TABLE = "layer.0.SelfAttention.relative_attention_bias"
 
 
-def _feed(layer: int) -> Residual:
-    """A feed-forward, which is the last layer of a block."""
-    at = f"layer.{layer}.DenseReluDense"
-    work = FeedForward(
-        gate=f"{at}.wi_0", up=f"{at}.wi_1", ungated=f"{at}.wi", down=f"{at}.wo", activation=f"{at}.act", gated=_gated,
-        act=_activation, biased=False, inner="d_ff", activation_last=True,
-    )  # fmt: skip
-    return Residual(work=work, before=rms(f"layer.{layer}.layer_norm"))
+AT = "layer.1.DenseReluDense"
+FEED = FeedForward(
+    gate=f"{AT}.wi_0", up=f"{AT}.wi_1", ungated=f"{AT}.wi", down=f"{AT}.wo", activation=f"{AT}.act", gated=_gated,
+    act=_activation, biased=False, inner="d_ff", activation_last=True,
+)  # fmt: skip
 
 
 def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
@@ -126,7 +117,10 @@ def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
     attend = replace(ATTEND, terms=(_own_bias if own else relative_term,))
     return Blocks(
         path="encoder.block.{i}",
-        parts=(Residual(work=attend, before=rms("layer.0.layer_norm")), _feed(1)),
+        parts=(
+            Residual(work=attend, before=rms("layer.0.layer_norm")),
+            Residual(work=FEED, before=rms("layer.1.layer_norm")),
+        ),
         last_norm=rms("encoder.final_layer_norm"),
         causal=lambda config: False,
         relative=f"encoder.block.{'{i}' if own else '0'}.{TABLE}",
@@ -137,47 +131,8 @@ def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
     )
 
 
-def _depth(config: Config) -> int:
-    """How many blocks the decoder has: as the encoder, where config.json does not say."""
-    key = "num_layers" if config.get("num_decoder_layers") is None else "num_decoder_layers"
-    return config.integer(key)
-
-
-def t5_decoder(encoder: Blocks, scaled: Callable[[Config], bool], **ids: int) -> tuple[Blocks, Head]:
-    """T5's decoder: a third part between the two, which looks at the encoder's tokens and knows no distance.
-
-    scaled: whether the last hidden states are divided by sqrt(d_model) before they are compared with words. ids: what
-    the reference's class says of the text that is written.
-    """
-    own = encoder.parts[0]
-    blocks = replace(
-        encoder,
-        path="decoder.block.{i}",
-        parts=(own, Residual(work=CROSS, before=rms("layer.1.layer_norm")), _feed(2)),
-        last_norm=rms("decoder.final_layer_norm"),
-        causal=lambda config: True,
-        relative=encoder.relative.replace("encoder", "decoder"),
-        count=_depth,
-        defaults={**encoder.defaults, "eos_token_id": 1, **ids},
-        checked_prefixes=("decoder.block.", "decoder.final_layer_norm."),
-        unused_endings=("EncDecAttention.relative_attention_bias.weight",),  # which older files have, and nothing reads
-    )
-    factor = Times(path="scaled", factor=lambda config: config.integer("d_model") ** -0.5 if scaled(config) else 1.0)
-    words = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True, always=True)
-    return blocks, Head(name="next_word", architectures=("ForConditionalGeneration",), steps=(factor, words))
-
-
-def _scaled(config: Config) -> bool:
-    """T5 1.0; 1.1 and umT5 as published say that their tables are not tied, and mean this."""
-    told = config.get("scale_decoder_outputs")  # what save_pretrained made of it
-    return config.flag("tie_word_embeddings", True) if told is None else config.flag("scale_decoder_outputs")
-
-
-T5_BLOCKS = t5_blocks("T5", feed_forward_proj="relu")
-MT5_BLOCKS, UMT5_BLOCKS = t5_blocks("MT5"), t5_blocks("UMT5", own=True)
-
 ROWS = (
-    Row(T5, T5_BLOCKS, decoder=t5_decoder(T5_BLOCKS, _scaled)),
-    Row(MT5, MT5_BLOCKS, decoder=t5_decoder(MT5_BLOCKS, lambda config: False, decoder_start_token_id=0)),
-    Row(UMT5, UMT5_BLOCKS, decoder=t5_decoder(UMT5_BLOCKS, _scaled, decoder_start_token_id=0)),
+    Row(T5, t5_blocks("T5", feed_forward_proj="relu")),
+    Row(MT5, t5_blocks("MT5")),
+    Row(UMT5, t5_blocks("UMT5", own=True)),
 )

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 import transformers
 from check import ROOT, compare_json, make_or_check, parser_of, seeded
-from safetensors.numpy import load_file, save_file
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
@@ -71,80 +70,6 @@ def with_tokenizer(folder: Path, name: str) -> tuple[Path, int]:
     """A tokenizer of a class, and how many tokens it has."""
     write_tokenizer(folder, name, {"tokenizer_config.json": {"model_max_length": 20}})
     return folder, len(vocabulary(BASES[name]))
-
-
-OF_T5 = {
-    "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 6, "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 7,
-}  # fmt: skip
-OF_BART = {"d_model": 8, "max_position_embeddings": 80, "pad_token_id": 0, "eos_token_id": 1} | {
-    f"{side}_{key}": size for side in ("encoder", "decoder")
-    for key, size in {"layers": 2, "attention_heads": 2, "ffn_dim": 16}.items()
-}  # fmt: skip
-
-
-def writer(folder: Path, name: str, sizes: dict[str, Any] = OF_T5, **config: Any) -> list[Call]:
-    """An encoder-decoder, as transformers saves it."""
-    _, size = with_tokenizer(folder, "T5Tokenizer")
-    made = {"vocab_size": size, "decoder_start_token_id": 0, **sizes, **config}
-    model = transformers.AutoModelForSeq2SeqLM.from_config(transformers.AutoConfig.for_model(name, **made))
-    if sizes is OF_BART:
-        model.final_logits_bias.copy_(torch.from_numpy(SHARP / 80 * seeded.values((1, size), salt=8)))
-        model.final_logits_bias[0, 1] = -4  # so that it does not end at once
-    save(folder, model)
-    return [("complete", [text], {"tokens": tokens}) for text, tokens in zip(TEXTS[1:], (12, 20, 9, 1, 5), strict=True)]
-
-
-def writes(parts: Path, folder: Path) -> list[Call]:
-    """T5: the word table once more, divided by sqrt(d_model)."""
-    return writer(folder, "t5")
-
-
-def writes_untied(parts: Path, folder: Path, name: str = "t5") -> list[Call]:
-    """T5 1.1, as published: a gate, and a table of the head's own, which is stored."""
-    calls = writer(folder, name, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
-    tensors = load_file(folder / "model.safetensors")
-    made = SHARP / 20 * seeded.values(tensors["shared.weight"].shape, salt=3)
-    save_file(tensors | {"lm_head.weight": made}, folder / "model.safetensors", {"format": "pt"})
-    older = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act")  # keys that such a file does not have
-    kept = {key: x for key, x in json.loads((folder / "config.json").read_text("utf-8")).items() if key not in older}
-    rewrite(folder / "config.json", lambda _: kept | {"tie_word_embeddings": False})
-    return calls
-
-
-def writes_own(parts: Path, folder: Path) -> list[Call]:
-    """umT5: a bias in each block."""
-    return writer(folder, "umt5")
-
-
-def writes_own_untied(parts: Path, folder: Path) -> list[Call]:
-    """umT5, as published: said as T5 1.1 says it."""
-    return writes_untied(parts, folder, "umt5")
-
-
-def writes_bart(parts: Path, folder: Path) -> list[Call]:
-    """BART: norms after the sums, the last token is the end, whatever is likelier."""
-    return writer(folder, "bart", OF_BART, forced_eos_token_id=1, decoder_start_token_id=1)
-
-
-def writes_mbart(parts: Path, folder: Path) -> list[Call]:
-    """mBART: norms before the parts; the first token is a language."""
-    calls = writer(folder, "mbart", OF_BART, scale_embedding=True)
-    said = {"forced_bos_token_id": 9, "forced_eos_token_id": None}
-    rewrite(folder / "generation_config.json", lambda given: given | said)
-    return calls
-
-
-def writes_marian(parts: Path, folder: Path) -> list[Call]:
-    """Marian: sinusoids, and padding that is never written."""
-    calls = writer(folder, "marian", OF_BART, scale_embedding=True, activation_function="swish", forced_eos_token_id=1)
-    rewrite(folder / "generation_config.json", lambda said: said | {"bad_words_ids": [[0], [20], [34]]})
-    return calls
-
-
-def writes_pegasus(parts: Path, folder: Path) -> list[Call]:
-    """Pegasus: sinusoids, norms before the parts."""
-    return writer(folder, "pegasus", OF_BART, forced_eos_token_id=1)
 
 
 # -- the folders -------------------------------------------------------------------------------------------------
@@ -285,8 +210,7 @@ def sparse_router(parts: Path, folder: Path) -> list[Call]:
 
 FOLDERS = (
     reranker, reranker_bare, reranker_logits, inference, topics, one_label, entities, entities_bytes, sparse,
-    sparse_sum, sparse_router, writes, writes_untied, writes_own,
-    writes_own_untied, writes_bart, writes_mbart, writes_marian, writes_pegasus,
+    sparse_sum, sparse_router,
 )  # fmt: skip
 
 
@@ -306,8 +230,6 @@ def gave(folder: Path, call: Call) -> Any:
         made = encode(*arguments, convert_to_sparse_tensor=False, **options).numpy()
         rows = [{"ids": row.nonzero()[0].tolist(), "weights": row[row != 0].tolist()} for row in np.atleast_2d(made)]
         return rows[0] if isinstance(arguments[0], str) else rows
-    if method == "complete":
-        return written(folder, arguments[0], **options)
     if method == "classify":
         pipe, options = (
             transformers.pipeline("text-classification", model=str(folder)),
@@ -317,18 +239,6 @@ def gave(folder: Path, call: Call) -> Any:
         pipe = transformers.pipeline("token-classification", model=str(folder), aggregation_strategy="simple")
     return [[{key: plain(value) for key, value in each.items()} for each in pipe(text, **options)]
             for text in arguments[0]]  # fmt: skip
-
-
-def written(folder: Path, text: str, tokens: int) -> dict[str, Any]:
-    """What an encoder-decoder writes, and its logits after the first three of the decoder's tokens."""
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    batch = {key: x for key, x in tokenizer(text, return_tensors="pt").items() if key != "token_type_ids"}
-    with torch.no_grad():
-        ids = model.generate(**batch, do_sample=False, max_new_tokens=tokens)[:, : tokens + 1]
-        logits = model(**batch, decoder_input_ids=ids[:, :3]).logits[0]
-    text = tokenizer.decode(ids[0], skip_special_tokens=True)
-    return {"text": text, "ids": ids[0].tolist(), "logits": logits.numpy().astype(float).round(7).tolist()}
 
 
 def plain(value: Any) -> Any:

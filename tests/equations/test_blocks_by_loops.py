@@ -14,7 +14,6 @@ from minibert.equations.blocks import (
     Block,
     additive_mask,
     bert_encoder,
-    cross_attention,
     gpt2_blocks,
     post_norm_block,
     pre_norm_block,
@@ -112,14 +111,6 @@ def test_post_norm_block(x: Array) -> None:
     keep, bias = np.array([[1, 1, 0, 1]] * SEQ), numbers(HEADS, SEQ, SEQ, seed=7)
     found = post_norm_block(x, block(1), HEADS, EPS, silu, additive_mask(keep != 0, "float64"), bias)
     want = np.array([post(text.tolist(), block(1), FORMULAS[silu], keep, bias) for text in x])
-    np.testing.assert_allclose(found, want, rtol=0, atol=SAME)
-
-
-def test_cross_attention(x: Array) -> None:
-    """Two tokens look at those of another text, of which one is padding."""
-    memory, keep, bias = x[:, ::-1] * 0.5, np.array([[1, 0, 1, 1]] * 2), numbers(HEADS, 2, SEQ, seed=3)
-    found = cross_attention(x[:, :2], memory, block(1), HEADS, additive_mask(keep != 0, "float64"), bias)
-    want = [attended(a.tolist(), block(1), keep, bias, b.tolist()) for a, b in zip(x[:, :2], memory, strict=True)]
     np.testing.assert_allclose(found, want, rtol=0, atol=SAME)
 
 

@@ -127,49 +127,6 @@ def test_a_text_goes_on(tmp_path: Path, model_type: str) -> None:
             assert encoder.complete(text, tokens=12) == with_text(begun, new[:until])
 
 
-DECODED = [*word_models.TEXTS, "clouds", "the", "translate: we lived", "a b c d e f g", "dog " * 30, "above!", "e, e"]
-
-
-OF_T5 = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 4, "eos_token_id": 1}
-OF_BART = {"d_model": 16, "eos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 400} | {
-    f"{side}_{key}": size for side in ("encoder", "decoder")
-    for key, size in {"layers": 2, "attention_heads": 4, "ffn_dim": 24}.items()
-}  # fmt: skip
-DECODERS = [
-    *((name, OF_T5, {}) for name in ("t5", "mt5", "umt5")),
-    *((name, OF_T5, {"feed_forward_proj": "gated-silu"}) for name in ("t5", "umt5")),
-    *((name, OF_T5, {"tie_word_embeddings": False}) for name in ("t5", "umt5")),
-    *((name, OF_BART, {"forced_eos_token_id": 1}) for name in ("bart", "mbart", "marian", "pegasus")),
-    *((name, OF_BART, {"scale_embedding": True, "activation_function": "relu"}) for name in ("bart", "pegasus")),
-]
-
-
-@pytest.mark.parametrize(("model_type", "sizes", "changes"), DECODERS, ids=lambda given: str(given)[:40])
-def test_a_decoder_writes_what_generate_does(
-    tmp_path: Path, model_type: str, sizes: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    """Ten texts; which file names the first token and the last; a penalty for words that came before."""
-    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    every = {"decoder_start_token_id": 0, **sizes, **changes}
-    model = made(tmp_path, model_type, "T5Tokenizer", "AutoModelForSeq2SeqLM", **every)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    start, different = {"decoder_start_token_id": 0}, set()
-    forced = {"forced_bos_token_id": 7, "forced_eos_token_id": 9, "bad_words_ids": [[8], [12]]}
-    for settings in (None, {"decoder_start_token_id": 5}, {**start, "repetition_penalty": 1.7}, {**start, **forced}):
-        (tmp_path / "generation_config.json").unlink(missing_ok=True)
-        if settings is not None:
-            (tmp_path / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
-        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-        with minibert.load_encoder(tmp_path) as encoder:
-            for text in DECODED:
-                batch = {key: x for key, x in tokenizer(text, return_tensors="pt").items() if key != "token_type_ids"}
-                with torch.no_grad():
-                    ids = model.generate(**batch, do_sample=False, max_new_tokens=12)[0]
-                different.add(wanted := tokenizer.decode(ids, skip_special_tokens=True))
-                assert encoder.complete(text, tokens=12) == wanted, (settings, text)
-    assert len(different) > 3  # of all settings together: models of random numbers often repeat themselves
-
-
 @pytest.mark.parametrize(("model_type", "text"), [("qwen2", word_models.TEXTS[2]), ("llama", word_models.TEXTS[0])])
 def test_what_generation_config_json_says(tmp_path: Path, model_type: str, text: str) -> None:
     """Which file says where a text ends; every setting of `generate` is followed, without effect, or refused."""

@@ -11,7 +11,6 @@ from drawn import normal
 from encoder_files import off
 from textbook import bert_weights, gpt2_weights, llama_weights
 
-from minibert.equations.blocks import Affine, Block, additive_mask, cross_attention
 from minibert.equations.gated_blocks import llama_model
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_frequencies
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.reference
 
 LOGITS = 1e-5  # relative to max(1, |reference|); measured 1.2e-6
 SHARES = 1e-12  # probabilities, float64 on both sides; measured 2.2e-16
-CROSSED = 1e-12  # float64 on both sides, numbers up to 20; measured 8.9e-16
 IDS = np.arange(24).reshape(3, 8) % 29 + 1
 TYPES = (np.arange(8) >= 5) * np.ones((3, 1), np.int64)
 MASK = (np.arange(8) < np.array([[8], [5], [1]])).astype(np.int64)
@@ -90,22 +88,3 @@ def test_probabilities_of_a_next_word(temperature: float, k: int | None, p: floa
         assert np.array_equal(np.isfinite(top_p(before, p)), np.isfinite(theirs.numpy()))
     ours = next_word_probabilities(rows, temperature, k, p)
     np.testing.assert_allclose(ours, theirs.softmax(-1).numpy(), rtol=0, atol=SHARES)
-
-
-def test_cross_attention() -> None:
-    """Ten texts that look at ten others of another length, some of it padding, beside torch's own module."""
-    torch = importlib.import_module("torch")
-    torch.manual_seed(0)
-    module = torch.nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
-    module.in_proj_bias.data.normal_(), module.out_proj.bias.data.normal_()
-    x, memory = normal(10, 4, 12), normal(10, 7, 12)
-    keep = np.arange(7) < np.arange(10)[:, None] % 7 + 1
-    tensors = {name: value.numpy() for name, value in module.state_dict().items()}
-    three = (np.split(tensors[f"in_proj_{part}"], 3) for part in ("weight", "bias"))
-    maps = [Affine(*each) for each in zip(*three, strict=True)]
-    maps.append(Affine(tensors["out_proj.weight"], tensors["out_proj.bias"]))
-    with torch.no_grad():
-        given = (torch.from_numpy(each) for each in (x, memory, memory))
-        theirs = module(*given, key_padding_mask=torch.from_numpy(~keep))[0].numpy()
-    found = cross_attention(x, memory, Block(*maps, *maps), 3, additive_mask(keep[:, None, None], "float64"))
-    np.testing.assert_allclose(found, theirs, rtol=0, atol=CROSSED)

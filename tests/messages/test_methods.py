@@ -164,8 +164,8 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
 HEADS: list[tuple[str, Callable[[Of], object]]] = [
     ("no head 'masked_word'; its heads are next_word", call("gpt2", "fill", "[MASK]")),
     ("no head 'masked_word'; it has no head, only input layer and", call("sentences-bare", "fill", "[MASK]")),
-    ("makes vectors of a bart from the decoder's last hidden states", call("uses-writes-bart", "encode", "we")),
-    ("sentences-t5: there is no tensor of the decoder, only the encoder", call("sentences-t5", "complete", "we")),
+    ("makes vectors of a bart from the decoder's last hidden states", call("encoder/bart", "encode", "we")),
+    ("the decoder of a t5, which writes, is not computed here", call("sentences-t5", "complete", "we")),
     *(("no head 'next_word'; its heads are masked_word", call("bert", ask, "we")) for ask in NEXT),
     *((r"'next_word'; .* each token sees those after it; load a model with", call("seen", ask, "we")) for ask in NEXT),
     ("no head 'classes'", call("sentences-bare", "predict", [PAIR])),

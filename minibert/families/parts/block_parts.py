@@ -62,7 +62,6 @@ class Attention(Frozen):
     """Attention: queries, keys and values from x, probabilities in each head, and a map of what is gathered.
 
     maps             query, key and value, or the one that holds the three side by side; `output` is the map after it
-    crosses          keys and values are of the encoder's last hidden states: attention of a decoder to its encoder
     biased           whether `maps` have biases, or a config key that decides it; `output_biased` the same of `output`
     key_heads        config key of the number of key heads, where several query heads may share one
     head_dim         config key of a head's width, where queries may be wider than the model
@@ -77,7 +76,6 @@ class Attention(Frozen):
 
     maps: tuple[str, ...]
     output: str
-    crosses: bool = False
     biased: bool | str = True
     output_biased: bool | str = True
     key_heads: str = ""
@@ -102,7 +100,7 @@ class Attention(Frozen):
             maps=maps,
             norms=tuple(site.norm(norm, head_dim) for norm in (self.query_norm, self.key_norm)),
             scores=f"{inside}.scores",
-            probabilities=f"{'cross_' * self.crosses}attentions.{site.i}",
+            probabilities=f"attentions.{site.i}",
             context=f"{inside}.context",
             output=site.dense(self.output, dim, heads * head_dim, self.output_biased),
             heads=heads,
@@ -114,7 +112,6 @@ class Attention(Frozen):
             layer_type=self.rotation and self.rotation(config, site.i),
             heads_first=self.heads_first,
             terms=tuple(term for make in self.terms if (term := make(site)) is not None),
-            crosses=self.crosses,
         )
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
@@ -268,7 +265,6 @@ class Blocks(Frozen):
     vector      what `encode` gives where no modules.json says it; without it that is the mean
     others      takes other modules of no single block, for printing
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
-    aliases     words for a config key that are not the input layer's: a decoder's
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
     tree        the reference's class for each module that holds others, for printing: path -> class name, or what gives
                 it from the config
@@ -289,7 +285,6 @@ class Blocks(Frozen):
     vector: TextVector | None = None
     others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
     defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
-    aliases: Mapping[str, str] = {}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     checked_prefixes: tuple[str, ...] = ("encoder.",)
     unused_endings: tuple[str, ...] = ()
@@ -322,7 +317,6 @@ class Blocks(Frozen):
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
         both = replace(
             family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only},
-            aliases={**family.aliases, **self.aliases},
         )  # fmt: skip
         return both.configure(dict(data), where)
 

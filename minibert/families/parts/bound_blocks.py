@@ -106,7 +106,6 @@ class BoundAttention(NamedTuple):
     layer_type: str | None
     heads_first: bool  # how the reference gives the norms' output
     terms: tuple[Term, ...] = ()  # what is added to the scores
-    crosses: bool = False  # whether keys and values are of the encoder's tokens
 
     @property
     def keys(self) -> tuple[str, ...]:

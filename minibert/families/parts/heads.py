@@ -41,9 +41,7 @@ class HeadMap(Frozen):
     out     the width it gives: a config key, `LABELS`, or the number itself
     biased  whether it has a bias, or a config key that decides it; `bias` is another name of it, where a file does
             not have its own
-    tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false;
-            `always`: whatever it says
-    row     a bias that a file may have under this name, as one row (1, out)
+    tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
     """
 
     path: str
@@ -51,8 +49,6 @@ class HeadMap(Frozen):
     biased: bool | str = True
     bias: str = ""
     tied: bool = False
-    always: bool = False
-    row: str = ""
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
@@ -60,13 +56,11 @@ class HeadMap(Frozen):
 
         out = count_labels(config) if self.out == LABELS else self.out
         out = config.integer(out) if isinstance(out, str) else out
-        if self.tied and not binder.stores(f"{self.path}.weight") and (self.always or tied(config)):
+        if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
             weight = words()
         else:
             weight = binder.weight((f"{self.path}.weight",), (out, width))
         bias = binder.vector(self.biases, (out,)) if decided(config, self.biased) else None
-        if self.row and binder.stores(self.row):
-            bias = binder.vector((self.row,), (1, out))[0]
         return Dense(weight, bias)
 
     @property
@@ -92,18 +86,6 @@ class Act(Frozen):
         return fast.faster(found)
 
 
-class Times(Frozen):
-    """A factor of the hidden states. `path` is its name in a trace."""
-
-    path: str
-    factor: Callable[[Config], float]
-
-    def function(self, config: Config) -> Activation:
-        """Give what multiplies."""
-        factor = self.factor(config)
-        return lambda x: x if factor == 1 else x * x.dtype.type(factor)
-
-
 class Head(Frozen):
     """One head of a model_type.
 
@@ -117,7 +99,7 @@ class Head(Frozen):
 
     name: str
     architectures: tuple[str, ...]
-    steps: tuple[HeadMap | Act | Times | Norm, ...]
+    steps: tuple[HeadMap | Act | Norm, ...]
     takes: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
@@ -153,7 +135,7 @@ class Head(Frozen):
             if isinstance(step, HeadMap):
                 works.append((step.path, dense := step.bind(config, binder, width, words)))
                 width = dense.shape[0]
-            elif isinstance(step, Act | Times):
+            elif isinstance(step, Act):
                 works.append((step.path, step.function(config)))
             else:
                 works += step.bound(config, binder, "", width).items()

@@ -13,8 +13,6 @@ from minibert.files.reading import read_object
 from minibert.files.tokenizer_files import Find
 
 FILE = "generation_config.json"
-OF_DECODERS = ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids")
-STARTS = ("decoder_start_token_id", "bos_token_id")
 # what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
 REFUSED: Mapping[str, Any] = {
     "num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "suppress_tokens": [],
@@ -31,33 +29,17 @@ class Generation(NamedTuple):
     """What holds for each word that is written.
 
     ends    ids that end a text
-    start   a decoder's first id; `first` and `last`: what it writes next and at the end, whatever is likelier
-    never   ids that are never written
     repetition_penalty  see `penalized`
     """
 
     ends: frozenset[int] = frozenset()
     repetition_penalty: float = 1.0
-    start: int | None = None
-    first: int | None = None
-    last: int | None = None
-    never: tuple[int, ...] = ()
-
-    def allowed(self, logits: Array, first: bool, last: bool) -> Array:
-        """Give the logits of the first, of another or of the last word, minus infinity for those that may not come."""
-        forced = self.last if last and self.last is not None else self.first if first else None
-        y = logits.copy() if forced is None else np.full_like(logits, -np.inf)
-        y[list(self.never)] = -np.inf
-        if forced is not None:
-            y[forced] = 0
-        return y
 
 
-def read_generation(find: Find, config: Mapping[str, Any], where: str, decoder: bool = False) -> Generation:
+def read_generation(find: Find, config: Mapping[str, Any], where: str) -> Generation:
     """Read generation_config.json; without that file what config.json itself says, and no default of a class.
 
-    decoder: of a text that a decoder writes; some settings are computed for it alone. Raises CheckpointError that names
-    the entry.
+    Raises CheckpointError that names the entry.
     """
     path = find(FILE)
     settings = config if path is None else read_object(path)
@@ -66,7 +48,7 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str, decoder: 
         return CheckpointError(f"{where}: {'config.json' if path is None else FILE}: {what}")
 
     for key, neutral in REFUSED.items():
-        if settings.get(key) not in (None, neutral) and not (decoder and key in OF_DECODERS):
+        if settings.get(key) not in (None, neutral):
             raise refused(
                 f"{key!r} is {settings[key]!r:.40}, which changes the words that come and is not computed here; take "
                 "it out to write on without it"
@@ -78,20 +60,7 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str, decoder: 
     penalty = 1.0 if penalty is None else penalty
     if type(penalty) not in (int, float) or not 0 < penalty < np.inf:
         raise refused(f"'repetition_penalty' must be a number > 0, found {penalty!r:.40}")
-    start = next((settings[key] for key in STARTS if settings.get(key) is not None), None)
-    if start is not None and type(start) is not int:
-        raise refused(f"'decoder_start_token_id' must be an integer or null, found {start!r:.80}")
-    if not decoder:
-        return Generation(frozenset(listed), float(penalty), start)
-    first, last = (settings.get(key) for key in OF_DECODERS[:2])
-    last = last[0] if isinstance(last, list) else last
-    never = settings.get("bad_words_ids") or []
-    if not all(isinstance(each, list) and len(each) == 1 and type(each[0]) is int for each in never):
-        raise refused(f"'bad_words_ids' must hold single ids, each in a list of its own, found {never!r:.80}")
-    if not all(each is None or type(each) is int for each in (first, last)):
-        raise refused(f"the ids under {' and '.join(OF_DECODERS[:2])} must be integers, found {first!r}, {last!r:.40}")
-    banned = tuple(each[0] for each in never if each[0] not in listed)
-    return Generation(frozenset(listed), float(penalty), start, first, last, banned)
+    return Generation(frozenset(listed), float(penalty))
 
 
 def penalized(logits: Array, ids: list[int], penalty: float) -> Array:

@@ -89,6 +89,8 @@ class Heads:
             raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
         if name not in self._held:
             why = f"; in this model {self._seen}" if name in self._others else ""
+            if name == "next_word" and len(self._layer.family.sides) > 1:
+                why = f"; the decoder of a {self._layer.family.model_type}, which writes, is not computed here"
             said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "
             small = f", such as {SHIPPED[name]} of the repository" if name in SHIPPED else ""
             raise error_of(CheckpointError, said, Load(f"a model with that head{small}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypedDict, overload
+from typing import Any, TypedDict, overload
 
 import numpy as np
 
@@ -12,12 +12,10 @@ from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.errors import Text, TokenizerError, error_of
-from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
-from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.model import Model
-from minibert.models.run.blocks import Stack, remembered, run_blocks
+from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive
@@ -41,17 +39,9 @@ class Words(Model):
     `generation` gives what generation_config.json says of the last.
     """
 
-    def __init__(
-        self, *model: Any, generation: Callable[[], Generation] = Generation,
-        decoder: Callable[[], Decoder] | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *model: Any, generation: Callable[[], Generation] = Generation, **options: Any) -> None:
         super().__init__(*model, **options)
-        self._generation, self._decoder = generation, decoder
-
-    def close(self) -> None:
-        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
-        self._decoder = None
-        super().close()
+        self._generation = generation
 
     @overload
     def fill(self, text: str, k: int = ...) -> list[list[Prediction]]: ...
@@ -107,77 +97,46 @@ class Words(Model):
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
         """Continue a text by up to `tokens` tokens, and give it with what comes after it.
 
-        A model with a decoder of its own (T5) reads the text and writes another: "translate English to German: ...".
-        That text alone is given. The keys and values that its decoder looks at are computed once.
-
         Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
         chooses at random, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
         text ends, and `repetition_penalty` are those of generation_config.json; without that file, of config.json. Its
         own temperature, top_k and top_p are without effect. The keys and values of earlier tokens are kept, so each new
         token costs one token's work.
 
-        Raises as `next_words`; CheckpointError where a file holds an encoder without its decoder, or that file has a
-        setting that changes the words and is not computed here, such as num_beams; ValueError where text and tokens go
-        beyond the position table.
+        Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not computed
+        here, such as num_beams; ValueError where text and tokens go beyond the position table.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
         check_positive("tokens", tokens)
         _check_chance(temperature, seed)
         tokenizer = self.embeddings.tokenizer
-        decoder = None if self._decoder is None else self._decoder()
-        head = self.head("next_word") if decoder is None else decoder.head
-        settings = self._generation()
+        head, settings = self.head("next_word"), self._generation()
         (encoded,) = _encoded(self, text)
         _refuse_empty(encoded, 0)
-        ids = new = encoded.input_ids if decoder is None else [decoder.first(settings.start)]
-        model: Model | Decoder = decoder or self
-        _refuse_too_many(model.embeddings.max_length, len(ids), tokens)
-        memory = {} if decoder is None else remembered(decoder.stack, self(encoded.input_ids))
-        random, cache = np.random.default_rng(seed), KeyValueCache(memory)
+        ids = new = encoded.input_ids
+        _refuse_too_many(self.embeddings.max_length, len(ids), tokens)
+        random, cache = np.random.default_rng(seed), KeyValueCache()
         logits = np.empty(head.labels, self.dtype)
 
         def read(new: Sequence[int]) -> None:
-            last = go_on(model, new, cache)[-1:]
-            for words, piece in logit_pieces(head, last, linear):  # one row: soonest as it is
+            last = go_on(self, new, cache)[-1:]
+            for words, piece in logit_pieces(head, last, linear):  # one row: fastest without padding rows
                 logits[words] = piece[0]
 
-        for i in range(tokens):
+        for _ in range(tokens):
             compute(read, [new], self.threads)
-            found = penalized(logits, ids, settings.repetition_penalty)
-            if decoder is not None:
-                found = settings.allowed(found, i == 0, i + 1 == tokens)
-            token = choose(found, temperature, random)
+            token = choose(penalized(logits, ids, settings.repetition_penalty), temperature, random)
             if token in settings.ends:
                 break
             new = [token]
             ids = ids + new
-        if decoder is not None:
-            return tokenizer.decode(ids, skip_special_tokens=True)
         # decoded together: a letter may be split between two tokens, and some tokenizers drop a text's first space
         begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
         return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
 
 
-class Decoder(NamedTuple):
-    """What writes a text after the encoder's: input layer, blocks that look at the encoder, the map to words."""
-
-    embeddings: EmbeddingLayer
-    stack: Stack
-    head: BoundHead
-    config: Config
-
-    def first(self, start: int | None) -> int:
-        """The id that it begins with, from the files or the family. Raises CheckpointError where none says it."""
-        start = self.config.get("decoder_start_token_id") if start is None else start
-        if type(start) is not int or not 0 <= start < self.head.labels:
-            raise self.config.refused(
-                f"'decoder_start_token_id' must be the id with which the decoder begins, found {start!r}"
-            )
-        return start
-
-
-def go_on(model: Model | Decoder, ids: Sequence[int], cache: KeyValueCache) -> Array:
+def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
     """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
 
     The tokens before them are in the cache; afterwards these are too.

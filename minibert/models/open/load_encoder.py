@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from minibert.errors import CheckpointError, UnknownFamilyError, error_of
-from minibert.families.family import Family
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
 from minibert.families.parts.modules import Embedding
-from minibert.families.rows import BLOCKS, DECODERS
-from minibert.files.checkpoint import Checkpoint
+from minibert.families.rows import BLOCKS
 from minibert.models.encoder import Encoder
 from minibert.models.heads.generation import read_generation
-from minibert.models.heads.prediction import Decoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
@@ -162,38 +158,13 @@ def encoder_of(
             sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
     reopen = partial(load_encoder, opened.lasting, **options)
-    decoder, said = None, opened.config  # of the text that is written
-    if family.model_type in DECODERS:
-        said = {**DECODERS[family.model_type][0].defaults, **said}
-        decoder = cache(partial(_decoder_of, opened, source, family, layer.dtype, low_memory))
-        if not mmap:
-            with suppress(CheckpointError):
-                decoder()
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.over(sentences),
-        generation=cache(partial(read_generation, opened.find, said, opened.where, decoder is not None)),
-        decoder=decoder,
+        generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
     return encoder
-
-
-def _decoder_of(opened: Opened, source: Checkpoint, family: Family, dtype: np.dtype[Any], low_memory: bool) -> Decoder:
-    """Put together what writes a text after the encoder's; only `complete` needs it."""
-    blocks, head = DECODERS[family.model_type]
-    config = blocks.configure(family, opened.config, f"{opened.where}: config.json")
-    binder = TensorBinder(config, source, family.prefixes, dtype, opened.where, low_memory)
-    if not binder.stored_under(blocks.begins):
-        raise CheckpointError(
-            f"{opened.where}: there is no tensor of the decoder, only the encoder, which writes no text; name the "
-            "whole model"
-        )
-    layer = assemble(opened, source, family, "decoder", dtype)
-    stack = _bind(blocks, config, binder, layer, False)
-    return Decoder(
-        layer, stack, head.bind(config, binder, lambda: binder.weight_of(layer.steps[0].module.table)), config
-    )
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:

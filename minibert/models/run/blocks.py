@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.blocks import join_heads, split_heads
 from minibert.equations.fast import activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
@@ -340,8 +339,6 @@ def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     for before, own, within, summed, after in block.parts:
         attends, of_block = isinstance(own, BoundAttention), isinstance(own, BoundConvolution)
         bind: Callable[..., tuple[Work, ...]] = attending if attends else convolving if of_block else feeding
-        if isinstance(own, BoundAttention) and own.crosses:
-            bind, attends = crossing, False  # each token asks for itself
         works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
         works += _normed(norming(block.modules, within, hook))
         norms = norming(block.modules, after, hook)
@@ -425,31 +422,6 @@ def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -
             )
             np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
         return context if run.take is None else context[run.take]
-
-    return hooked(hook, own.context, gather), output
-
-
-def remembered(stack: Stack, states: Array) -> dict[str, tuple[Array, Array]]:
-    """Keys and values that a decoder's blocks look at, from the encoder's last hidden states (tokens, dim)."""
-    found = {}
-    for block in stack.blocks:
-        for own in (part.work for part in block.parts):
-            if isinstance(own, BoundAttention) and own.crosses:
-                k, v = (split_heads(block.modules[path](states), own.heads) for path in own.maps[1:])
-                found[own.scores] = k, v  # each (heads, tokens, head_dim)
-    return found
-
-
-def crossing(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
-    """`cross_attention` of the equations, for the tokens of one text: its keys and values are computed already."""
-    query = hooked(hook, own.maps[0], mapping(modules[own.maps[0]], "projection 0"))
-    output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-
-    def gather(run: _Run, x: Array) -> Array:
-        assert run.cache is not None
-        k, v = run.cache.memory[own.scores]
-        scores = attention_scores(split_heads(query(run, x), own.heads), k, own.scale)
-        return join_heads(softmax(scores, out=scores) @ v)
 
     return hooked(hook, own.context, gather), output
 

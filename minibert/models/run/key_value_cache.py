@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from minibert.equations.input_layer import Array
@@ -13,12 +11,11 @@ class KeyValueCache:
     """Keys and values of the tokens of one text that were computed before, for each block.
 
     Where no token sees those after it, later tokens need nothing else of earlier ones, and earlier ones never change.
-    So one more token costs one row in each map, not all rows again. `length`: how many tokens it has. `memory`: of a
-    decoder, the keys and values of the encoder's tokens, (heads, tokens, head_dim) each, which never change.
+    So one more token costs one row in each map, not all rows again. `length`: how many tokens it has.
     """
 
-    def __init__(self, memory: Mapping[str, tuple[Array, Array]] | None = None) -> None:
-        self.length, self.memory = 0, memory or {}
+    def __init__(self) -> None:
+        self.length = 0
         self._kept: dict[str, Array] = {}  # (2, room, width); room is doubled where it is used up
 
     def joined(self, block: str, keys: Array, values: Array) -> tuple[Array, Array]:

@@ -291,12 +291,12 @@ class Sentences(Model):
             raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
         check_task(task)
         check_positive("truncate_dim", truncate_dim, or_none=True)
-        own, tokenizer = self.sentence_config, self.sentence_tokenizer
         if elsewhere := self.block_family.elsewhere:
             raise CheckpointError(
                 f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
+        own, tokenizer = self.sentence_config, self.sentence_tokenizer
         if own.late and truncate_dim is not None:
             raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
         dim, before = 0 if own.late else own.width(truncate_dim), own.prompt(prompt_name, prompt)
