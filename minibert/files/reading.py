@@ -73,7 +73,7 @@ def read_object(
         return {}
     try:
         with open(path, "rb") as file:
-            data = json.loads(file.read().decode("utf-8"))
+            data = json.loads(file.read().decode("utf-8-sig"))  # an editor may have put a byte order mark there
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, found {type(data).__name__}")
     except (ValueError, RecursionError, OSError) as error:

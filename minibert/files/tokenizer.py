@@ -350,7 +350,8 @@ def _list_of(texts: Texts, name: str) -> list[str]:
             f"column that holds the texts, as in table[{names[0] if names else '...'}]"
             + (f"; it has {', '.join(names[:COLUMNS])}" if len(names) > 1 else "")
         )
-    if isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
+    nothing = getattr(texts, "ndim", 1) == 0  # np.array("one") says that it can be iterated over
+    if nothing or isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_hint(texts)}")
     return list(texts)
 

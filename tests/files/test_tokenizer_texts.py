@@ -165,6 +165,8 @@ def test_arrow_and_polars_columns_are_lists_of_texts(tiny: EmbeddingLayer) -> No
         assert same_bits(encoder.encode(column(texts)), encoder.encode(texts))
         with pytest.raises(TypeError, match=r"^texts\[1\] must be a str, found NoneType, a missing value"):
             encoder.encode(column(["we", None]))
+    with pytest.raises(TypeError, match=r"^texts must be a str or a list of str, found ndarray$"):
+        encoder.encode(np.array("one"))  # type: ignore[call-overload]  # of no axis
     with pytest.raises(TypeError, match=r"a table of named columns; .* as in table\['text'\]|as in table\[\.\.\.\]"):
         tiny.embed(pa.table({"text": texts}))
     with pytest.raises(TypeError, match=r"found DataFrame, .* as in table\['text'\]; it has 'text', 'other'$"):

@@ -100,6 +100,22 @@ def test_folders_of_model2vec(tmp_path: Path, minilm: Path, kind: str, quantized
     assert away(ours.encode(texts)[some], want[some]) <= (EXACT if quantized else exact)  # with weights in float32
 
 
+@pytest.mark.parametrize(("kind", "bound"), [("f2", HALF), ("f4", EXACT)])
+def test_int8_rows_with_weights(tmp_path: Path, minilm: Path, kind: str, bound: float) -> None:
+    """model2vec multiplies int8 rows in the weights' format; the products of float16 weights are rounded to it."""
+    from model2vec import StaticModel
+
+    vocabulary = tokenizer(minilm)
+    count = vocabulary.get_vocab_size()
+    weights = np.linspace(0.1, 2, count).astype(kind)
+    StaticModel(numbers(count, 16), vocabulary, normalize=True, weights=weights).save_pretrained(tmp_path / "whole")
+    StaticModel.from_pretrained(tmp_path / "whole", quantize_to="int8").save_pretrained(tmp_path / "model")
+    texts = ["we lived above the clouds", "the river and the bank", "a cat sleeps"]
+    ours, theirs = (load(tmp_path / "model") for load in (minibert.load_encoder, StaticModel.from_pretrained))
+    off = away(ours.encode(texts), theirs.encode(texts))
+    assert off <= bound and (off > EXACT or kind == "f4")
+
+
 def test_a_folder_without_modules_json_is_model2vec_s(tmp_path: Path) -> None:
     from model2vec import StaticModel
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import BERT, ROBERTA, T5, same_bits, tensors, write
+from checkpoints import BERT, GPT2, ROBERTA, T5, same_bits, tensors, write
 
 import minibert
 from minibert import CheckpointError, UnknownFamilyError
@@ -151,3 +151,28 @@ def test_a_family_of_another_kind_does_not_fit(tmp_path: Path) -> None:
 def test_a_folder_has_no_revision(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"revision is for a name on the Hub; .* is a folder"):
         minibert.load(write(tmp_path), revision="main")
+
+
+def test_a_tensor_of_another_shape_says_why(tmp_path: Path) -> None:
+    """MLX packs weights into integers, nanoGPT stores maps of a GPT-2 transposed; all else is of another model."""
+    packed = ("U32", (16, 1), bytes(64))
+    turned = {"wte.weight": tensors(GPT2)["wte.weight"].T.copy()}
+    for changes, stored, why in (
+        ({"quantization": {"group_size": 32, "bits": 4}}, {"embeddings.word_embeddings.weight": packed},
+         "config.json has 'quantization': the weights are packed integers"),
+        ({"quantization_config": {"bits": 4}}, {"embeddings.word_embeddings.weight": packed}, "'quantization_config'"),
+        ({"hidden_size": 4}, {}, "config and tensors are of different models"),
+    ):  # fmt: skip
+        with pytest.raises(CheckpointError, match=why):
+            minibert.load(write(tmp_path, {**BERT, **changes}, {**tensors(BERT), **stored}))
+    with pytest.raises(CheckpointError, match=r"the tensor is transposed, as nanoGPT .*; store tensor\.T"):
+        minibert.load(write(tmp_path, GPT2, {**tensors(GPT2), **turned}))
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    """An editor has put it there; the file means the same."""
+    folder = write(tmp_path)
+    expected = minibert.load(folder)(GOOD)
+    for path in folder.glob("*.json"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert same_bits(minibert.load(folder)(GOOD), expected)

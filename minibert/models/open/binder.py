@@ -12,6 +12,7 @@ from minibert.families.parts.config import Config
 from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
+PACKED = ("quantization", "quantization_config")  # as MLX, and as transformers, writes it into config.json
 NAMED = 5  # of the tensors that a recipe leaves over: of a model with more blocks there are hundreds
 
 
@@ -59,14 +60,27 @@ class TensorBinder:
                     f"{self.where}: tensor {name!r} must be {kind}, found shape {found}; fetch it again"
                 )
         if found != shape or 0 in shape:
-            other = "config and tensors are of different models"
-            why = "a size of 0 leaves nothing to look up" if 0 in shape else other
             raise CheckpointError(
-                f"{self.where}: tensor {name!r} has shape {found}, but config.json says {shape}; {why}"
+                f"{self.where}: tensor {name!r} has shape {found}, but config.json says {shape}; "
+                f"{self._other_shape(found, shape)}"
             )
         if name not in self._tables:
             self._tables[name] = self._source.table(name, self.dtype, formats)
         return self._tables[name]
+
+    def _other_shape(self, found: tuple[int, ...], shape: tuple[int, ...]) -> str:
+        """Say why a stored shape is not the one that config.json says."""
+        if 0 in shape:
+            return "a size of 0 leaves nothing to look up"
+        packed = next((key for key in PACKED if self.config.get(key)), None)
+        if packed:
+            return (
+                f"config.json has {packed!r}: the weights are packed integers, which are not computed here; load the "
+                "model they were made of"
+            )
+        if found == shape[::-1]:
+            return "the tensor is transposed, as nanoGPT stores the maps of a GPT-2; store tensor.T"
+        return "config and tensors are of different models"
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         """Give a small tensor whole, in the dtype that the layer computes in."""

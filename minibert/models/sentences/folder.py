@@ -50,7 +50,7 @@ def listed_modules(find: Find, where: str) -> list[Module] | None:
         return None
     try:
         with open(path, "rb") as file:
-            entries = json.loads(file.read().decode("utf-8"))
+            entries = json.loads(file.read().decode("utf-8-sig"))  # an editor may have put a byte order mark there
         if not isinstance(entries, list):
             raise ValueError(f"found {type(entries).__name__}")
         for entry in entries:
