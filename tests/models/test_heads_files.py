@@ -52,7 +52,7 @@ BOTH, EITHER = ("masked_word", "next_sentence"), ("next_word", "classes")
         ("gpt2-classes", None, ["GPT2DoubleHeadsModel"], EITHER, "next_word"),
         ("gpt2-classes", None, ["GPT2LMHeadModel", "GPT2ForSequenceClassification"], EITHER, None),
         ("modernbert-token_classes", None, ["ModernBertForTokenClassification"], ("token_classes",), "token_classes"),
-        ("modernbert-token_classes", None, None, ("classes",), "classes"),  # the tensors are the same
+        ("modernbert-token_classes", None, None, ("classes", "token_classes"), None),  # the tensors are the same
         ("qwen3-classes", None, None, ("classes",), "classes"),
         ("qwen3-token_classes", None, None, ("token_classes",), "token_classes"),  # whose map has a bias
         ("qwen3-next_word", None, ["Qwen3Model"], ("next_word",), "next_word"),

@@ -22,6 +22,7 @@ from minibert.families.parts.heads import (
     BoundHead,
     Head,
     architectures,
+    count_labels,
 )
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
@@ -62,16 +63,17 @@ class Heads:
         found = [row for row in rows if row.stored(self._config, self._binder)]
         if "multiple choice" in self._refused():  # whose map to one number has the name of the classes'
             found = [row for row in found if row.maps[-1].out != LABELS]
-        by_path: dict[str, Head] = {}
-        for row in found:  # text and token classes may end in one map: the one that is named, or takes more tensors
-            other = by_path.get(row.maps[-1].path, row)
-            by_path[row.maps[-1].path] = max(other, row, key=self._likelihood)
-        return [row for row in found if row in by_path.values()]
+        # text and token classes may end in one map: the one that is named, or takes more tensors, or each of them
+        best: dict[str, tuple[bool, int, bool]] = {}
+        for row in found:
+            best[row.maps[-1].path] = max(self._likelihood(row), best.get(row.maps[-1].path, (False, 0, False)))
+        return [row for row in found if self._likelihood(row) == best[row.maps[-1].path]]
 
     def _likelihood(self, row: Head) -> tuple[bool, int, bool]:
         last = row.maps[-1]
-        biased = last.biased is True and self._binder.stores(f"{last.path}.bias")
-        return row.named_by(self._architectures), len(row.maps), biased
+        biased = (last.biased is True) == self._binder.stores(f"{last.path}.bias")
+        sized = not isinstance(last.out, int) or last.out == count_labels(self._config)
+        return row.named_by(self._architectures), len(row.maps), biased and sized
 
     def _refused(self) -> str:
         """What `architectures` names and is not computed here, in words."""
