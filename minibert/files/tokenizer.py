@@ -57,8 +57,9 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
 
-    `file` is for messages; with `truncates_left` what is too long loses its beginning. `named`: the special tokens that
-    have a name, as a text has them: "mask" -> "[MASK]", which stands for a hidden word.
+    `file` is for messages; with `truncates_left` a text that is too long loses its beginning; with `pads_left` the
+    reference puts padding before a text. `named`: the special tokens that have a name, as a text has them: "mask" ->
+    "[MASK]", which stands for a hidden word.
     Without `typed` the model is not told which of two texts a token is of.
     """
 
@@ -70,11 +71,13 @@ class Tokenizer:
         truncates_left: bool = False,
         named: Mapping[str, str] = {},
         typed: bool = True,
+        pads_left: bool = False,
     ) -> None:
         self.truncation: dict[str, Any] | None = tokenizer.truncation  # the file's own, which static models follow
         tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
         tokenizer.no_truncation()  # or be truncated silently at the length of some training
         self._tokenizer, self._file, self.truncates_left, self._typed = tokenizer, file, truncates_left, typed
+        self.pads_left = pads_left
         self.pad_id, self.named, self.mask = pad_id if pad_id is not None else 0, named, named.get("mask")
         self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
 
@@ -291,7 +294,7 @@ class Tokenizer:
         if rules["model"] == settings:
             reader.model = self._tokenizer.model  # whose scores the library would read less exactly
         reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
-        return Tokenizer(reader, self.pad_id, self._file, self.truncates_left, self.named, self._typed)
+        return Tokenizer(reader, self.pad_id, self._file, self.truncates_left, self.named, self._typed, self.pads_left)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""

@@ -54,8 +54,8 @@ class TokenizerClass(NamedTuple):
     kind: of the model, by the library's name; "" for any. older: the file that it reads where there is no
     tokenizer.json; `of`: who published such files. unknown: the row of Unigram's unknown letters, or the named token
     that has it. takes_left: the mask takes the space before it. keeps: a template of the file stays. plain: named
-    tokens have no flags of the file. types: it tells which of two texts a token is of (token_type_ids), unless the
-    settings say otherwise.
+    tokens have no flags of the file. types: it tells which of two texts a token is of (token_type_ids). pads: the side
+    of padding. The settings may say otherwise of both.
     """
 
     rules: Callable[[Any, Settings], Rules] | None
@@ -69,6 +69,7 @@ class TokenizerClass(NamedTuple):
     keeps: bool = False
     plain: bool = False
     types: bool = False
+    pads: str = "right"
 
 
 BERT_TEMPLATE = Template("cls $A sep", "cls $A sep $B:1 sep:1")
@@ -261,13 +262,13 @@ CLASSES: Mapping[str, TokenizerClass] = {
     ),
     "GPT2Tokenizer": TokenizerClass(_byte_level, None, GPT2_TOKENS, "BPE", "vocab.json", "GPT-2"),
     "GPTNeoXTokenizer": TokenizerClass(_gpt_neox, Template("$A", "$A $B:1"), {**GPT2_TOKENS, "pad": "<|padding|>"}),
-    "CohereTokenizer": TokenizerClass(_cohere, None, _COHERE_TOKENS),
+    "CohereTokenizer": TokenizerClass(_cohere, None, _COHERE_TOKENS, pads="left"),
     "Qwen2Tokenizer": TokenizerClass(
         _qwen2, None, dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>"), "BPE", "vocab.json", "Qwen", plain=True
     ),
-    "LlamaTokenizer": TokenizerClass(_llama, None, {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
+    "LlamaTokenizer": TokenizerClass(_llama, None, {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, pads="left"),
     "GemmaTokenizer": TokenizerClass(
-        _gemma, None, {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>", "mask": "<mask>"}
+        _gemma, None, {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>", "mask": "<mask>"}, pads="left"
     ),
     "CLIPTokenizer": TokenizerClass(
         _clip,
@@ -279,7 +280,9 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "DebertaV2Tokenizer": TokenizerClass(
         _deberta_v2, BERT_TEMPLATE, _DEBERTA_TOKENS, kind="Unigram", unknown="unk", types=True
     ),
-    "XLNetTokenizer": TokenizerClass(_xlnet, XLNET_TEMPLATE, _XLNET_TOKENS, kind="Unigram", unknown=0, takes_left=True),
+    "XLNetTokenizer": TokenizerClass(
+        _xlnet, XLNET_TEMPLATE, _XLNET_TOKENS, kind="Unigram", unknown=0, takes_left=True, pads="left"
+    ),
     "T5Tokenizer": TokenizerClass(
         _t5, T5_TEMPLATE, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, kind="Unigram", unknown=2
     ),

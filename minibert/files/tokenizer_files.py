@@ -63,7 +63,8 @@ def open_tokenizer(
             reader, path = _read(find, path, row, settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
         named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(row, settings).items()}
-        return Tokenizer(reader, pad_id, str(path), _truncates_left(settings), named, _typed(row, settings))
+        cut, padded = _is_left(settings, "truncation_side"), _is_left(settings, "padding_side", row.pads)
+        return Tokenizer(reader, pad_id, str(path), cut, named, _typed(row, settings), padded)
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -205,10 +206,10 @@ def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
     return Settings(flag, lambda name: tokens.get(name) or row.tokens.get(name, ""), charsmap)
 
 
-def _truncates_left(settings: Json) -> bool:
-    side = settings.get("truncation_side", "right")
+def _is_left(settings: Json, key: str, usual: str = "right") -> bool:
+    side = settings.get(key, usual)
     if side not in ("right", "left"):
-        raise _UnfitError(f"tokenizer_config.json: 'truncation_side' must be 'right' or 'left', found {side!r:.40}")
+        raise _UnfitError(f"tokenizer_config.json: {key!r} must be 'right' or 'left', found {side!r:.40}")
     return bool(side == "left")
 
 

@@ -73,6 +73,14 @@ def test_any_text_has_the_reference_s_ids(tmp_path: Path, name: str) -> None:
     equal()
 
 
+@pytest.mark.parametrize("name", BASES)
+def test_the_side_of_padding_is_the_class_s_or_the_settings(tmp_path: Path, name: str) -> None:
+    for i, side in enumerate((None, "left", "right")):
+        files = {"tokenizer_config.json": {"padding_side": side}} if side else {}
+        folder = write_tokenizer(tmp_path / str(i), name, files)
+        assert ours_of(folder, "BertTokenizer").pads_left == (theirs_of(folder).padding_side == "left")
+
+
 @pytest.mark.parametrize("name", [name for name, base in BASES.items() if base.kind == "Unigram"])
 def test_equally_likely_splits_are_the_reference_s(tmp_path: Path, name: str) -> None:
     """Of a run of one letter all orders of the same pieces are: the last bit of each score decides."""

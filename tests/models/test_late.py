@@ -12,20 +12,23 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
+from checkpoints import same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_files import REFERENCE, changed, opened
 from safetensors.numpy import load_file
+from tokenizer_folders import finder, write_tokenizer
 
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
 from minibert.families.rows import BLOCKS
 from minibert.files.tokenizer import Encoded
+from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run import blocks
 from minibert.models.run.pipeline import rows_of_each
 from minibert.models.sentences import token_vectors
-from minibert.models.sentences.late import Expansion
+from minibert.models.sentences.late import Expansion, LateInteraction
 from minibert.models.sentences.token_vectors import TokenVectors, by_tokens
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("late-*"))
@@ -126,7 +129,7 @@ def test_documents_in_the_order_of_their_scores() -> None:
     other = encoder.rank("the clouds", documents, prompt="above ")
     assert [each["score"] for each in other] != [each["score"] for each in encoder.rank("the clouds", documents)]
     assert encoder.rank("we", []) == []
-    with pytest.raises(ValueError, match="activation_fn and template are for pairs, and this model has none"):
+    with pytest.raises(ValueError, match="activation_fn is for pairs, and this model has none"):
         encoder.rank("we", documents, activation_fn=lambda x: x)
 
 
@@ -220,7 +223,6 @@ EXPANSION = {"strategy": "fixed", "length": 12}
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": 1}}, "'attend' must be true or false"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 40}}, "to 40 tokens, but the table has 32"),
         ("fixed", TRANSFORMER, {"query_length": 5}, "fills queries up to 12 tokens, but query_length is 5"),
-        ("fixed", "tokenizer_config.json", {"padding_side": "left"}, "before a text, where its padding_side is left"),
         ("fixed", "2_MultiVectorMask/config.json", {"skiplist_words": "a"}, "'skiplist_words' must be a list of texts"),
         ("fixed", "2_MultiVectorMask/config.json", {"keep_only_token_ids": ["a"]}, "must be a list of ids"),
         ("fixed", "2_MultiVectorMask/config.json", {"keeps": 1}, "config.json has 'keeps', not known here"),
@@ -239,6 +241,29 @@ EXPANSION = {"strategy": "fixed", "length": 12}
 def test_what_is_not_computed_is_refused(tmp_path: Path, name: str, file: str, change: Any, message: str) -> None:
     with pytest.raises(minibert.errors.CheckpointError, match=message):
         changed(tmp_path, f"late-{name}", file, change)
+
+
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "XLNetTokenizer"])
+def test_queries_that_a_class_fills_up_before_a_text_are_refused(tmp_path: Path, name: str) -> None:
+    """No file says so: it is the class's default, which the file can change."""
+    sides: tuple[dict[str, Any], ...] = ({}, {"tokenizer_config.json": {"padding_side": "right"}})
+    for i, files in enumerate(sides):
+        folder = write_tokenizer(tmp_path / str(i), name, files)
+        filling = LateInteraction(expansion=Expansion(12, False, "e")).filling
+        tokenizer = open_tokenizer(finder(folder), None, 0, "")
+        assert filling(tokenizer, "document") is list
+        if files:
+            assert len(filling(tokenizer, "query")(tokenizer.encode("we"))[0].input_ids) == 12
+            continue
+        with pytest.raises(ValueError, match=r"filled up before a text, .* encode_document works"):
+            filling(tokenizer, "query")
+
+
+def test_padding_on_the_left_by_the_file_is_read(tmp_path: Path) -> None:
+    encoder = changed(tmp_path, "late-fixed", "tokenizer_config.json", {"padding_side": "left"})
+    assert same_bits(encoder.encode_document("we lived"), opened("late-fixed").encode_document("we lived"))
+    with pytest.raises(ValueError, match="before a text, where its padding_side is left"):
+        encoder.encode_query("we")
 
 
 def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:

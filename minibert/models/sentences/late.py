@@ -64,6 +64,11 @@ class LateInteraction(NamedTuple):
         own = self.expansion
         if own is None or task != TASKS[0]:
             return list
+        if tokenizer.pads_left:
+            raise ValueError(
+                "queries of this model are filled up before a text, where its padding_side is left: in "
+                "tokenizer_config.json, or by its tokenizer_class; that is not computed here. encode_document works"
+            )
         named = tokenizer.named
         token = own.token or named.get("mask") or named.get("eos")
         i = None if token is None else tokenizer.id_of(token)

@@ -188,8 +188,6 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
     if (longest is not None and length > longest) or (isinstance(most, int | float) and most < length):
         limit = f"query_length is {most!r}" if longest is None or length <= longest else f"the table has {longest} rows"
         raise files.refuse(f"'query_expansion' fills queries up to {length} tokens, but {limit}")
-    if files.object("tokenizer_config.json").get("padding_side") == "left":
-        raise files.refuse("'query_expansion' before a text, where its padding_side is left, is not computed here")
     return Expansion(length, attend, token)
 
 
