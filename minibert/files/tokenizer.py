@@ -86,6 +86,11 @@ class Tokenizer:
         """The algorithm by the library's name: WordPiece, BPE, Unigram or WordLevel."""
         return type(self._tokenizer.model).__name__
 
+    @property
+    def leaves_types_out(self) -> bool:
+        """Whether the file gives a second text another type, and the tokenizer's class does not hand it on."""
+        return not self._typed and any(self._tokenizer.encode("a", "a").type_ids)
+
     @cached_property
     def size(self) -> int:
         """One more than the largest id; some vocabularies have gaps below it."""
@@ -117,6 +122,7 @@ class Tokenizer:
         max_length: int | None = None,
         start: int = 0,
         second_at_most: int | None = None,
+        file_types: bool = False,
     ) -> list[Encoded]:
         """Give each text's ids, with the special tokens of its model.
 
@@ -124,7 +130,8 @@ class Tokenizer:
         depend on its neighbours. Of two plain strings an empty second one is ignored. Both as transformers does.
 
         `start` is the number of the first text, for messages about one of many. `second_at_most`: of a second text only
-        so many tokens are kept, before the two are truncated together.
+        so many tokens are kept, before the two are truncated together. `file_types`: types are the file's, also where the
+        tokenizer's class has none.
 
         Raises TypeError for anything but str; ValueError for a lone surrogate, for another number of second texts than
         of texts, and for a text longer than `max_length` without `truncation`; TokenizerError where the vocabulary has
@@ -138,7 +145,8 @@ class Tokenizer:
         rows = list(zip(firsts) if pairs is None else zip(firsts, pairs, strict=True))
         encodings = self._encoded(rows, range(start, start + len(rows)))
         # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
-        typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
+        longest = max(encodings, key=len, default=None)
+        typed = (self._typed or file_types) and (pairs is not None or (longest is not None and any(longest.type_ids)))
         return [
             self._fit(encoding, i, typed, truncation, max_length, second_at_most)
             for i, encoding in enumerate(encodings, start)

@@ -194,6 +194,7 @@ class EmbeddingLayer(Guarded):
         truncation: bool = False,
         max_length: int | None = None,
         padding: str = "right",
+        types: str | None = None,
     ) -> dict[str, Any]:
         """Turn one text or many into a batch of ids: what a call takes as `layer(**batch)`.
 
@@ -203,9 +204,14 @@ class EmbeddingLayer(Guarded):
 
         An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
         neighbours; of two plain strings, tokenize("a", ""), an empty second text is ignored. Both as transformers does.
+
+        types="file" takes token_type_ids from tokenizer.json. Some classes of transformers, ALBERT's, give zeros, though
+        the model was trained with the file's.
         """
-        tokenizer = self.tokenizer
-        encoded = tokenizer.encode(texts, text_pair, truncation, self._longest(max_length, truncation))
+        if types not in (None, "file"):
+            raise ValueError(f"types must be None, as the tokenizer's class has them, or 'file', found {types!r}")
+        tokenizer, longest = self.tokenizer, self._longest(max_length, truncation)
+        encoded = tokenizer.encode(texts, text_pair, truncation, longest, file_types=types == "file")
         batch = tokenizer.pad(encoded, padding)
         if not self.adds_types:
             del batch["token_type_ids"]

@@ -28,6 +28,7 @@ from minibert import TokenizerError
 from minibert.files.tokenizer import Tokenizer
 from minibert.files.tokenizer_classes import ELSEWHERE
 from minibert.files.tokenizer_files import open_tokenizer
+from minibert.show.text.info import info
 
 STORED = Path(__file__).parents[1] / "reference" / "tokenizer_ids.json"
 USUAL = {  # the class where no file declares one
@@ -295,3 +296,24 @@ def test_the_usual_class_of_qwen_and_openai_gpt_reads_older_files(tmp_path: Path
         assert opened(folder, name).pieces("we lived") == opened(write_tokenizer(tmp_path / "json", name, {})).pieces(
             "we lived"
         )
+
+
+def test_types_of_the_file_come_where_they_are_asked_for(tmp_path: Path) -> None:
+    """ALBERT was trained with types 0 and 1 for pairs, and its class in transformers gives zeros."""
+    for source in (Path(__file__).parents[1] / "reference" / "albert").iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    write_tokenizer(tmp_path, "AlbertTokenizer", {"config.json": config})
+    layer, pair = minibert.load(tmp_path), ("we", "lived")
+    types = layer.tokenize(*pair, types="file")["token_type_ids"]
+    seconds = np.flatnonzero(types[0])
+    assert seconds.size and np.all(types[0, seconds[0] :] == 1), "the second text and its [SEP]"
+    assert not layer.tokenize(*pair)["token_type_ids"].any()
+    assert any('tokenize(a, b, types="file")' in line for line in info(layer))
+    with pytest.raises(ValueError, match="types must be None, .* or 'file', found 'zero'"):
+        layer.tokenize(*pair, types="zero")
+    named = ["input_ids", "token_type_ids", "attention_mask"]
+    change_json(tmp_path / "tokenizer_config.json", model_input_names=named)
+    again = minibert.load(tmp_path)
+    assert np.array_equal(again.tokenize(*pair)["token_type_ids"], types)
+    assert not any("types=" in line for line in info(again))

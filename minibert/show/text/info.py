@@ -229,6 +229,12 @@ def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
 
 def _tokenizer(layer: EmbeddingLayer) -> str:
     try:
-        return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
+        said = f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
+        if layer.adds_types and layer.tokenizer.leaves_types_out:
+            said += (
+                "; its class gives a second text type 0, as transformers does, where tokenizer.json has another: "
+                'tokenize(a, b, types="file")'
+            )
+        return said
     except MinibertError as error:  # ids work without one; an error comes when a text is given
         return f"none: {str(error).partition(';')[0]}"
