@@ -130,8 +130,8 @@ class Tokenizer:
         depend on its neighbours. Of two plain strings an empty second one is ignored. Both as transformers does.
 
         `start` is the number of the first text, for messages about one of many. `second_at_most`: of a second text only
-        so many tokens are kept, before the two are truncated together. `file_types`: types are the file's, also where the
-        tokenizer's class has none.
+        so many tokens are kept, before the two are truncated together. `file_types`: types are the file's, even where
+        the tokenizer's class has none.
 
         Raises TypeError for anything but str; ValueError for a lone surrogate, for another number of second texts than
         of texts, and for a text longer than `max_length` without `truncation`; TokenizerError where the vocabulary has

@@ -205,8 +205,8 @@ class EmbeddingLayer(Guarded):
         An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
         neighbours; of two plain strings, tokenize("a", ""), an empty second text is ignored. Both as transformers does.
 
-        types="file" takes token_type_ids from tokenizer.json. Some classes of transformers, ALBERT's, give zeros, though
-        the model was trained with the file's.
+        types="file" takes token_type_ids from tokenizer.json: ALBERT was trained with these, and its class of
+        transformers gives zeros.
         """
         if types not in (None, "file"):
             raise ValueError(f"types must be None, as the tokenizer's class has them, or 'file', found {types!r}")

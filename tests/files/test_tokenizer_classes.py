@@ -310,7 +310,7 @@ def test_types_of_the_file_come_where_they_are_asked_for(tmp_path: Path) -> None
     assert seconds.size and np.all(types[0, seconds[0] :] == 1), "the second text and its [SEP]"
     assert not layer.tokenize(*pair)["token_type_ids"].any()
     assert any('tokenize(a, b, types="file")' in line for line in info(layer))
-    with pytest.raises(ValueError, match="types must be None, .* or 'file', found 'zero'"):
+    with pytest.raises(ValueError, match=r"types must be None, .* or 'file', found 'zero'"):
         layer.tokenize(*pair, types="zero")
     named = ["input_ids", "token_type_ids", "attention_mask"]
     change_json(tmp_path / "tokenizer_config.json", model_input_names=named)
