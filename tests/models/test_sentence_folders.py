@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import same_bits
+from checkpoints import change_json, same_bits
 from reference_files import REFERENCE, changed
 from safetensors.numpy import load_file, save_file
 
@@ -351,3 +353,31 @@ def test_prompts_that_a_folder_does_not_name_are_empty(tmp_path: Path) -> None:
         for method in (encoder.encode_query, encoder.encode_document):
             assert same_bits(method("we lived"), encoder.encode("we lived"))
     assert np.abs(encoder.encode("we lived", "passage") - encoder.encode("a: we lived")).max() <= 1e-6
+
+
+CODE = {"AutoModel": "modeling_own.Own"}
+
+
+@pytest.mark.parametrize(
+    ("named", "pooling", "says"),
+    [
+        ("Qwen3BidirectionalModel", "lasttoken", 'as Qwen3BidirectionalModel says, set "is_causal": false'),
+        ("OwnEmbedding", "mean", 'as a mean over tokens suggests, set "is_causal": false'),
+        ("OwnEmbedding", "lasttoken", "no token sees those after it$"),
+        ("Qwen3ForCausalLM", "mean", None),
+        ("Qwen3Model", "mean", None),
+    ],
+)
+def test_a_causal_model_s_own_code_is_not_passed_over_in_silence(
+    tmp_path: Path, named: str, pooling: str, says: str | None
+) -> None:
+    folder = shutil.copytree(REFERENCE / "sentences-last-token", tmp_path / "model")
+    change_json(folder / "config.json", architectures=[named], auto_map=CODE)
+    change_json(folder / "1_Pooling" / "config.json", pooling_mode=pooling)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        minibert.load_encoder(folder).encode("we lived")
+    assert len(caught) == (says is not None)
+    if says is not None:
+        assert re.search(rf"'auto_map'.* not run: .*{says}", str(caught[0].message))
+        assert Path(caught[0].filename) == Path(__file__)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from minibert.errors import CheckpointError, UnknownFamilyError, error_of
+from minibert.errors import CheckpointError, UnknownFamilyError, error_of, warn
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
+from minibert.families.parts.heads import architectures
 from minibert.families.parts.modules import Embedding
 from minibert.families.rows import BLOCKS
 from minibert.models.encoder import Encoder
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from minibert.models.heads.heads import Heads
 
 NO_BLOCKS = Blocks(parts=())  # behind the rows of a static model
+# how the reference's classes of a model_type go on after its name
+REFERENCE_CLASS = re.compile(r"(Text)?(Model|PreTrainedModel|LMHeadModel|DoubleHeadsModel|For[A-Z]\w+)")
 INPUT_LAYER = "minibert.load loads the input layer"  # ends the error for a model that has no more
 
 
@@ -156,6 +160,8 @@ def encoder_of(
         sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
         if blocks.vector is not None and not sentences.kind:
             sentences = sentences._replace(**blocks.vector.bind(config, bind()))
+    if stack.causal and not opened.static:
+        _warn_of_own_code(config, place, "mean" in sentences.poolings)
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
     reopen = partial(load_encoder, opened.lasting, **options)
     encoder = Encoder(
@@ -165,6 +171,22 @@ def encoder_of(
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
     return encoder
+
+
+def _warn_of_own_code(config: Config, place: str, by_mean: bool) -> None:
+    """Warn where a causal model's class is one of the folder's own code, which is not run."""
+    kind, names = config["model_type"], architectures(config)
+    begin = kind.partition("_")[0]
+    known = [name for name in names if name.lower().startswith(begin) and REFERENCE_CLASS.fullmatch(name[len(begin) :])]
+    if not config.get("auto_map") or len(known) == len(names):
+        return
+    foreign = next(name for name in names if name not in known)
+    why = f"as {foreign} says" if "Bidirectional" in foreign else "as a mean over tokens suggests" if by_mean else ""
+    hint = f'; if each token sees all others, {why}, set "is_causal": false in config.json' if why else ""
+    warn(
+        f"{place} names the folder's own code for {foreign} ('auto_map'), which is not run: the model is computed as "
+        f"transformers' {kind}, in which no token sees those after it{hint}"
+    )
 
 
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:
