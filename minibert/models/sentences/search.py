@@ -11,6 +11,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
 from minibert.equations.sentences import Matrix, cosine
+from minibert.errors import warn
 from minibert.models.run.pipeline import check_positive
 
 from .comparing import (
@@ -45,7 +46,8 @@ def search(
 
     `precision="binary"` or "ubinary" is for vectors of one bit a number, all of them made by `encode` with the same
     precision: the score is minus the number of bits that differ. Without it the numbers of int8 and uint8 vectors are
-    compared as they stand, which has no meaning for bits. top_k: another name of k.
+    compared as they stand, which has no meaning for bits: of uint8, which may be either, a warning says so, unless
+    `precision="uint8"` is passed. top_k: another name of k.
 
     queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
     equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
@@ -74,6 +76,11 @@ def search(
         if compare is not cosine or normalized:
             raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare and normalized")
         compare = partial(_bits, precision)
+    elif precision is None and compare is cosine and getattr(queries, "dtype", None) == np.uint8:
+        warn(
+            "vectors of uint8 are compared by the cosine of their numbers; those that encode made with "
+            "precision='ubinary' hold bits: pass precision='ubinary', or precision='uint8' for numbers"
+        )
     if normalized:
         if compare is not cosine or late:
             raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")

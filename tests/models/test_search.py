@@ -56,7 +56,10 @@ def test_a_search_of_bits_counts_them(precision: str) -> None:
 @pytest.mark.parametrize("precision", [None, "float32", "int8", "uint8"])
 def test_other_precisions_compare_numbers(precision: str | None) -> None:
     small = quantized(vectors(2), precision or "float32")
-    found, want = minibert.search(small, small, precision=precision), minibert.search(small, small)
+    found, want = (
+        minibert.search(small, small, precision=precision),
+        minibert.search(small.astype(np.float32), small.astype(np.float32)),
+    )
     assert all(map(np.array_equal, found, want))
 
 
@@ -79,3 +82,13 @@ def test_semantic_search_is_search_in_another_form() -> None:
 def test_pairs_and_groups_are_found_elsewhere(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; sklearn"):
         getattr(minibert, name)
+
+
+def test_bytes_that_may_be_bits_are_not_compared_without_a_word() -> None:
+    """uint8 vectors hold numbers or bits, and do not say which."""
+    vectors = np.array([[1, 255], [200, 3]], np.uint8)
+    with pytest.warns(UserWarning, match="uint8 are compared by the cosine .* pass precision='ubinary'"):
+        numbers, _ = minibert.search(vectors, vectors, 1)
+    assert numbers.ravel().tolist() == [0, 1]
+    assert np.array_equal(minibert.search(vectors, vectors, 1, precision="uint8")[0], numbers)
+    minibert.search(vectors.view(np.int8), vectors.view(np.int8), 1)
