@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from minibert.commands.common import Parser
 
-INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
+INTERRUPTED = 130  # exit code of a process that Ctrl-C ended; what SIGTERM ended has 143
 READER_GONE = 141  # exit code of one that wrote into a closed pipe
 
 # each a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments), in the order of the help
@@ -62,19 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong argument, and of verify 2 for what could not be compared, 3 where the Hub could not be reached."""
     pressed: list[int] = []
     try:
-        with _noting_ctrl_c(pressed):
+        with _noting_signals(pressed):
             code = _run(sys.argv[1:] if argv is None else list(argv))
             print(end="", flush=True)  # a closed pipe can still be caught here
     except SystemExit as stop:  # help or a wrong argument: argparse has printed it
         return int(stop.code or 0)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return 128 + pressed[-1] if pressed else INTERRUPTED
     except BrokenPipeError:  # the reader of the pipe has stopped
         _discard_stdout()
         return READER_GONE
     except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
         if pressed:
-            return INTERRUPTED
+            return 128 + pressed[-1]
         from minibert.commands.common import escaped
 
         print(f"minibert: error: {escaped(_in_words(error))}", file=sys.stderr)
@@ -85,24 +85,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _noting_ctrl_c(pressed: list[int]) -> Iterator[None]:
-    """Note each Ctrl-C: some libraries turn it into another error, as NumPy's C code does during its import."""
-    from signal import SIGINT, default_int_handler, getsignal, signal
+def _noting_signals(pressed: list[int]) -> Iterator[None]:
+    """Note each Ctrl-C and SIGTERM, and let both raise KeyboardInterrupt, so that no half-written folder stays.
+
+    Some libraries turn it into another error, as NumPy's C code does during its import.
+    """
+    from signal import SIG_DFL, SIGINT, SIGTERM, default_int_handler, getsignal, signal
     from threading import current_thread, main_thread
 
     def note(number: int, frame: Any) -> None:
         pressed.append(number)
         default_int_handler(number, frame)
 
-    # a program that calls `main` may have its own handler; under nohup the signal is ignored
-    ours = current_thread() is main_thread() and getsignal(SIGINT) is default_int_handler
-    if ours:
-        signal(SIGINT, note)
+    # a program that calls `main` may have its own handlers; under nohup a signal is ignored
+    usual = {SIGINT: default_int_handler, SIGTERM: SIG_DFL} if current_thread() is main_thread() else {}
+    ours = {number: handler for number, handler in usual.items() if getsignal(number) is handler}
+    for number in ours:
+        signal(number, note)
     try:
         yield
     finally:
-        if ours:
-            signal(SIGINT, default_int_handler)
+        for number, handler in ours.items():
+            signal(number, handler)
 
 
 def _discard_stdout() -> None:

@@ -48,6 +48,7 @@ def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed
     assert main(["info"]) == INTERRUPTED
     assert capsys.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_handler_of_another_program_stays(monkeypatch: Patch) -> None:
@@ -75,20 +76,23 @@ WRITERS = {
 }
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("name", WRITERS)
-def test_while_a_file_gets_its_name(name: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+def test_while_a_file_gets_its_name(
+    name: str, number: int, code: int, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("we lived\n")
     pressed: list[str] = []
 
     def replace(self: Path, target: Path) -> Path:
         pressed.append(self.name)
-        press()
+        os.kill(os.getpid(), number)
         threading.Event().wait(PATIENCE)
         raise AssertionError("no KeyboardInterrupt")
 
     monkeypatch.setattr(Path, "replace", replace)
-    assert main([*WRITERS[name], "-m", str(MODEL)]) == INTERRUPTED
+    assert main([*WRITERS[name], "-m", str(MODEL)]) == code
     assert len(pressed) == 1 and "Traceback" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.rglob("*") if path.name not in ("texts.txt", ".lock", "a")] == []
     assert not (tmp_path / "a").is_file()
