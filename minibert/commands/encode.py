@@ -70,7 +70,9 @@ def run(arguments: Any) -> None:
         ending = ending_of(arguments.output, pooling)
         prompt_name, prompt, task = arguments.prompt_name, arguments.prompt, arguments.task
         prompt_name = task if prompt_name is None and prompt is None else prompt_name
-        pipeline = truncated.of(encoder.pipeline(prompt_name, prompt, normalize=arguments.normalize, task=task))
+        pipeline = truncated.of(
+            encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
+        )
         parts = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
         vectors, dim = streamed(pipeline.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":

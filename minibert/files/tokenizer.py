@@ -139,10 +139,12 @@ class Tokenizer:
         """
         if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
             text_pair = None
-        firsts, pairs = listed(texts, text_pair)
+        firsts, pairs = (texts, None) if isinstance(texts, list) and text_pair is None else listed(texts, text_pair)
         _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
-        _refuse_other_than_str(pairs or [], "text_pair", start)
-        rows = list(zip(firsts) if pairs is None else zip(firsts, pairs, strict=True))
+        rows: list[Parts] = list(zip(firsts))
+        if pairs is not None:
+            _refuse_other_than_str(pairs, "text_pair", start)
+            rows = list(zip(firsts, pairs, strict=True))
         encodings = self._encoded(rows, range(start, start + len(rows)))
         # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
         longest = max(encodings, key=len, default=None)

@@ -1,4 +1,7 @@
-"""`Encoder`: a whole model with all its uses; ids -> hidden states, texts -> vectors, words, scores and labels."""
+"""`Encoder`: a whole model with all its uses; ids -> hidden states, texts -> vectors, words, scores and labels.
+
+`Model` (model.py) computes; `Sentences` adds how the folder turns texts into vectors; each other use adds its methods.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,26 @@ from minibert.models.heads.sparse import Sparse
 class Encoder(Words, Pairs, Labels, Answers, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
-    Made by `minibert.load_encoder`. The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on
-    no other text where `load_encoder` has `same_bits`, and with some processors always; otherwise a text's vectors
-    change by about 1e-6 with the texts around it, since a matrix product of other rows rounds differently.
+    Made by `minibert.load_encoder`. Each use has a file; a use that guesses words, scores pairs or gives labels needs a
+    head in the checkpoint, and `heads` names those that are there.
+
+    | use | file of minibert/models |
+    |---|---|
+    | a call, `trace`, `logits`, `head`, `modules` | model.py |
+    | `encode`, `encode_stream`, `encode_query`, `encode_document`, `similarity` | sentences/sentences.py |
+    | `encode_sparse`, `decode` | heads/sparse.py |
+    | `predict`, `rank` | heads/reranker.py |
+    | `classify`, `entities` | heads/labels.py |
+    | `answer` | heads/answers.py |
+    | `fill`, `next_words`, `complete` | heads/prediction.py |
+
+    The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on no other text where
+    `load_encoder` has `same_bits`, and with some processors always; otherwise a text's vectors change by about 1e-6
+    with the texts around it, since a matrix product of other rows rounds differently.
 
     Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError. `pickle` and
     `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; any other
     attribute is an AttributeError.
-
-    A call and `trace` compute hidden states, `encode` and its kin vectors. What guesses words, scores pairs or gives
-    labels needs a file with a head for it: `heads` names those that are there.
     """
 
     def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:

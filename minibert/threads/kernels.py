@@ -83,11 +83,16 @@ class Kernel(NamedTuple):
         return self.same == self.usual
 
     def shares(self, width: int) -> bool:
-        """Whether a product over `width` numbers has the same bits on BLAS's own threads as on one.
+        """Whether a product over `width` numbers has the same bits on BLAS's own threads as on one."""
+        return self.always and one_sum(width)
 
-        Those cut a longer width in the middle, where one thread cuts it at a multiple of some 16 numbers.
-        """
-        return self.always and (width <= SHORT_WIDTH or width % WIDTHS == 0)
+
+def one_sum(width: int) -> bool:
+    """Whether BLAS's own threads add so many numbers in the order of one thread.
+
+    They cut a longer width in the middle, where one thread cuts it at a multiple of some 16 numbers.
+    """
+    return width <= SHORT_WIDTH or width % WIDTHS == 0
 
 
 # Measured with OpenBLAS 0.3.27 to 0.3.31. With the first two and the last any two rows keep their bits, and fours are

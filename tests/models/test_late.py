@@ -26,7 +26,7 @@ from minibert.families.rows import BLOCKS
 from minibert.files.tokenizer import Encoded
 from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run import blocks
-from minibert.models.run.pipeline import rows_of_each
+from minibert.models.run import pipeline as pipelines
 from minibert.models.sentences import token_vectors
 from minibert.models.sentences.late import Expansion, LateInteraction
 from minibert.models.sentences.token_vectors import TokenVectors, by_tokens
@@ -176,7 +176,9 @@ READ_THE_MASK = ("deberta-v2",)
 
 def rows_of_tokens(encoder: minibert.Encoder, *texts: tuple[list[int], int]) -> list[Array]:
     """The hidden states of ids, the last of which no other sees."""
-    pipeline = encoder.each_text(lambda some, start: [Encoded(ids, None, unseen=n) for ids, n in some], rows_of_each())
+    pipeline = encoder.each_text(
+        lambda some, start: [Encoded(ids, None, unseen=n) for ids, n in some], pipelines.token_vectors()
+    )
     found: list[Array] = pipeline.all(list(texts))
     return found
 

@@ -32,7 +32,7 @@ from minibert.families.rows import BLOCKS
 from minibert.models.heads import heads
 from minibert.models.run import blocks, packing
 from minibert.threads import computing, kernels
-from minibert.threads.kernels import KERNELS, Kernel, Rows, kernel
+from minibert.threads.kernels import KERNELS, Kernel, Rows, kernel, one_sum
 
 DIM, LONGEST = 32, 90
 SIZES = {"hidden_size": DIM, "intermediate_size": 48, "max_position_embeddings": LONGEST + 2}
@@ -127,8 +127,8 @@ def test_long_texts_and_widths_that_threads_of_blas_cut(
     with mock.patch.multiple(encoders, DIM=DIM, LONGEST=700):
         encoder = minibert.load_encoder(encoders.write(tmp_path, name, **sizes), same_bits=True)
     assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch([450, 513, 610, 33, 8]))
-    held = [encoder.stack.held(longest, asked=False) for longest in (33, 450, 512)]
-    assert held == ([True] * 3 if width > DIM or not kernel().always else [False, True, False])
+    assert encoder.stack.promised and encoder.stack.shares == (width == DIM and kernel().always)
+    assert [one_sum(longest) for longest in (33, 450, 512)] == [True, False, True]
 
 
 def test_a_trace_and_changes_of_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -17,14 +17,11 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Tokenizer, listed, refuse_surrogates
 from minibert.models.run.pipeline import Pipeline, check_positive
-from minibert.models.sentences.arguments import PredictOptions, check_other_arguments, given_once
+from minibert.models.sentences.arguments import PredictOptions, check_other_arguments, given_once, not_taken
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences
 
 from .heads import check_numbers, logits_of, refuse_empty, tokens_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Activation = Callable[[Array], Array]
 Pair = tuple[str, str]
@@ -35,55 +32,32 @@ class Pairs(Sentences):
     """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
 
     @overload
-    def predict(
-        self, pairs: tuple[str, str], prompt_name: str | None = ..., prompt: str | None = ...,
-        **options: Unpack[PredictOptions],
-    ) -> np.float32 | Vector: ...  # fmt: skip
+    def predict(self, pairs: tuple[str, str], *given: Any, **options: Any) -> np.float32 | Vector: ...
     @overload
-    def predict(
-        self, pairs: list[tuple[str, str]] | list[list[str]], prompt_name: str | None = ..., prompt: str | None = ...,
-        **options: Unpack[PredictOptions],
-    ) -> Array: ...  # fmt: skip
+    def predict(self, pairs: list[tuple[str, str]] | list[list[str]], *given: Any, **options: Any) -> Array: ...
     @overload
     def predict(self, *pairs: Any, **options: Any) -> Any: ...
 
-    def predict(
-        self,
-        pairs: Any = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        activation_fn: Any = None,
-        apply_softmax: bool = False,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: Any = None,
-        *,
-        threads: int | None = None,
-        inputs: Any = None,
-        sentences: Any = None,
-    ) -> Any:
+    def predict(self, pairs: Any = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
 
         A model of several labels gives (labels,) and (n, labels). The head `classes` gives the logits; what is done to
         them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
         longer text is truncated first, without a message: see `max_seq_length`.
 
-        prompt_name, prompt  as in `encode`; put before the first text of each pair
-        batch_size           without effect, as in `encode`
-        activation_fn        instead of the folder's: a function of the logits (n, labels), such as lambda x: x
-        apply_softmax        over several labels, after the activation
-        threads              as in `encode`
-        inputs               sentence-transformers' name for `pairs`; sentences: its older one
+        The options, in its order or by name, are those of `PredictOptions`: `prompt_name`, `prompt`, `batch_size`,
+        `show_progress_bar`, `activation_fn`, ... `inputs` is its name for `pairs`; `sentences` its older one.
 
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
         """
-        check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
-        bar = "predict" if show_progress_bar else ""
+        try:
+            asked = PredictOptions(*given, **options)
+        except TypeError as error:
+            raise not_taken("predict", error) from None
+        check_other_arguments(asked.batch_size, asked.convert_to_numpy, asked.convert_to_tensor, asked.device)
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
-        return _scores(self, pairs, prompt_name, prompt, activation_fn, apply_softmax, bar, threads)
+        return _scores(self, pairs, asked, "predict" if asked.show_progress_bar else "")
 
     def rank(
         self,
@@ -128,7 +102,7 @@ class Pairs(Sentences):
                 f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
             )
         pairs = [(query, text) for text in items]
-        scores = _scores(self, pairs, prompt_name, prompt, activation_fn, shown_as=bar)
+        scores = _scores(self, pairs, PredictOptions(prompt_name, prompt, activation_fn=activation_fn), bar)
         return _ranked(scores, items, top_k, return_documents)
 
     def logits_pipeline(
@@ -179,24 +153,19 @@ def _ranked(scores: Array, items: list[str], top_k: int | None, return_documents
     return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
 
 
-def _scores(
-    model: Pairs,
-    pairs: Any,
-    prompt_name: str | None,
-    prompt: str | None,
-    activation_fn: Any,
-    apply_softmax: bool = False,
-    shown_as: str = "",
-    threads: int | None = None,
-) -> Any:
+def _scores(model: Pairs, pairs: Any, asked: PredictOptions, shown_as: str) -> Any:
     items, single = pairs_of(pairs)
-    labels = scoring_head(model).labels
-    own, usual = model.sentence_config, activation_fn is None
-    activate = usual_activation(own.activation, model.config, labels) if usual else given_activation(activation_fn)
+    labels, own = scoring_head(model).labels, model.sentence_config
+    if asked.activation_fn is None:
+        activate = usual_activation(own.activation, model.config, labels)
+    else:
+        activate = given_activation(asked.activation_fn)
     for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
         refuse_surrogates(item, i)
     different = list(dict.fromkeys(items))  # once each; without the same bits, equal pairs get equal scores
-    pipeline = model.logits_pipeline(prompt_name, prompt, threads, numbered=lambda i: items.index(different[i]))
+    pipeline = model.logits_pipeline(
+        asked.prompt_name, asked.prompt, asked.threads, numbered=lambda i: items.index(different[i])
+    )
     rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
     logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), labels)
     scores = np.asarray(activate(logits))
@@ -204,7 +173,7 @@ def _scores(
         raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
     if labels == 1:
         scores = scores[:, 0]
-    elif apply_softmax:
+    elif asked.apply_softmax:
         scores = softmax(scores)
     return scores[0] if single else scores
 

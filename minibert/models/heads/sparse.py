@@ -35,21 +35,11 @@ class Sparse(Sentences):
     """A model that gives sparse vectors of texts, as sentence-transformers' SparseEncoder."""
 
     @overload
-    def encode_sparse(
-        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
-        show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
-    ) -> SparseVector: ...  # fmt: skip
+    def encode_sparse(self, texts: str, *options: Any, **named: Any) -> SparseVector: ...
     @overload
-    def encode_sparse(
-        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
-        show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
-    ) -> list[SparseVector]: ...  # fmt: skip
+    def encode_sparse(self, texts: Iterable[str], *options: Any, **named: Any) -> list[SparseVector]: ...
     @overload
-    def encode_sparse(
-        self, texts: Texts | None = ..., prompt_name: str | None = ..., prompt: str | None = ..., batch_size: int = ...,
-        show_progress_bar: bool | None = ..., *, max_active_dims: int | None = ..., task: str | None = ...,
-        inputs: Texts | None = ..., sentences: Texts | None = ...,
-    ) -> Any: ...  # fmt: skip
+    def encode_sparse(self, *texts: Any, **options: Any) -> Any: ...
 
     def encode_sparse(
         self,

@@ -28,7 +28,7 @@ from minibert.families.parts.bound_blocks import (
 from minibert.files.tables import ScratchBuffer, ScratchBuffers
 from minibert.threads.computing import compute
 from minibert.threads.cores import cores
-from minibert.threads.kernels import Rows, Shape, kernel, rows_for
+from minibert.threads.kernels import Rows, Shape, kernel, one_sum, rows_for
 
 from .key_value_cache import KeyValueCache
 from .masks import Masks, keys_of, masks_of
@@ -118,17 +118,14 @@ class Stack:
         """Whether what follows the blocks is computed text by text, since its bits depend on a row's place."""
         return self._same_bits and (self.rows.text > 1 or not kernel().always)
 
-    def held(self, longest: int, asked: bool) -> bool:
-        """Whether BLAS is held to one thread, even for one short text: where bits are promised that depend on it.
-
-        longest: tokens of a text, over which attention takes sums. asked: whether other threads may give no other bits.
-        """
-        if not (asked or self._same_bits or kernel().always):
-            return False
-        return not (self._shares and kernel().shares(longest))
+    @cached_property
+    def promised(self) -> bool:
+        """Whether no bit of a text may depend on other threads."""
+        return self._same_bits or kernel().always
 
     @cached_property
-    def _shares(self) -> bool:
+    def shares(self) -> bool:
+        """Whether products with its weights have the same bits on BLAS's own threads as on one."""
         return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
 
     @property
@@ -241,9 +238,12 @@ def run_model(
             for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
                 put(part, own)
 
+    # BLAS is held to one thread, even for one short text, where bits are promised that depend on it: in the weights'
+    # products, or in attention's sums over a text's tokens
+    held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
     tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
     some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
-    compute(work, some, threads, stack.held(int(packed.lengths.max(initial=0)), held))
+    compute(work, some, threads, held)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:

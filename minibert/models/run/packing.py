@@ -175,14 +175,15 @@ class Lookups:
         position in it.
         """
         if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
-            texts, lengths, ordered = np.zeros(1, np.int64), np.array([len(encoded[0].input_ids)]), encoded
+            ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
+            texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
         else:
             lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
             texts = np.argsort(lengths, kind="stable")
             if any(each.unseen for each in encoded):  # those of as many side by side
                 texts = np.lexsort((np.array([each.unseen for each in encoded]), lengths))
             lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
-        ids = _joined_ids([each.input_ids for each in ordered])
+            ids = _joined_ids([each.input_ids for each in ordered])
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
         unseen = None
         if any(each.unseen for each in ordered):
@@ -200,7 +201,8 @@ class Lookups:
         if self._masks:
             for each in alike:
                 each.attention_mask = self._masks[0].default(each, self._config)
-            inputs.attention_mask = _joined([each.attention_mask for each in alike], packed)
+            masks = [each.attention_mask for each in alike]
+            inputs.attention_mask = masks[0] if len(texts) == 1 else _joined(masks, packed)
         types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
         for step, rows, lowest in self._steps:
             if types and step.ids == "token_type_ids":
@@ -208,14 +210,15 @@ class Lookups:
                 _check(packed, found, rows - step.extra, step.ids, lowest)
                 inputs.ids[step.ids] = found[None]
                 continue
-            default = _joined([step.default(each, self._config, 0) for each in alike], packed)
+            defaults = [step.default(each, self._config, 0) for each in alike]
+            default = defaults[0] if len(texts) == 1 else _joined(defaults, packed)
             if default is not None:
                 inputs.ids[step.ids] = default
         return packed
 
 
 def _joined_ids(rows: list[list[int]]) -> Array:
-    return np.array(rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)), np.int64)
+    return np.fromiter(chain.from_iterable(rows), np.int64)
 
 
 def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> None:
@@ -233,7 +236,7 @@ def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
 
     A slice is the same for every length, but for its end.
     """
-    if len(packed.texts) == 1 or not defaults or defaults[0] is None or isinstance(defaults[0], int):
+    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
         return defaults[0] if defaults else None
     if isinstance(defaults[0], slice):
         return (packed.where()[1] + defaults[0].start)[None]

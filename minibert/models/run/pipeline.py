@@ -89,38 +89,36 @@ class Pipeline(NamedTuple):
         return found
 
 
-def pooled(pool: Callable[[Array], Array], after: Sequence[Callable[[Array], Array]]) -> Callable[[Packed, Array], Any]:
-    """Make the `results` of vectors: pool (texts, seq, width) -> (texts, numbers), then the steps after in turn."""
-
-    def results(tile: Packed, x: Array) -> Array:
-        return _finished([pool(group.of(x)) for group in tile.groups()], after)
-
-    return results
-
-
-def picked(
-    which: Callable[[Array], Array], after: Sequence[Callable[[Array], Array]]
+def pooled(
+    pool: Callable[[Array], Array],
+    after: Sequence[Callable[[Array], Array]],
+    which: Callable[[Array], Array] | None = None,
 ) -> Callable[[Packed, Array], Any]:
-    """The same of one token of each text, where its ids (texts, seq) say it stands; zeros for a text without tokens."""
+    """Make the `results` of vectors: pool (texts, seq, width) -> (texts, numbers), then take the steps after in turn.
 
-    def one_of_each(rows: Array, ids: Array) -> Array:
-        return rows[np.arange(len(rows)), which(ids)] if ids.shape[1] else np.zeros_like(rows, shape=rows.shape[::2])
+    which: instead of pooling one token of each text is taken, where this finds it in their ids (texts, seq).
+    """
 
     def results(tile: Packed, x: Array) -> Array:
-        return _finished([one_of_each(group.of(x), group.of(tile.ids)) for group in tile.groups()], after)
+        if which is None:
+            of_groups = [pool(group.of(x)) for group in tile.groups()]
+        else:
+            of_groups = [picked(which, group.of(x), group.of(tile.ids)) for group in tile.groups()]
+        y = of_groups[0] if len(of_groups) == 1 else np.concatenate(of_groups)
+        for step in after:
+            y = step(y)
+        return y
 
     return results
 
 
-def _finished(of_groups: list[Array], after: Sequence[Callable[[Array], Array]]) -> Array:
-    y = of_groups[0] if len(of_groups) == 1 else np.concatenate(of_groups)
-    for step in after:
-        y = step(y)
-    return y
+def picked(which: Callable[[Array], Array], rows: Array, ids: Array) -> Array:
+    """Take one token's row of each text, where its ids say it stands; zeros for a text without tokens."""
+    return rows[np.arange(len(rows)), which(ids)] if ids.shape[1] else np.zeros_like(rows, shape=rows.shape[::2])
 
 
-def rows_of_each(after: Sequence[Callable[[Array], Array]] = ()) -> Callable[[Packed, Array], Any]:
-    """Make the `results` of tokens' vectors: each text's rows (seq, width), then what is done to them in turn."""
+def token_vectors(after: Sequence[Callable[[Array], Array]] = ()) -> Callable[[Packed, Array], Any]:
+    """Make the `results` of tokens' vectors: each text's rows (seq, width), then the steps after in turn."""
 
     def results(tile: Packed, x: Array) -> list[Array]:
         found = [rows.copy() for group in tile.groups() for rows in group.of(x)]  # a view would keep the tile alive

@@ -1,8 +1,8 @@
-"""What `encode` and its kin are passed, by the names of sentence-transformers, and what of it is refused."""
+"""The arguments of `encode` and its kin, by the names of sentence-transformers, and the checks of their values."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -16,34 +16,86 @@ TASKS = (None, "query", "document")
 TRUNCATIONS = ("ignore", "warn", "error")
 
 
-class EncodeOptions(TypedDict, total=False):
-    """What else `encode` takes by name, for the types of its overloads."""
-
-    batch_size: int
-    show_progress_bar: bool | None
-    precision: str | None
-    convert_to_numpy: bool
-    convert_to_tensor: bool
-    device: Any
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    task: str | None
-    threads: int | None
-    ranges: ArrayLike | None
-    truncation: str
+PAGE = 'the page "from sentence-transformers" says what takes its place'
 
 
-class PredictOptions(TypedDict, total=False):
-    """What else `predict` takes by name, for the types of its overloads."""
+class EncodeOptions(NamedTuple):
+    """The options of `encode` and `encode_stream`, in sentence-transformers' order; by name as well."""
 
-    batch_size: int
-    show_progress_bar: bool | None
-    activation_fn: Any
-    apply_softmax: bool
-    convert_to_numpy: bool
-    convert_to_tensor: bool
-    device: Any
-    threads: int | None
+    prompt_name: str | None = None
+    """One of the folder's prompts, put before each text; without it the folder's default, if it has one."""
+    prompt: str | None = None
+    """A text put before each text; `prompt_name` is then without effect."""
+    batch_size: int = 32
+    """Without effect in `encode`: work is split by tokens, about 512 at once or one text. See `encode_stream`."""
+    show_progress_bar: bool | None = None
+    """A bar of texts on stderr."""
+    output_value: str = OUTPUTS[0]
+    """"token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list."""
+    precision: str | None = "float32"
+    """"float16", "int8", "uint8", "binary" or "ubinary" quantizes finished vectors of texts: see
+    `equations.quantized`."""
+    convert_to_numpy: bool = True
+    """Only True, which is how it is; so are `convert_to_tensor` False and `device` None or "cpu"."""
+    convert_to_tensor: bool = False
+    device: Any = None
+    normalize_embeddings: bool = False
+    """Scale each vector to length 1, after `truncate_dim`."""
+    truncate_dim: int | None = None
+    """Keep this number of each vector's first numbers."""
+    task: str | None = None
+    """"query" or "document" takes their longest length where the folder has one."""
+    threads: int | None = None
+    """The largest number of threads; None for the number that `load_encoder` was told."""
+    ranges: ArrayLike | None = None
+    """(2, dim), the ranges of int8 and uint8, as `equations.ranges_of` gives them of many vectors; without them the
+    ranges of this call's vectors, with a warning where these are fewer than 100."""
+    truncation: str = TRUNCATIONS[0]
+    """Of texts that are too long: "ignore" is silent, "warn" says how many there were, "error" raises ValueError that
+    names one."""
+
+    def check(self, late: bool) -> None:
+        """Refuse values that no call computes. `late`: of a model that gives vectors of tokens. Raises ValueError."""
+        check_other_arguments(self.batch_size, self.convert_to_numpy, self.convert_to_tensor, self.device)
+        if self.output_value not in OUTPUTS:
+            raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {self.output_value!r}")
+        if self.truncation not in TRUNCATIONS:
+            known = ", ".join(map(repr, TRUNCATIONS))
+            raise ValueError(f"truncation must be one of {known}, found {self.truncation!r}")
+        check_task(self.task)
+        check_positive("truncate_dim", self.truncate_dim, or_none=True)
+        if late and self.truncate_dim is not None:
+            raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
+        if self.precision is not None:
+            check_smaller(self.precision, OUTPUTS[1] if late else self.output_value)
+        if self.ranges is not None and self.precision not in STEPS:
+            raise ValueError(f"ranges are for precision int8 or uint8, found {self.precision!r}; leave them out")
+
+
+class PredictOptions(NamedTuple):
+    """The options of `predict`, in sentence-transformers' order; by name as well."""
+
+    prompt_name: str | None = None
+    """As in `encode`; put before the first text of each pair, and so is `prompt`."""
+    prompt: str | None = None
+    batch_size: int = 32
+    """Without effect, as in `encode`."""
+    show_progress_bar: bool | None = None
+    activation_fn: Any = None
+    """Instead of the folder's: a function of the logits (n, labels), such as lambda x: x."""
+    apply_softmax: bool = False
+    """Over several labels, after the activation."""
+    convert_to_numpy: bool = True
+    """This and the next two as in `encode`."""
+    convert_to_tensor: bool = False
+    device: Any = None
+    threads: int | None = None
+    """As in `encode`."""
+
+
+def not_taken(method: str, error: TypeError) -> TypeError:
+    """Say which option a method does not take: `error` is of the class that describes its options."""
+    return TypeError(f"{method}: {str(error).partition('__new__() ')[2]}; {PAGE}")
 
 
 ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
@@ -64,21 +116,15 @@ def check_task(task: Any) -> None:
         raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
 
 
-def check_smaller(precision: str | None, output_value: str) -> None:
+def check_smaller(precision: str, output_value: str) -> None:
     """Raises ValueError for an unknown precision, and for another than float32 of tokens."""
-    if precision is None:
-        return
     check_precision(precision)
     if precision != "float32" and output_value == OUTPUTS[1]:
         raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
 
 
-def smaller(vectors: Array, precision: str | None, ranges: ArrayLike | None = None) -> Array:
+def smaller(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
     """Quantize vectors; warn where int8 and uint8 take their ranges from few. Raises as `quantized`."""
-    if ranges is not None and precision not in STEPS:
-        raise ValueError(f"ranges are for precision int8 or uint8, found {precision!r}; leave them out")
-    if precision is None:
-        return vectors
     if ranges is None and (said := few(precision, len(vectors))):
         warn(f"{said}; pass ranges, as equations.ranges_of gives them of others")
     return quantized(vectors, precision, ranges)
@@ -89,12 +135,6 @@ def few(precision: str, count: int) -> str:
     if precision not in STEPS or not 1 < count < ENOUGH:
         return ""
     return f"{precision} takes its ranges from {count} vectors; {ENOUGH} or more make better ones"
-
-
-def check_truncation(truncation: Any) -> None:
-    """Refuse what `encode` does not do with texts that are too long. Raises ValueError."""
-    if truncation not in TRUNCATIONS:
-        raise ValueError(f"truncation must be one of {', '.join(map(repr, TRUNCATIONS))}, found {truncation!r}")
 
 
 def check_other_arguments(batch_size: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:

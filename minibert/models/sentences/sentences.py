@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
@@ -17,28 +16,17 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, chunked, picked, pooled, rows_of_each
+from minibert.models.run.pipeline import Pipeline, check_positive, chunked, pooled, token_vectors
 from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import (
-    OUTPUTS,
-    TRUNCATIONS,
-    EncodeOptions,
-    check_other_arguments,
-    check_smaller,
-    check_task,
-    check_truncation,
-    given_once,
-    smaller,
-)
+from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, not_taken, smaller
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
+BATCH_SIZE = EncodeOptions._fields.index("batch_size")
+OF_ALL_TEXTS = ("show_progress_bar", "precision", "ranges", "truncation")
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
 
 
@@ -94,22 +82,22 @@ class Sentences(Model):
     @overload
     def encode(
         self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["sentence_embedding"] = ..., **options: Unpack[EncodeOptions],
+        output_value: Literal["sentence_embedding"] = ..., **options: Any,
     ) -> Vector: ...  # fmt: skip
     @overload
     def encode(
         self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["sentence_embedding"] = ..., **options: Unpack[EncodeOptions],
+        output_value: Literal["sentence_embedding"] = ..., **options: Any,
     ) -> Matrix: ...  # fmt: skip
     @overload
     def encode(
         self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["token_embeddings"], **options: Unpack[EncodeOptions],
+        output_value: Literal["token_embeddings"], **options: Any,
     ) -> Matrix: ...  # fmt: skip
     @overload
     def encode(
         self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["token_embeddings"], **options: Unpack[EncodeOptions],
+        output_value: Literal["token_embeddings"], **options: Any,
     ) -> list[Matrix]: ...  # fmt: skip
     @overload
     def encode(self, *texts: Any, **options: Any) -> Any: ...
@@ -117,26 +105,16 @@ class Sentences(Model):
     def encode(
         self,
         texts: Texts | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        output_value: str = "sentence_embedding",
-        precision: str | None = "float32",
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: Any = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        *,
-        task: str | None = None,
-        threads: int | None = None,
+        *given: Any,
         inputs: Texts | None = None,
         sentences: Texts | None = None,
-        ranges: ArrayLike | None = None,
-        truncation: str = "ignore",
+        **options: Any,
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
+
+        The options, in its order or by name, are those of `EncodeOptions`: `prompt_name`, `prompt`, `batch_size`,
+        `show_progress_bar`, `output_value`, `precision`, ... `inputs` is its name for `texts`; `sentences` its older
+        one.
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
         longest length. A longer text is truncated there: see `truncation` and `tokens_cut`. Without modules.json a
@@ -151,81 +129,51 @@ class Sentences(Model):
         Otherwise the other texts change each number by at most 1e-6 of the vector's length (measured on MiniLM:
         2.6e-7): a matrix product with other rows rounds differently. So may one that BLAS shares between threads.
 
-        prompt_name   one of the folder's prompts, put before each text; without it the folder's default, if it has one
-        prompt        a text put before each text; prompt_name is then without effect
-        batch_size    without effect: work is split by tokens, about 512 at once or one text, however many texts that is
-        output_value  "token_embeddings" gives for each text its tokens' vectors (tokens, dim) before pooling, in a list
-        truncate_dim  keep this number of each vector's first numbers; normalize_embeddings comes after it
-        task          "query" or "document" takes their longest length where the folder has one
-        threads       the largest number of threads; None for what `load_encoder` was told
-        precision     "float16", "int8", "uint8", "binary" or "ubinary" quantizes the finished vectors: see
-                      `equations.quantized`. Not for token_embeddings
-        ranges        (2, dim), the ranges of int8 and uint8, as `equations.ranges_of` gives them of many vectors;
-                      without them those of this call's vectors, with a warning where these are fewer than 100
-        truncation    of texts that are too long: "ignore" is silent, "warn" says how many there were, "error" raises
-                      ValueError that names one
-        inputs        sentence-transformers' name for `texts`; sentences: its older one
-
-        convert_to_numpy, convert_to_tensor and device are accepted where they ask for arrays on the CPU.
-
-        Raises TypeError for anything but text, ValueError for an unknown argument or prompt, TokenizerError where there
-        is no tokenizer.
+        Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
+        TokenizerError where there is no tokenizer.
         """
-        settings = (
-            prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads,
-            precision, batch_size, convert_to_numpy, convert_to_tensor, device,
-        )  # fmt: skip
+        try:
+            asked = EncodeOptions(*given, **options)
+        except TypeError as error:
+            raise not_taken("encode", error) from None
         own, last, pipeline = self._last
-        if own is not self._sentence_config or not all(map(is_, settings, last)):
-            own = self.sentence_config
-            check_other_arguments(batch_size, convert_to_numpy, convert_to_tensor, device)
-            check_smaller(precision, OUTPUTS[1] if own.late else output_value)
-            pipeline = self.pipeline(*settings[:7])
-            self._last = own, settings, pipeline  # the next call with the very same settings need not look at them
+        if own is not self._sentence_config or not all(map(is_, asked, last)):
+            own, pipeline = self.sentence_config, self.steps(asked)
+            self._last = own, asked, pipeline  # the next call with the very same options need not look at them
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
         truncated = None
-        if truncation != TRUNCATIONS[0]:
-            check_truncation(truncation)
+        if asked.truncation != TRUNCATIONS[0]:
             truncated = TruncatedTexts()
-            pipeline = truncated.of(pipeline, refused=truncation == "error")
-        found = pipeline.all(items, "encode" if show_progress_bar else "")
-        if precision not in (None, "float32") or ranges is not None:
-            found = smaller(found, precision, ranges)
+            pipeline = truncated.of(pipeline, refused=asked.truncation == "error")
+        found = pipeline.all(items, "encode" if asked.show_progress_bar else "")
+        if asked.precision not in (None, "float32"):
+            found = smaller(found, asked.precision, asked.ranges)
         if truncated and truncated.count:
             warn(f"{truncated.count} of {len(items)} texts truncated, which tokens_cut counts: {own.longest_from}")
         return found[0] if isinstance(texts, str) else found
 
-    def encode_stream(
-        self,
-        texts: Iterable[str],
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = CHUNK,
-        *,
-        output_value: str = "sentence_embedding",
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        task: str | None = None,
-        threads: int | None = None,
-    ) -> Iterator[Array]:
+    def encode_stream(self, texts: Iterable[str], *given: Any, **options: Any) -> Iterator[Array]:
         """Turn texts into vectors while they come: a generator in, a generator out, a vector (dim,) for each text.
 
-        `batch_size` texts (at most 512) are read, sorted by length and computed before the first of their vectors is
-        given, and the next are read after the last of them: with 1 each text is answered at once. Memory is bounded by
-        that. What else is passed is as in `encode`, and so is what is raised, when a text is reached.
+        `batch_size` texts (512, the most, where it is not passed) are read, sorted by length and computed before the
+        first of their vectors is given, and the next are read after the last of them: with 1 each text is answered at
+        once. Memory is bounded by that. The other options of `encode` are taken but for `precision`, `ranges`,
+        `truncation` and a bar. What is raised is as there, when a text is reached.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be many, one after another, found one str; encode takes it")
-        check_positive("batch_size", batch_size)
-        pipeline = self.pipeline(prompt_name, prompt, output_value, normalize_embeddings, truncate_dim, task, threads)
-        found = pipeline.stream(chunked(texts, min(batch_size, CHUNK)))
+        try:
+            asked = EncodeOptions(*given, **options if len(given) > BATCH_SIZE else {"batch_size": CHUNK, **options})
+        except TypeError as error:
+            raise not_taken("encode_stream", error) from None
+        if whole := [name for name in OF_ALL_TEXTS if getattr(asked, name) is not EncodeOptions._field_defaults[name]]:
+            raise TypeError(f"encode_stream takes no {whole[0]}, which is of all texts together; encode does")
+        found = self.steps(asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
         return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
-    def encode_query(
-        self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
+    def encode_query(self, texts: Texts | None = None, *prompt: Any, **options: Any) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
         Where the folder has no such prompt, as many have none, nothing is put before a text: then this is `encode`
@@ -233,17 +181,23 @@ class Sentences(Model):
         Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them; of a MultiVectorEncoder's
         token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
         """
-        if prompt_name is None and prompt is None:
-            prompt_name = "query"
-        return self._encode(texts, prompt_name, prompt, **{"task": "query", **options})
+        return self._for_task("query", texts, *prompt, **options)
 
-    def encode_document(
-        self, texts: Texts | None = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
+    def encode_document(self, texts: Texts | None = None, *prompt: Any, **options: Any) -> Any:
         """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
-        if prompt_name is None and prompt is None:
-            prompt_name = "document"
-        return self._encode(texts, prompt_name, prompt, **{"task": "document", **options})
+        return self._for_task("document", texts, *prompt, **options)
+
+    def _for_task(
+        self,
+        task: str,
+        texts: Texts | None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *given: Any,
+        **options: Any,
+    ) -> Any:
+        prompt_name = task if prompt_name is None and prompt is None else prompt_name
+        return self._encode(texts, prompt_name, prompt, *given, **{"task": task, **options})
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
         return self.encode(*texts, **options)
@@ -272,37 +226,43 @@ class Sentences(Model):
                 found[i] = encoded.truncated
         return int(found[0]) if isinstance(texts, str) else found
 
-    def pipeline(
-        self,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        output_value: str = OUTPUTS[0],
-        normalize: bool = False,
-        truncate_dim: int | None = None,
-        task: str | None = None,
-        threads: int | None = None,
-        held: bool = False,
-    ) -> Pipeline:
+    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> Pipeline:
         """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
 
         held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
         """
-        if output_value not in OUTPUTS:
-            raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {output_value!r}")
-        check_task(task)
-        check_positive("truncate_dim", truncate_dim, or_none=True)
+        return self.steps(EncodeOptions(*given, **options), held)
+
+    def steps(self, asked: EncodeOptions, held: bool = False) -> Pipeline:
+        """Give the steps from texts to vectors: see `pipeline`."""
+        own = self.sentence_config
+        asked.check(late=own.late is not None)
         if elsewhere := self.block_family.elsewhere:
             raise CheckpointError(
                 f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
-        own, tokenizer = self.sentence_config, self.sentence_tokenizer
-        if own.late and truncate_dim is not None:
-            raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
-        dim, before = 0 if own.late else own.width(truncate_dim), own.prompt(prompt_name, prompt)
-        longest = own.lengths.get(task or "", own.longest)
+        dim = 0 if own.late else own.width(asked.truncate_dim)  # raises for a folder of another use
+        tokenize, skip = self._tokenizing(asked)
+        if own.late:
+            results = own.late.results(self.sentence_tokenizer, asked.task, asked.normalize_embeddings)
+            return self.each_text(tokenize, results, asked.threads, held)
+        if asked.output_value == OUTPUTS[1]:
+            return self.each_text(tokenize, token_vectors(), asked.threads, held)
+
+        def pool(rows: Array) -> Array:
+            found = [POOLINGS[name](rows, skip) for name in own.poolings]
+            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+        after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []))
+        return self.each_text(tokenize, pooled(pool, after, own.picks), asked.threads, held, dim)
+
+    def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
+        """Give the step from texts to ids, and how many first tokens of each are the prompt's and not pooled."""
+        own, tokenizer, task = self.sentence_config, self.sentence_tokenizer, asked.task
+        before, longest = own.prompt(asked.prompt_name, asked.prompt), own.lengths.get(task or "", own.longest)
         fill = own.late.filling(tokenizer, task) if own.late else None
-        skip = 0  # tokens of the prompt that are not pooled
+        skip = 0
         if before and not own.include_prompt:
             (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)
             # in the real call the special token at the end comes after the text
@@ -311,21 +271,10 @@ class Sentences(Model):
         def tokenize(texts: list[Any], start: int) -> list[Encoded]:
             if before:  # anything but a str goes to the tokenizer as it is, whose error says where it is
                 texts = [before + text if isinstance(text, str) else text for text in texts]
-            encoded = tokenizer.encode(texts, None, truncation=True, max_length=longest, start=start)
+            encoded = tokenizer.encode(texts, None, True, longest, start)
             return fill(encoded) if fill else encoded
 
-        if own.late:
-            return self.each_text(tokenize, own.late.results(tokenizer, task, normalize), threads, held)
-
-        def pool(rows: Array) -> Array:
-            found = [POOLINGS[name](rows, skip) for name in own.poolings]
-            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-
-        if output_value == "token_embeddings":
-            return self.each_text(tokenize, rows_of_each(), threads, held)
-        after = (*own.after, lambda x: x[:, :dim], *([normalized] if normalize else []))
-        results = pooled(pool, after) if own.picks is None else picked(own.picks, after)
-        return self.each_text(tokenize, results, threads, held, dim)
+        return tokenize, skip
 
     def each_text(
         self,
@@ -344,7 +293,7 @@ class Sentences(Model):
 
         def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
             packed = layer.pack(encoded)
-            table.expect((packed.ids,))
+            table.expect((packed.inputs.ids["input_ids"],))
             if alone:  # no matrix product: BLAS has nothing to do, and no thread waits for its turn
                 for tile in packed.tiles(TILE_ROWS):
                     put(tile, layer.rows(tile))
