@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
-from minibert.bulk.parquet import arrow, need_type
+from minibert.bulk.texts import arrow
 from minibert.commands.common import add_prompts
 from minibert.models.open.vectors import KINDS, open_vectors
 
@@ -104,7 +104,9 @@ def rows_of(source: Path, text_column: str) -> int:
     if first.names.count(text_column) != 1:
         found = ", ".join(map(repr, first.names))
         raise ValueError(f"{files[0]}: expected a column {text_column!r}; it has {found}; name it with --text-column")
-    need_type(first.field(text_column), str(files[0]), numbers=False, nulls=False)
+    kind = first.field(text_column).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise ValueError(f"{files[0]}: column {text_column!r} must hold texts, found {kind}; convert it")
     if VECTOR in first.names:
         raise ValueError(f"{files[0]}: there is a column {VECTOR!r} already; rename it")
     if not rows:

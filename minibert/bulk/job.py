@@ -1,21 +1,16 @@
-"""Many texts -> a folder of vectors: records are read, streamed through a model, and written shard by shard.
+"""Many texts -> a folder of vectors: rows are read, streamed through a model, and written shard by shard.
 
-Everything is done by shards: a run that ends early keeps whole shards, only sentences of one shard are batched together
-(so that a continued run gives the same bits), and a continued run checks the shards before it.
-
-The bits are the same on one machine, with any number of threads; with `same_bits` of `load_encoder` they do not depend
-on the other texts either. If a run is continued on another machine, each number of a sentence vector may differ by 1e-6
-of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for another processor). The same holds where
-NumPy's BLAS cannot be held to one thread, as Apple's. Vectors of the input layer do not depend on threads or other
-texts.
+A run that ends early keeps whole shards, and only texts of one shard are computed together: so a continued run gives
+the same bits, on one machine with any number of threads. Continued on another machine, each number of a sentence vector
+may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for another processor).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,207 +23,237 @@ from minibert.files.tokenizer import Encoded
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, stream
 from minibert.models.run.truncated_texts import length_of
+from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind
 
-from .manifest import MEND
-from .records import Record, Records
-from .shards import ShardFolder
+from .shards import about, batches, column_of, locked, none_of, shards_of, write
+from .texts import ID, NUMBER, PLACE, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 16_384
-BAD_ROWS = ("stop", "skip")
-CHUNK = 2048  # rows of an earlier run that are read again at once
+BAD_ROWS = ("error", "skip")
+MAY_DIFFER = ("model_path",)  # from run to run: where the model is now
+NO_TEXT = "it has no text, or is not of its file's format"
 Progress = Callable[[int, "int | None"], object]
 
 
 class Part(NamedTuple):
-    """The result of a chunk of records: ids and vectors of the good ones, and the bad ones without their texts."""
+    """A chunk's rows that have a vector, and what is to be said of all."""
 
+    table: Any
+    vectors: Any  # before they are computed, the ids of their tokens
     read: int
-    lines: bytes
-    ids: list[int | str]
-    vectors: Array | TokenVectors
-    truncated: int
-    bad: list[Record]
+    cut: int
+    left_out: list[str]
 
 
 def bulk(
-    records: Records,
-    folder: ShardFolder,
+    texts: Texts,
+    folder: Path,
     model: TextModel,
     settings: dict[str, Any],
     *,
+    form: str = "arrow",
     rows_per_shard: int = ROWS_PER_SHARD,
     truncation: bool = False,
-    bad_rows: str = "stop",
+    bad_rows: str = "error",
     precision: str = "float32",
     progress: Progress = lambda done, expected: None,
 ) -> dict[str, Any]:
-    """Write a vector for each record, or continue; return the final meta.json.
+    """Write a vector for each row, or continue; give what the last shard says.
 
-    settings: what else made the vectors; a folder made with other settings is refused. bad_rows: "stop" raises
-    ValueError at the first row without a text, once all whole shards before it are written; "skip" lists such rows in
-    bad_rows.jsonl. precision: as of `encode`; the ranges of int8 and uint8 come from the first shard with rows, which
-    must have two or more, and are stored in meta.json. progress: called with the rows done and the estimated total or
-    None, first before this run has done any.
+    settings: what else made the vectors; a folder made with other settings is refused. bad_rows: "error" raises
+    ValueError at the first row without a text, once all whole shards before it are written; "skip" leaves such rows
+    out, and the shard's metadata list them. precision: as of `encode`; the ranges of int8 and uint8 come from the first
+    shard with rows, which must have two or more. progress: called with the rows done and the expected total or None.
     """
     if bad_rows not in BAD_ROWS:
-        raise ValueError(f"bad_rows must be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}")
+        raise error_of(ValueError, Option("bad_rows"), f" must be {' or '.join(BAD_ROWS)}, found {bad_rows!r}")
     check_positive("rows_per_shard", rows_per_shard)
-    if model.pipeline.dim is None and precision in BITS:
-        raise error_of(ValueError, Option("precision", precision), " has no measure for vectors of tokens; take int8")
-    sizes = zip(records.names, records.sizes, strict=True)
+    check_precision(precision)
+    kind = model.result
+    if precision != "float32" and (kind == "sparse" or (kind == "tokens" and precision in BITS)):
+        wrong = " has no measure for vectors of tokens; take int8" if kind == "tokens" else " is for dense vectors"
+        raise error_of(ValueError, Option("precision", precision), wrong)
     settings = {
         **settings,
+        "columns": {field.name: str(field.type) for field in texts.schema},
+        "id_column": texts.id_column,
+        "result": kind,
         "dim": model.width,
         "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
         "precision": precision,
-        "dtype": np.dtype(check_precision(precision)).name,
         **model.compared,
-        "format": folder.form,
+        "format": form,
         "rows_per_shard": int(rows_per_shard),  # JSON knows no integer of NumPy's
         "truncate": truncation,
-        "input": [{"name": Path(name).name, "bytes": size} for name, size in sizes],
+        "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
     }
-    with folder.opened(settings, {**records.source, "model": model.opened.lasting}):
-        rows = iter(records)
-        _pass_over(rows, folder, rows_per_shard)
-        done = sum(shard.read for shard in folder.shards)
-        progress(done, records.expected)
-        long_is_bad = model.kind == "input" and not truncation
+    with locked(folder) as check:
+        said, rows = _begun(folder, json.loads(json.dumps(settings)), texts)
+        progress(done := said["read"], texts.expected)
+        if said["last"]:
+            return said
         parts: list[Part] = []  # of the next shard
-        lines = hashlib.sha256()
-        with behind(partial(_write, folder, precision)) as write:
-            for part in _parts(rows, model, rows_per_shard, long_is_bad, bad_rows == "stop"):
-                lines.update(part.lines)
-                parts.append(part._replace(lines=b""))  # texts are not kept until the shard is written
+        long_is_bad = model.kind == "input" and not truncation
+        chunks = _chunks(rows, model.pipeline.chunk, rows_per_shard)
+        write_next = partial(_write, folder, said, texts.schema.empty_table(), check)
+        with behind(write_next) as submit:
+            try:
+                for part in _parts(chunks, texts, model, long_is_bad, bad_rows == "error"):
+                    if sum(each.read for each in parts) == rows_per_shard:  # and it is not the last
+                        full, parts = parts, []  # first: Ctrl-C must not have it written twice
+                        submit((full, False))
+                    parts.append(part)
+                    progress(done := done + part.read, texts.expected)
+            except Exception:  # of a row behind the shard
                 if sum(each.read for each in parts) == rows_per_shard:
-                    write((parts, lines.hexdigest()))
-                    parts, lines = [], hashlib.sha256()
-                done += part.read
-                progress(done, records.expected)
-            if parts:
-                write((parts, lines.hexdigest()))
-        return folder.finish()
+                    submit((parts, False))
+                raise
+        write_next((parts, True))
+        return said
 
 
-def lines_of(records: Iterable[Record]) -> bytes:
-    """Write each row's id and text, of good and bad rows; a shard's `input_sha256` is of these lines.
-
-    `ascii` of a tuple: the same in every version of Python, and four times as fast as JSON.
-    """
-    return "".join(f"{(record.id, record.text)!a}\n" for record in records).encode()
-
-
-def _pass_over(rows: Iterator[Record], folder: ShardFolder, rows_per_shard: int) -> None:
-    """Read the rows of earlier runs again. Raises ValueError if they have changed."""
-    for number, shard in enumerate(folder.shards):
-        count, found = 0, hashlib.sha256()
-        while chunk := list(islice(rows, min(shard.read - count, CHUNK))):
-            count += len(chunk)
-            found.update(lines_of(chunk))
-        if found.hexdigest() != shard.input_sha256:
+def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[str, Any], Iterator[Any]]:
+    """Look where an earlier run has ended. Raises ValueError where the settings or the input were others."""
+    shards = shards_of(folder)
+    if not shards:
+        none = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "ranged": 0, "at": None, "last": False}
+        return {**settings, **none}, texts.rows()
+    said = about(shards[-1])
+    for name, value in settings.items():
+        if said.get(name) != value and name not in MAY_DIFFER:
+            before, after = map(_shown, _differing(said.get(name), value))
             raise ValueError(
-                f"the input is another one: of the {shard.read:,} rows of shard {number}, ids or texts were others "
-                "when this folder was begun; choose another folder"
+                f"{folder} was made with {name} {before}, now it is {after}; choose another folder, or continue with "
+                "what it was made with"
             )
-    ended = folder.complete or (folder.shards and folder.shards[-1].read < rows_per_shard)
-    if ended and next(rows, None) is not None:
-        raise ValueError("the input is another one: it has more rows than when this folder was made; choose another")
+    at, read = said["at"], said["read"]
+    rows = texts.rows(read if at is None else at)
+    if at is not None:
+        names = [texts.id_column or ID, texts.text_column]
+        *_, batch = batches(shards[-1], BLOCK, names)
+        before = batch.slice(len(batch) - 1).to_pylist()
+        first = next(rows, texts.schema.empty_table())
+        now = first.slice(0, 1).select(names).to_pylist()
+        if now != before:
+            raise ValueError(
+                f"the input has changed: row {at + 1:,} of all was {before!r:.200} when {folder} was made, now it is "
+                f"{now!r:.200}; choose another folder, or put the input back"
+            )
+        rows = _after(chain([first], rows), read - at)
+    if said["last"] and next(rows, None) is not None:
+        raise ValueError(
+            f"the input has changed: it has more rows than the {read:,} of {folder}; choose another folder"
+        )
+    return {**said, **settings}, rows
 
 
-def _parts(
-    rows: Iterator[Record], model: TextModel, rows_per_shard: int, long_is_bad: bool, stop: bool
-) -> Iterator[Part]:
-    """Take the records through the model chunk by chunk; no chunk has rows of two shards.
+def _after(tables: Iterator[Any], skip: int) -> Iterator[Any]:
+    for table in tables:
+        if skip < len(table):
+            yield table.slice(skip)
+        skip = max(0, skip - len(table))
 
-    stop: a bad row is an error at once, even if no row follows yet.
-    """
+
+def _chunks(tables: Iterator[Any], size: int, rows_per_shard: int) -> Iterator[Any]:
+    """Cut tables into chunks of `size` rows; no chunk has rows of two shards."""
+    held, room = [], rows_per_shard
+    for table in tables:
+        held.append(table)
+        while sum(map(len, held)) >= (most := min(size, room)):
+            whole = arrow().concat_tables(held)
+            yield whole.slice(0, most)
+            held, room = [whole.slice(most)], room - most or rows_per_shard
+    if sum(map(len, held)):
+        yield arrow().concat_tables(held)
+
+
+def _parts(chunks: Iterator[Any], texts: Texts, model: TextModel, long_is_bad: bool, stop: bool) -> Iterator[Part]:
+    """Take chunks through the model. stop: a row without a text is an error."""
     pipeline = model.pipeline
 
-    def chunks() -> Iterator[list[Record]]:
-        room = rows_per_shard
-        while chunk := list(_until_bad(islice(rows, min(room, pipeline.chunk)), stop)):
-            room = (room - len(chunk)) or rows_per_shard
-            yield chunk
-
-    def tokenize(read: list[Record], start: int) -> tuple[list[Record], list[Encoded], bytes]:
-        lines = lines_of(read)
-        good = [record for record in read if not record.problem]
+    def tokenize(table: Any, start: int) -> Part:
+        every = table[texts.text_column].to_pylist()
+        problems = {i: NO_TEXT for i, text in enumerate(every) if text is None}
+        good = [i for i in range(len(every)) if i not in problems]
         try:
-            encoded = pipeline.tokenize([record.text or "" for record in good], start)
+            encoded = pipeline.tokenize([every[i] for i in good], start)
         except TokenizerError:
-            for record in good:  # the first that is refused alone
+            for i in good:  # the first that is refused alone
                 try:
-                    pipeline.tokenize([record.text or ""], 0)
+                    pipeline.tokenize([every[i]], 0)
                 except TokenizerError as error:
-                    raise error_of(TokenizerError, *parts_of(error), place=record.place) from None
+                    raise error_of(TokenizerError, *parts_of(error), place=_place(table, i)) from None
             raise
-        if long_is_bad and any(ids.truncated for ids in encoded):
-            each = iter(encoded)
-            read = [record if record.problem else _fitting(record, next(each), model) for record in read]
+        if long_is_bad:
+            problems |= {i: _too_long(ids, model) for i, ids in zip(good, encoded, strict=True) if ids.truncated}
             encoded = [ids for ids in encoded if not ids.truncated]
-        if stop and (first := next((record for record in read if record.problem), None)):
-            skips = Option("bad_rows", "skip"), " lists such rows and goes on"
-            raise error_of(ValueError, first.problem, "; ", *skips, place=first.place)
-        return read, encoded, lines
+        left_out = [f"{_place(table, i)}: {problems[i]}" for i in sorted(problems)]
+        if stop and left_out:
+            raise error_of(ValueError, left_out[0], "; ", Option("bad_rows", "skip"), " leaves such rows out")
+        cut = sum(ids.truncated > 0 for ids in encoded)
+        return Part(table.filter([i not in problems for i in range(len(table))]), encoded, len(table), cut, left_out)
 
-    def vectors(ready: tuple[list[Record], list[Encoded], bytes]) -> Part:
-        read, encoded, lines = ready
-        found = pipeline.vectors(encoded)
-        found = found if pipeline.dim else TokenVectors.of(found, "vectors")
-        ids: list[Any] = [record.id for record in read if not record.problem]
-        bad = [record._replace(text=None) for record in read if record.problem]
-        return Part(len(read), lines, ids, found, sum(ids.truncated > 0 for ids in encoded), bad)
+    def vectors(part: Part) -> Part:
+        found = pipeline.vectors(part.vectors)
+        return part._replace(vectors=TokenVectors.of(found, "vectors") if model.result == "tokens" else found)
 
-    return stream(chunks(), tokenize, vectors, prefetching=pipeline.prefetching)
+    return stream(chunks, tokenize, vectors, prefetching=pipeline.prefetching)
 
 
-def _until_bad(records: Iterable[Record], stop: bool) -> Iterator[Record]:
-    for record in records:
-        yield record
-        if stop and record.problem:
-            return
+def _place(table: Any, row: int) -> str:
+    file, number = (table[name][row].as_py() for name in PLACE)
+    return f"{file}, row {number}"
 
 
-def _fitting(record: Record, ids: Encoded, model: TextModel) -> Record:
-    if not ids.truncated:
-        return record
-    return record._replace(
-        problem=f"the text has {length_of(ids)} tokens, but the longest sequence is {model.model.max_length} "
-        "(the position table); truncation shortens such texts"
+def _too_long(ids: Encoded, model: TextModel) -> str:
+    return (
+        f"the text has {length_of(ids)} tokens, but the longest sequence is {model.model.max_length} (the position "
+        "table); truncation shortens such texts"
     )
 
 
-def _write(folder: ShardFolder, precision: str, shard: tuple[list[Part], str]) -> None:
-    parts, input_sha256 = shard
-    vectors = [part.vectors for part in parts if len(part.vectors)]
-    if vectors and precision in STEPS and "ranges" not in folder.notes:
-        folder.keep_ranges(_ranges(vectors, precision, folder))
-    ranges = folder.notes.get("ranges")
-    bad = [{"file": record.file, "row": record.row, "problem": record.problem} for part in parts for record in part.bad]
+def _write(
+    folder: Path, said: dict[str, Any], none: Any, check: Callable[[], None], shard: tuple[list[Part], bool]
+) -> None:
+    """Write the next shard. `said`: what the one before says of itself, and in the end what this one does."""
+    parts, last = shard
+    pa, precision = arrow(), said["precision"]
+    made = [part.vectors for part in parts if len(part.table)]
+    if made and precision in STEPS and "ranges" not in said:
+        said |= {"ranges": _ranges(made, precision).tolist(), "ranged": sum(map(len, made))}
+    if said["result"] != "sparse":
+        made = [changed(each, lambda rows: quantized(rows, precision, said.get("ranges"))) for each in made]
+    column = pa.chunked_array([column_of(each) for each in made or [none_of(said)]])
+    table = pa.concat_tables([part.table for part in parts]) if parts else none
+    read = said["read"] + sum(part.read for part in parts)
+    now = {
+        **said,
+        "shards": said["shards"] + 1,
+        "read": read,
+        "rows": said["rows"] + len(table),
+        "cut": said["cut"] + sum(part.cut for part in parts),
+        "skipped": said["skipped"] + read - said["read"] - len(table),
+        "left_out": [each for part in parts for each in part.left_out],
+        "at": table[NUMBER][-1].as_py() if len(table) else None,
+        "last": last,
+    }
+    path = folder / f"vectors-{said['shards']:05}.{said['format']}"
     try:
-        folder.add(
-            [ident for part in parts for ident in part.ids],
-            [changed(part, lambda rows: quantized(rows, precision, ranges)) for part in vectors],
-            sum(part.read for part in parts),
-            sum(part.truncated for part in parts),
-            input_sha256,
-            bad,
-        )
+        now = write(path, table.select(none.column_names).append_column(VECTOR, column), now, check)
     except OSError as error:
         raise OSError(
             error.errno,
-            f"{error.strerror}; what was written before it is whole: once this is mended, the same "
-            "command goes on after it",
+            f"{error.strerror}; what was written before it is whole: once this is mended, the same command goes on "
+            "after it",
             error.filename,
         ) from None
+    said.update(now)
 
 
-def _ranges(vectors: Sequence[Array | TokenVectors], precision: str, folder: ShardFolder) -> Array:
+def _ranges(vectors: Sequence[Array | TokenVectors], precision: str) -> Array:
     """Give the ranges of the first shard's vectors: the same for any number of threads and after a kill."""
-    if any(shard.rows for shard in folder.shards):
-        raise ValueError(f"{folder.path}: meta.json has lost its ranges; {MEND}")
     if sum(len(rows_of(part)) for part in vectors) < 2:
         raise error_of(
             ValueError, Option("precision", precision), " takes its ranges from the first shard, which has one vector; "
@@ -236,3 +261,16 @@ def _ranges(vectors: Sequence[Array | TokenVectors], precision: str, folder: Sha
         )  # fmt: skip
     parts = [rows for part in vectors if len(rows := rows_of(part))]
     return ranges_of(np.concatenate([extreme(rows, axis=0)[None] for rows in parts for extreme in (np.min, np.max)]))
+
+
+def _differing(was: Any, now: Any) -> tuple[Any, Any]:
+    """Keep the entries of two objects that differ."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return was, now
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}..."

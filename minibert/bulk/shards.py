@@ -1,14 +1,9 @@
-"""A folder of vectors, written shard by shard, that a later run can continue: nothing lost, nothing twice.
+"""The shards of a folder: tables in Arrow's or Parquet's format, whose metadata say what made them.
 
-    meta.json             what made the vectors: model, settings, input; how many, once `complete` is true
-    shards.jsonl          a line for each whole shard
-    bad_rows.jsonl        a line for each row that was left out
-    vectors-00000.parquet     columns id and vector; or vectors-00000.npy with ids-00000.json beside it
-    offsets-00000.npy         of token vectors: text i has the rows offsets[i] to offsets[i + 1] - 1 of the .npy file
+    vectors-00000.arrow     the columns of the input that are kept, and `vector`: a list of fixed size of numbers; for
+                            late interaction a list of such lists; of a sparse vector a list of (id, weight)
 
-A shard is valid once its line is in shards.jsonl. The next run removes or rewrites anything else that a killed run has
-left. Each file is compared with its line when the folder is continued, when it is finished, and by
-`manifest.check_folder`. Nothing here follows a link.
+A shard appears complete or not at all. A finished folder holds shards alone; `.lock` is there while a run works in it.
 """
 
 from __future__ import annotations
@@ -16,255 +11,232 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import Option
-from minibert.files.arrays import npy_header
-from minibert.files.lines import STDIN
-from minibert.files.reading import read_object
-from minibert.files.writing import atomic_file, atomic_write, naming, sync_folder
+from minibert.equations.quantization import BITS, PRECISIONS
+from minibert.files.lines import reading
+from minibert.files.writing import atomic_file, naming, sync_folder
+from minibert.models.sentences.comparing import SparseVector, Vectors
 from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 
-from .manifest import (
-    BAD,
-    DONE,
-    LEFT,
-    LOCK,
-    MEND,
-    META,
-    SHARD,
-    File,
-    Shard,
-    as_json,
-    check_files,
-    compare_counts,
-    counts_of,
-    open_own,
-    read_shards,
-    shorten,
-)
-from .parquet import arrow, write_vectors
+from .texts import arrow
 
-FORMATS = ("parquet", "npy")
-NOTES = ("source", "ranges")  # entries of meta.json that may differ between runs
+FORMATS = ("arrow", "parquet")
+SHARD = re.compile(rf"vectors-\d{{5,}}\.({'|'.join(FORMATS)})")
+LEFT = re.compile(rf"\.{SHARD.pattern}\.[0-9a-f]{{16}}")  # by a killed run
+LOCK = ".lock"
+KEY = b"minibert"  # of the metadata, which are JSON
+NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
+MEND = "put it back, or begin again in another folder"
 
 
-class ShardFolder:
-    """The folder of one job. `opened` makes it or continues it, and keeps other processes out.
+def shards_of(folder: Path) -> list[Path]:
+    """List the shards in order. Raises ValueError for a folder that holds anything else, or where one is missing."""
+    if (folder / "meta.json").is_file():
+        raise ValueError(
+            f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version reads "
+            "it; write the vectors anew, in another folder"
+        )
+    found = []
+    for path in sorted(folder.iterdir()):
+        plain = path.is_file() and not path.is_symlink()
+        if not plain or not (path.name == LOCK or SHARD.fullmatch(path.name) or LEFT.fullmatch(path.name)):
+            raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")
+        if SHARD.fullmatch(path.name):
+            found.append(path)
+    for number, path in enumerate(found):
+        if path.stem != f"vectors-{number:05}":
+            wanted = folder / f"vectors-{number:05}{found[0].suffix}"
+            raise ValueError(f"{wanted}: missing, {path.name} stands in its place; {MEND}")
+    return found
 
-    Raises ValueError, and OSError that names a file.
+
+@contextmanager
+def locked(folder: Path) -> Iterator[Callable[[], None]]:
+    """Make the folder and keep other runs out; give a function that raises once the folder is not this run's.
+
+    Raises ValueError where another run works in it.
     """
+    from filelock import FileLock, Timeout
 
-    def __init__(self, path: Path, form: str) -> None:
-        if form not in FORMATS:
-            raise ValueError(f"format must be {' or '.join(map(repr, FORMATS))}, found {form!r}")
-        if form == "parquet":
-            arrow("; ", Option("format", "npy"), " does without")
-        self.path, self.form = path, form
-        self.shards: list[Shard] = []
-        self.complete = False  # an earlier run has ended here
-        self.notes: dict[str, Any] = {}  # other entries of meta.json: see `NOTES`
-        self._checked = 0  # shards
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; name a folder, new or to be continued")
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder):
+        for each in new:
+            sync_folder(each.parent)
+    shards_of(folder)  # raises for a folder that is not ours, before the lock is made
+    path = folder / LOCK
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+        held = path.stat()
+    except (Timeout, FileNotFoundError):
+        raise ValueError(f"{folder}: another run is writing into this folder; wait for it, or choose another") from None
 
-    @contextmanager
-    def opened(self, settings: Mapping[str, Any], source: Mapping[str, Any] | None = None) -> Iterator[ShardFolder]:
-        """Make the folder, or continue it if it was made with the same settings; lock it until the end.
+    def check() -> None:
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), held):
+                return
+        raise ValueError(
+            f"{folder}: it was moved or deleted while this run wrote into it, and nothing was written into what stands "
+            "there now; the same command goes on in the folder if it is moved back"
+        )
 
-        source: where the rows and the model are now, for readers of the folder; may differ from run to run.
-        """
-        from filelock import FileLock, Timeout
+    try:
+        check()
+        for left in filter(lambda each: LEFT.fullmatch(each.name), folder.iterdir()):
+            left.unlink()
+        yield check
+    finally:
+        with suppress(OSError, ValueError):
+            check()
+            path.unlink()  # before it is released: a run that locks it after that sees that it is not the folder's
+        lock.release()
 
-        self._make()
-        self._refuse_foreign()
-        with open_own(self.path / LOCK, "ab"):
-            pass  # a lock of some systems follows a link and empties the file behind it
-        lock = FileLock(self.path / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(
-                f"{self.path}: another run is writing into this folder; wait for it, or choose another folder"
-            ) from None
-        try:
-            self.notes = {"source": source} if source else {}
-            self._continue(settings)
-            yield self
-        finally:
-            lock.release()
 
-    def _make(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(f"{self.path} is a file; name a folder, new or to be continued")
-        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
-        with naming(self.path):
-            for folder in new:
-                sync_folder(folder.parent)
-
-    def refuse_sources(self, names: Sequence[str]) -> None:
-        """Refuse input files in this folder. Raises ValueError."""
-        for name in names:
-            if name != STDIN and Path(name).absolute().parent.resolve() == self.path.resolve():
-                raise ValueError(f"{name} lies in {self.path}, which is to be written; choose another folder")
-
-    def _refuse_foreign(self) -> None:
-        other = sorted({path.name for path in self.path.iterdir() if not LEFT.fullmatch(path.name)} - {LOCK})
-        if other and META not in other:
-            raise ValueError(
-                f"{self.path}: the folder holds {other[0]!r} and no {META}, so `bulk` has not made it; "
-                "choose a new folder"
-            )
-
-    def _continue(self, settings: Mapping[str, Any]) -> None:
-        for path in [path for path in self.path.iterdir() if LEFT.fullmatch(path.name)]:
-            path.unlink()
-        for name in (META, DONE, BAD):
-            if os.path.lexists(self.path / name):
-                open_own(self.path / name, "rb").close()
-        if not (self.path / META).exists():
-            self._write_meta(dict(settings), {"complete": False})
-        found = read_object(self.path / META, ValueError, MEND)
-        now = json.loads(json.dumps(settings))
-        if any(found.get(name) != value for name, value in now.items()) and self._made_nothing(found, settings):
-            found = self._write_meta(now, {"complete": False})
-        for name, value in now.items():
-            if found.get(name) != value:
-                before, after = map(_shown, _differing(found.get(name), value))
-                raise ValueError(
-                    f"{self.path} was made with {name} {before}, now it is {after}; "
-                    "choose another folder, or continue with what it was made with"
-                )
-        self.settings = dict(settings)
-        self.shards, end = read_shards(self.path)
-        if "ranges" in found and any(shard.rows for shard in self.shards):
-            self.notes["ranges"] = found["ranges"]
-        self.complete = found.get("complete") is True
-        if self.complete:
-            compare_counts(self.path, found, self.shards)
-        check_files(self.path, self.shards)
-        self._checked = len(self.shards)
-        shorten(self.path / DONE, end)
-        shorten(self.path / BAD, self.shards[-1].bad_bytes if self.shards else 0)
-
-    def _made_nothing(self, found: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-        """Whether the earlier run, with other settings, wrote no row, as after a wrong column name."""
-        ours = found.keys() - {*NOTES} == {*settings, "complete"} and found["complete"] is False
-        return ours and not any(path.name == DONE or SHARD.fullmatch(path.name) for path in self.path.iterdir())
-
-    def add(
-        self,
-        ids: Sequence[int | str],
-        vectors: Sequence[Array | TokenVectors],
-        read: int,
-        truncated: int,
-        input_sha256: str,
-        bad: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Write the next shard, completely or not at all."""
-        files = self._write(f"{len(self.shards):05}", ids, vectors) if ids else {}
-        end, before = (self.shards[-1].bad_bytes, self.shards[-1].line_sha256) if self.shards else (0, "")
-        lines = b"".join(map(as_json, bad))
-        if bad:
-            self._append(BAD, lines)
-        bad_sha256 = hashlib.sha256(lines).hexdigest()
-        shard = Shard(files, read, len(ids), truncated, input_sha256, end + len(lines), bad_sha256).sealed(before)
-        self._append(DONE, as_json(shard._asdict()))
-        self.shards.append(shard)
-
-    def keep_ranges(self, ranges: Array) -> None:
-        """Write the ranges of int8 and uint8 into meta.json, before the first vectors."""
-        self.notes["ranges"] = ranges.tolist()
-        self._write_meta(self.settings, {"complete": False})
-
-    def finish(self) -> dict[str, Any]:
-        """Mark meta.json as complete, with the counts. Raises ValueError for a shard damaged since it was written."""
-        check_files(self.path, self.shards, self._checked)
-        named = {name for shard in self.shards for name in shard.files}
-        for path in [path for path in self.path.iterdir() if SHARD.fullmatch(path.name) and path.name not in named]:
-            path.unlink()  # of a killed run that has read other rows, from a stream
-        return self._write_meta(self.settings, {"complete": True, **counts_of(self.shards)})
-
-    def _write_meta(self, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-        meta = {**settings, **self.notes, **more}
-        atomic_write(self.path / META, as_json(meta, indent=1), lasting=True)
-        return meta
-
-    def _append(self, name: str, lines: bytes) -> None:
-        """Append whole lines to a file. After an error, such as a full disk, the file is as before."""
-        path = self.path / name
-        new = not path.exists()
-        with naming(path), open_own(path, "ab", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            try:
-                left = memoryview(lines)
-                while left:
-                    left = left[file.write(left) :]
-                os.fsync(file.fileno())
-                if new:
-                    sync_folder(self.path)
-            except BaseException:
-                with suppress(OSError):
-                    file.truncate(end)
-                raise
-
-    def _write(self, number: str, ids: Sequence[int | str], vectors: Sequence[Array | TokenVectors]) -> dict[str, File]:
-        files: dict[str, Callable[[BinaryIO], object]]
-        if self.form == "parquet":
-            files = {f"vectors-{number}.parquet": partial(write_vectors, ids, vectors)}
+def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+    """Write a shard with what it says of itself, which is given back; `check` is called before it gets its name."""
+    pa = arrow()
+    table = table.combine_chunks()
+    said = {**said, "sha256": {name: checksum(table[name]) for name in table.column_names}}
+    table = table.replace_schema_metadata({KEY: json.dumps(said, sort_keys=True)})
+    with atomic_file(path, lasting=True) as file:
+        if path.suffix == ".arrow":
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
         else:
-            named = json.dumps(list(ids), ensure_ascii=False).encode()
-            files = {
-                f"ids-{number}.json": lambda file: file.write(named),
-                f"vectors-{number}.npy": partial(_npy, [rows_of(part) for part in vectors]),
-            }
-            if offsets := [part.offsets for part in vectors if isinstance(part, TokenVectors)]:
-                lengths = np.concatenate([[0], *(np.diff(each) for each in offsets)])
-                files[f"offsets-{number}.npy"] = partial(_npy, [np.cumsum(lengths, dtype=np.int64)])
-        written: dict[str, File] = {}
-        for name, write in files.items():
-            with atomic_file(self.path / name, lasting=True) as file:
-                hashing = _Hashing(file)
-                write(cast(BinaryIO, hashing))
-                written[name] = {"bytes": file.tell(), "sha256": hashing.sha256.hexdigest()}
-        return written
+            from pyarrow import parquet
+
+            # dictionaries and compression save next to nothing on a vector's numbers, and cost time
+            parquet.write_table(table, file, use_dictionary=False, compression="none")
+        check()
+    return said
 
 
-class _Hashing:
-    """A file that is written in order, and its sha256."""
+def about(path: Path) -> dict[str, Any]:
+    """Read what a shard says of itself. Raises ValueError for a file that `bulk` has not written."""
+    pa = arrow()
+    with reading(str(path), path.suffix[1:], pa.ArrowException):
+        if path.suffix == ".arrow":
+            with pa.memory_map(str(path)) as file:
+                found = pa.ipc.open_file(file).schema.metadata
+        else:
+            from pyarrow import parquet
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.sha256 = file, hashlib.sha256()
-
-    def write(self, content: Any) -> int:
-        self.sha256.update(content)
-        return self._file.write(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-def _npy(vectors: Sequence[Array], file: BinaryIO) -> None:
-    kind = vectors[0].dtype.newbyteorder("<")
-    file.write(npy_header(kind, (sum(map(len, vectors)), *vectors[0].shape[1:])))
-    for part in vectors:
-        file.write(np.ascontiguousarray(part, kind).data)
+            found = parquet.read_schema(path).metadata
+    try:
+        said: dict[str, Any] = json.loads((found or {})[KEY])
+    except (KeyError, ValueError):
+        raise ValueError(f"{path}: it does not say what made it, so `bulk` has not written it; {MEND}") from None
+    return said
 
 
-def _differing(was: Any, now: Any) -> tuple[Any, Any]:
-    """Keep the entries of two objects that differ."""
-    if not (isinstance(was, dict) and isinstance(now, dict)):
-        return was, now
-    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-    return {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
+def batches(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Read a shard: one of Arrow is mapped and comes at once, one of Parquet `rows` by `rows`."""
+    pa = arrow()
+    with reading(str(path), path.suffix[1:], pa.ArrowException, UnicodeDecodeError):
+        if path.suffix == ".arrow":
+            file = pa.ipc.open_file(pa.memory_map(str(path)))
+            for i in range(file.num_record_batches):
+                batch = file.get_batch(i)
+                yield batch if columns is None else batch.select(columns)
+        else:
+            from pyarrow.parquet import ParquetFile
+
+            with ParquetFile(path) as file:
+                yield from file.iter_batches(rows, columns=columns, use_threads=False)
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+def check_folder(folder: Path) -> tuple[int, int]:
+    """Read a whole folder again, and change nothing: count its vectors and shards.
+
+    Raises ValueError for a folder that is incomplete or damaged, and names the file.
+    """
+    pa = arrow()
+    shards = shards_of(folder)
+    for number, path in enumerate(shards, 1):
+        said, table = about(path), pa.Table.from_batches(batches(path, 1 << 30))
+        if said["shards"] != number:
+            raise ValueError(f"{path}: it was written as shard {said['shards'] - 1}; {MEND}")
+        for name, wanted in said["sha256"].items():
+            if name not in table.column_names or checksum(table[name]) != wanted:
+                raise ValueError(f"{path}: damaged, its column {name!r} is not what was written; {MEND}")
+    return last_of(folder, shards)["rows"], len(shards)
+
+
+def last_of(folder: Path, shards: Sequence[Path]) -> dict[str, Any]:
+    """Give what the last shard says. Raises ValueError for a folder whose run has not ended."""
+    said = about(shards[-1]) if shards else {}
+    if not said.get("last"):
+        raise ValueError(f"{folder}: not complete; what is there is whole, and the same command goes on after it")
+    return said
+
+
+def checksum(column: Any) -> str:
+    """Give the sha256 of a column's values: the same in any format, however it is cut."""
+    pa = arrow()
+    found = hashlib.sha256()
+
+    def add(array: Any) -> None:
+        found.update(np.packbits(array.is_null().to_numpy(zero_copy_only=False)).tobytes())
+        array = pa.concat_arrays([array.drop_null(), array.slice(0, 0)])  # its buffers begin at its first value
+        if pa.types.is_struct(array.type):
+            for part in array.flatten():
+                add(part)
+        elif pa.types.is_nested(array.type):
+            lengths = pa.compute.list_value_length(array).to_numpy().astype(np.int64)
+            found.update(lengths.tobytes())
+            add(array.flatten())
+        else:
+            for buffer in array.buffers()[1:]:
+                found.update(buffer or b"")
+
+    add(column.combine_chunks())
+    return found.hexdigest()
+
+
+# -- vectors as columns --------------------------------------------------------------------------------------------
+
+
+def column_of(vectors: Vectors) -> Any:
+    """Give dense vectors, token vectors or sparse vectors as an array of Arrow."""
+    pa = arrow()
+    if isinstance(vectors, list):
+        ids, weights = (np.concatenate(each) for each in zip((NO_IDS, NO_WEIGHTS), *vectors, strict=True))
+        pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
+        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(each.ids) for each in vectors)]), pairs)
+    rows = rows_of(vectors)
+    made = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+    return pa.LargeListArray.from_arrays(vectors.offsets, made) if isinstance(vectors, TokenVectors) else made
+
+
+def vectors_of(column: Any) -> Vectors:
+    """Give the vectors that an array of Arrow holds, without a copy where it has no nulls."""
+    types = arrow().types
+    if types.is_fixed_size_list(column.type):
+        found: Array = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+        return found
+    offsets, inside = column.offsets.to_numpy() - column.offsets[0].as_py(), column.flatten()
+    if not types.is_struct(inside.type):
+        return TokenVectors(cast(Array, vectors_of(inside)), offsets)
+    ids, weights = (part.to_numpy() for part in inside.flatten())
+    return [SparseVector(ids[a:b], weights[a:b]) for a, b in pairwise(offsets.tolist())]
+
+
+def none_of(said: dict[str, Any]) -> Vectors:
+    """Give no vectors, in the form of the others."""
+    if said["result"] == "sparse":
+        return []
+    width = -(-said["dim"] // 8) if said["precision"] in BITS else said["dim"]
+    rows = np.empty((0, width), PRECISIONS[said["precision"]])
+    return TokenVectors(rows, np.zeros(1, np.int64)) if said["result"] == "tokens" else rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from argparse import SUPPRESS
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -24,16 +25,16 @@ from .common import (
 EVERY = 5.0  # seconds between two lines in a log
 
 ABOUT = """turn files of many texts into a folder of vectors
-Reads Parquet, JSON lines, CSV or plain lines, and writes the vectors in shards.
-Memory does not grow with the number of rows. If a run is killed, the same
-command continues after the last complete shard. --check writes nothing: it
-compares each file in FOLDER with its checksum."""
+Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
+vectors in shards. Memory does not grow with the number of rows. If a run ends
+early, the same command continues after the last shard. --check writes nothing:
+it compares each column in FOLDER with its checksum."""
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.bulk.records import FORMATS, ID
+    from minibert.bulk.texts import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
@@ -48,18 +49,22 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
     parser.add_argument(
         "--id-column", metavar="NAME",
-        help=f"integers or texts that name the rows (default: {ID}, if it exists; otherwise rows are numbered from 0)",
+        help=f"the column that names the rows (default: {ID}, if it exists; otherwise rows are numbered from 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep", nargs="*", metavar="COLUMN",
+        help="columns that are kept beside ids and texts (default: all that are not nested)",
     )  # fmt: skip
     parser.add_argument("--input-format", choices=FORMATS, help="of all input files (default: by file extension)")
     parser.add_argument(
-        "--format", choices=("parquet", "npy"), default="parquet",
-        help="of the vectors: parquet has the columns id and vector (default); npy is .npy files with the ids beside "
-        "them, which `minibert search` reads ten times as fast",
+        "--format", choices=("arrow", "parquet"), default="arrow",
+        help="of the shards: arrow is mapped, so `minibert search` reads it 20 times as fast (default); parquet is "
+        "what most other programs read",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
         help="of the numbers: float32 (default), half as large, a byte each, or a bit each; int8 and uint8 take their "
-        "ranges from the first shard; meta.json keeps them",
+        "ranges from the first shard",
     )  # fmt: skip
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
@@ -69,9 +74,10 @@ def declare(parser: Parser) -> None:
         help="with --vectors input: truncate texts that are too long for the model; sentence vectors always do",
     )  # fmt: skip
     parser.add_argument(
-        "--bad-rows", choices=("stop", "skip"), default="stop",
-        help="how to treat rows without text: stop (default), or list them in bad_rows.jsonl and go on",
+        "--bad-rows", choices=("error", "skip"), default="error",
+        help="how to treat rows without text: stop with an error (default), or leave them out",
     )  # fmt: skip
+    parser.add_argument("--workers", help=SUPPRESS)
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
     add_sentence_options(parser)
@@ -82,68 +88,58 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Read, compute, write; report on stderr."""
     from minibert.bulk.job import ROWS_PER_SHARD, bulk
-    from minibert.bulk.manifest import check_folder
-    from minibert.bulk.records import Records
-    from minibert.bulk.shards import ShardFolder
+    from minibert.bulk.shards import check_folder
+    from minibert.bulk.texts import Texts
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.arguments import few
     from minibert.models.sentences.sentence_options import SentenceOptions
     from minibert.show.text.text import counted
 
+    folder = arguments.output
+    if arguments.workers is not None:
+        raise ValueError("--workers: one process uses all cores; on many machines run scripts/bulk_ray.py, or give "
+                         "each process its own files and its own FOLDER")  # fmt: skip
     if arguments.check:
         if arguments.inputs:
             raise ValueError(f"--check reads FOLDER alone, found also {arguments.inputs[0]!r}; leave it out")
-        counts = check_folder(arguments.output)
-        tell(
-            f"checked {arguments.output}: {counted(counts['rows'], 'vector')} in {counted(counts['shards'], 'shard')}, "
-            "complete and as written"
-        )
+        rows, shards = check_folder(folder)
+        tell(f"checked {folder}: {counted(rows, 'vector')} in {counted(shards, 'shard')}, complete and as written")
         return
     if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
-    records = Records(arguments.inputs, arguments.text_column, arguments.id_column, arguments.input_format)
-    folder = ShardFolder(arguments.output, arguments.format)
-    folder.refuse_sources(records.names)
+    rows = ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard
+
+    columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
+    texts = Texts(arguments.inputs, *columns, rows)
     asked = SentenceOptions(**sentence_options(arguments))
+    names = ("prompt_name", "prompt", "threads", "same_bits")
     model = open_vectors(
-        arguments.model,
-        arguments.vectors,
+        arguments.model, arguments.vectors, asked=asked, **from_hub(arguments),
         truncation=True,  # `bulk` itself decides about texts that are too long
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
-        asked=asked,
-        threads=arguments.threads,
-        same_bits=arguments.same_bits,
-        **from_hub(arguments),
-    )
-    named = ("model", "vectors", "prompt_name", "prompt", "text_column", "id_column", "same_bits")
+        **{name: getattr(arguments, name) for name in names},
+    )  # fmt: skip
+    named = ("model", "vectors", "prompt_name", "prompt", "text_column", "same_bits")
     settings = {
         "minibert": arguments.version,
         **{name: getattr(arguments, name) for name in named},
         "options": asked.given() or None,
         "commit": model.opened.commit,
-        "sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
+        "model_path": model.opened.lasting,
+        "model_sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
-    late = model.pipeline.dim is None
     with model.model, closing(_Progress()) as progress:
-        meta = bulk(
-            records,
-            folder,
-            model,
-            settings,
-            rows_per_shard=ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard,
-            truncation=arguments.truncate,
-            bad_rows=arguments.bad_rows,
-            precision=arguments.precision,
-            progress=progress,
-        )
-    made = f"token vectors of {counted(meta['rows'], 'text')}," if late else f"{counted(meta['rows'], 'vector')} of"
-    if said := few(arguments.precision, next((shard.rows for shard in folder.shards if shard.rows), 0)):
-        tell(said)
+        said = bulk(
+            texts, folder, model, settings, form=arguments.format, rows_per_shard=rows, truncation=arguments.truncate,
+            bad_rows=arguments.bad_rows, precision=arguments.precision, progress=progress,
+        )  # fmt: skip
+    made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
+    if said["result"] != "dense":
+        made, of = f"{said['result']} vectors of {counted(said['rows'], 'text')},", f"{said['dim']} numbers each,"
+    if remark := few(arguments.precision, said["ranged"]):
+        tell(remark)
     tell(
-        f"wrote {arguments.output}: {made} {meta['dim']}{' numbers each,' if late else ''} in "
-        f"{counted(meta['shards'], 'shard')}, {counted(meta['skipped'], 'row')} left out, "
-        f"{counted(meta['cut'], 'text')} truncated"
+        f"wrote {folder}: {made} {of} in {counted(said['shards'], 'shard')}, "
+        f"{counted(said['skipped'], 'row')} left out, {counted(said['cut'], 'text')} truncated"
     )
 
 

@@ -97,7 +97,7 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
 
 def _refuse_files(texts: list[str]) -> None:
     """Refuse a text that is a file of texts. Raises ValueError."""
-    from minibert.bulk.records import ENDINGS
+    from minibert.bulk.texts import ENDINGS
 
     for text in texts:
         if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text

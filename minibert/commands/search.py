@@ -25,6 +25,7 @@ from .common import (
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.encoder import Encoder
+    from minibert.models.heads.sparse import Steps
     from minibert.models.open.vectors import TextModel
     from minibert.models.run.pipeline import Pipeline
     from minibert.models.sentences.sentence_options import SentenceOptions
@@ -33,11 +34,11 @@ QUESTIONS = 512  # compared at once; the folder is read once for each 512
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
 
 ABOUT = """find the texts that answer a question best, in a folder of `bulk`
-Prints for each question the best rows: score, id, and the text where the input
-of `bulk` is still there. Every vector is compared; vectors are memory-mapped,
-not loaded. Scores are the similarity that the model's folder names, usually the
-cosine. With one bit per number the score is minus the number of bits that
-differ. A question gets the model's prompt "query", if it has one."""
+Prints for each question the best rows: score, id and text. Every vector is
+compared; those of Arrow are memory-mapped, not loaded. Scores are the
+similarity that the model's folder names, usually the cosine. With one bit per
+number (binary, ubinary) the score is minus the Hamming distance, the number of
+bits that differ. A question gets the model's prompt "query", if it has one."""
 EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
 
 
@@ -62,6 +63,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Print the results of each question."""
     from minibert.bulk.stored import StoredVectors
+    from minibert.equations.quantization import BITS
     from minibert.models.run.pipeline import chunked
     from minibert.models.run.truncated_texts import TruncatedTexts
     from minibert.models.sentences.sentence_options import SentenceOptions
@@ -77,8 +79,8 @@ def run(arguments: Any) -> None:
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, pipeline, chunk, arguments))
     tell_truncated(truncated.count, "question")
-    if stored.no_texts:
-        tell(f"no texts are shown: {stored.no_texts}")
+    if stored.precision in BITS:
+        tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 
 
 def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> TextModel:
@@ -91,7 +93,7 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
     meta, hub = stored.meta, from_hub(arguments)
     name = arguments.named
     if name is None:
-        name = meta["source"]["model"]
+        name = meta["model_path"]
         hub["revision"] = hub["revision"] or meta["commit"]
     arguments.unnamed = False  # the folder names it
     try:
@@ -104,7 +106,7 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
             type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
             " names it where it is now",
         ) from None  # fmt: skip
-    found, wanted = model.sha256(), meta["sha256"]
+    found, wanted = model.sha256(), meta["model_sha256"]
     if found != wanted:
         model.model.close()
         other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
@@ -115,7 +117,7 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
     return model
 
 
-def _pipeline(model: TextModel, arguments: Any) -> Pipeline:
+def _pipeline(model: TextModel, arguments: Any) -> Pipeline | Steps:
     """Give the steps from questions to vectors, with the prompt for queries."""
     from minibert.models.open.vectors import check_kind
 
@@ -124,30 +126,32 @@ def _pipeline(model: TextModel, arguments: Any) -> Pipeline:
         check_kind(model.kind, name, prompt)
         return model.pipeline
     encoder = cast("Encoder", model.model)
-    return encoder.pipeline("query" if name is None and prompt is None else name, prompt, task="query")
+    name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
+    steps = encoder.sparse_steps if model.result == "sparse" else encoder.pipeline
+    made: Pipeline | Steps = steps(name, prompt, task="query")
+    return made
 
 
 def _read(file: str) -> Iterator[str]:
     """Read the questions of a file. Raises ValueError with its place for a row without a text."""
-    from minibert.bulk.records import ENDINGS, Records
+    from minibert.bulk.texts import ENDINGS, PLACE, Texts
 
-    for record in Records([file], form=None if Path(file).suffix.lower() in ENDINGS else "lines"):
-        if record.problem:
-            raise ValueError(f"{record.place}: {record.problem}")
-        if record.text and record.text.strip():
-            yield record.text
+    form = None if Path(file).suffix.lower() in ENDINGS else "lines"
+    for table in Texts([file], form=form, keep=()).rows():
+        for text, name, row in zip(*(table[each].to_pylist() for each in ("text", *PLACE)), strict=True):
+            if text is None:
+                raise ValueError(f"{name}, row {row}: it has no text, or is not of its file's format")
+            if text.strip():
+                yield text
 
 
-def _answers(stored: StoredVectors, pipeline: Pipeline, questions: list[str], arguments: Any) -> Iterator[str]:
+def _answers(stored: StoredVectors, steps: Pipeline | Steps, questions: list[str], arguments: Any) -> Iterator[str]:
     from minibert.equations.quantization import BITS
 
-    numbers, scores = stored.search(pipeline.all(questions), arguments.k)
-    ids, texts = stored.ids(numbers.ravel().tolist()), stored.texts(set(numbers.ravel().tolist()))
+    numbers, scores = stored.search(steps.all(questions), arguments.k)
+    ids, texts = stored.ids(numbers.ravel()), stored.texts(numbers.ravel())
     for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
-        results = [
-            {"score": score, "id": ids[row], **({"text": texts[row]} if row in texts else {})}
-            for row, score in zip(rows, found, strict=True)
-        ]
+        results = [{"score": score, "id": ids[row], "text": texts[row]} for row, score in zip(rows, found, strict=True)]
         if arguments.json:
             yield json.dumps({"question": question, "measure": stored.measure, "results": results})
         else:
@@ -159,5 +163,5 @@ def _shown(question: str, results: list[dict[str, Any]], alone: bool, whole: boo
     if not alone:
         yield question
     for each in results:
-        line = f"{each['score']:.{0 if whole else 3}f}  {each['id']}  {each.get('text', '')}".rstrip()
+        line = f"{each['score']:.{0 if whole else 3}f}  {each['id']}  {each['text']}".rstrip()
         yield line if alone else f"  {line}"

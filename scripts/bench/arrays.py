@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import minibert
-from minibert.bulk.shards import ShardFolder
+from minibert.bulk import shards
 from minibert.bulk.stored import StoredVectors
+from minibert.bulk.texts import arrow
 from minibert.equations.quantization import STEPS, quantized, ranges_of
 from minibert.equations.sentences import normalized
 from minibert.threads.cores import cores
@@ -214,7 +215,9 @@ def growth(settings: Settings) -> Iterable[Row]:
 ROWS, DIM, SHARD = 1_000_000, 384, 16_384
 PRODUCT = "vectors @ queries.T"
 OWN = Limit("<=", 250, "MiB")
-MEASURED = (("npy", "float32"), ("npy", "float16"), ("npy", "int8"), ("npy", "ubinary"), ("parquet", "float32"))
+MEASURED = (
+    ("arrow", "float32"), ("arrow", "float16"), ("arrow", "int8"), ("arrow", "ubinary"), ("parquet", "float32"),
+)  # fmt: skip
 
 
 def search(settings: Settings) -> Iterable[Row]:
@@ -234,7 +237,7 @@ def search(settings: Settings) -> Iterable[Row]:
         folder = settings.models / f"search-{len(vectors)}-{form}-{precision}"
         if not folder.exists():
             _write(folder, vectors, form, precision)
-        stored, plain = StoredVectors(folder), what == "npy, float32"  # this has a limit; a look is enough at others
+        stored, plain = StoredVectors(folder), what == "arrow, float32"  # this has a limit; a look is enough at others
         for number in (1, 16) if plain else (16,):
             queries = _questions(number)
             calls = {OURS: partial(stored.search, queries, 10), PRODUCT: partial(np.matmul, vectors, queries.T)}
@@ -256,19 +259,17 @@ def _questions(number: int) -> Array:
 def _write(folder: Path, vectors: Array, form: str, precision: str) -> None:
     """Write a folder as a run of `bulk` leaves it."""
     ranges = ranges_of(vectors[:SHARD]) if precision in STEPS else None
-    settings = {
-        "model": "made up", "commit": None, "vectors": "sentence", "sha256": {}, "text_column": "text",
-        "id_column": None, "dim": DIM, "precision": precision, "similarity": "cosine", "normalized": True,
-        "format": form, "input": [{"name": "-", "bytes": None}],
+    said: dict[str, Any] = {
+        "text_column": "text", "id_column": None, "result": "dense", "dim": DIM, "precision": precision,
+        "similarity": "cosine", "normalized": True, "ranges": None if ranges is None else ranges.tolist(),
     }  # fmt: skip
-    shards = ShardFolder(folder, form)
-    with shards.opened(settings, {"paths": [None], "format": None, "model": "made up"}):
-        if ranges is not None:
-            shards.keep_ranges(ranges)
-        for start in range(0, len(vectors), SHARD):
+    with shards.locked(folder) as check:
+        for number, start in enumerate(range(0, len(vectors), SHARD)):
             some = quantized(vectors[start : start + SHARD], precision, ranges)
-            shards.add(range(start, start + len(some)), [some], len(some), 0, "", [])
-        shards.finish()
+            ids, end = range(start, start + len(some)), start + len(some)
+            table = arrow().table({"id": ids, "text": [""] * len(some), "vector": shards.column_of(some)})
+            about = {**said, "shards": number + 1, "rows": end, "last": end == len(vectors)}
+            shards.write(folder / f"vectors-{number:05}.{form}", table, about, check)
 
 
 def search_memory(folder: str) -> tuple[int, int]:

@@ -24,8 +24,7 @@ from tokenizers import Tokenizer
 
 import minibert
 from minibert.bulk import job
-from minibert.bulk.records import Records
-from minibert.bulk.shards import ShardFolder
+from minibert.bulk.texts import Texts
 from minibert.models.open.vectors import open_vectors
 
 from .children import ROOT, THREADS, child, contenders, environment, kibibytes
@@ -46,7 +45,7 @@ KINDS: dict[str, tuple[int, dict[str, Limit | None]]] = {
 
 
 def bulk(settings: Settings) -> Iterable[Row]:
-    """JSON lines of 5 to 40 words to Parquet, on two threads; MiniLM."""
+    """JSON lines of 5 to 40 words to Arrow, on two threads; MiniLM."""
     with tempfile.TemporaryDirectory() as scratch:
         for kind in KINDS:
             texts = Path(scratch, f"{kind}.jsonl")
@@ -176,10 +175,10 @@ def contender(who: str, kind: str, file: str) -> Callable[[], tuple[Callable[[],
 
 
 def ours(kind: str, file: str) -> Callable[[], Any]:
-    """From a file to a folder of Parquet, as the command does it, each time into a new folder; the model stays open."""
+    """From a file to a folder of shards, as the command does it, each time into a new folder; the model stays open."""
     model = open_vectors(str(real_model()), kind, truncation=True)
     folders = (Path(f"{file}-{number}") for number in count())  # the section removes them all
-    return lambda: job.bulk(Records([file]), ShardFolder(next(folders), "parquet"), model, {})
+    return lambda: job.bulk(Texts([file]), next(folders), model, {})
 
 
 def tokenizer() -> Any:

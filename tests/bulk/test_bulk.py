@@ -1,9 +1,8 @@
-"""Many texts to a folder of vectors: the vectors of embed and encode, the counts, the shards and their edges."""
+"""Many texts to a folder of vectors: the vectors of embed and encode, the columns, who reads them, what is refused."""
 
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,62 +11,79 @@ import duckdb
 import encoders
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from checkpoints import same_bits, wordpiece_json
 from command_line import Patch
 from killed_runs import content
 from many_texts import many_texts
 from numpy.typing import NDArray
-from pyarrow import parquet
-from record_files import made, write_parquet
+from pyarrow import dataset, parquet
+from record_files import made
 from reference_files import REFERENCE
-from shard_folders import FORMS
 
 import minibert
-from minibert.bulk import job as module
+from minibert.bulk import shards
 from minibert.bulk.job import bulk
-from minibert.bulk.records import Records
-from minibert.bulk.shards import ShardFolder
-from minibert.models.open.vectors import open_vectors
+from minibert.bulk.shards import FORMATS
+from minibert.bulk.stored import StoredVectors
+from minibert.bulk.texts import Texts
+from minibert.models.open.vectors import TextModel, open_vectors
 
 SAME = 1e-6  # of a vector's length, computed beside other texts; measured: 2.9e-7
+SAME_TOKENS = 2e-5  # of scores, sums over a query's tokens; measured: 4.8e-6
+NARROW = 0.05  # of scores by numbers in float16 or int8, as a share of the score; measured: 1.5e-3
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(230, seed=2)]
+LATE = [REFERENCE / f"late-{name}" for name in ("fixed", "least", "kept")]
+SPARSE = [REFERENCE / name for name in ("uses-sparse", "uses-sparse-router")]
+WORDS = ["we", "lived", "above the clouds", "!", "a b c d e f g h i j k l m n o p", "x y", ""]
+SHORT = [f"{WORDS[i % 7]} {WORDS[i // 7 % 7]} {WORDS[i % 5]}" for i in range(60)]
+QUESTIONS = ["the clouds", "we lived x"]
 
 
-def run(model: Path, source: Path, folder: Path, vectors: str = "input", form: str = "npy", **options: Any) -> Any:
-    """Write the folder; give meta.json."""
+def job(source: Path, folder: Path, model: TextModel, keep: list[str] | None = None, **options: Any) -> Any:
+    return bulk(Texts([str(source)], keep=keep), folder, model, {"text_column": "text"}, **options)
+
+
+def run(model: Path, source: Path, folder: Path, vectors: str = "input", **options: Any) -> Any:
+    """Write the folder; give what its last shard says."""
     opened = open_vectors(model, vectors, truncation=True)
-    settings = {"vectors": vectors, "sha256": opened.sha256()}
     with opened.model:
-        found = bulk(Records([str(source)]), ShardFolder(folder, form), opened, settings, **options)
-    assert json.loads((folder / "meta.json").read_text("utf-8")) == found and found["complete"]
-    return found
+        return job(source, folder, opened, **options)
 
 
 def lines(path: Path, texts: Iterable[str]) -> Path:
     return made(path, "".join(f"{text}\n" for text in texts))
 
 
-def read_back(folder: Path) -> tuple[list[Any], NDArray[np.float32]]:
-    """All ids and vectors of a folder of npy."""
-    ids = [ident for file in sorted(folder.glob("ids-*")) for ident in json.loads(file.read_text("utf-8"))]
-    found = [np.load(file, mmap_mode="r") for file in sorted(folder.glob("vectors-*"))]
-    return ids, np.concatenate(found)
+def jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    return made(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def table_of(folder: Path) -> Any:
+    form = next(folder.iterdir()).suffix[1:]
+    return dataset.dataset(sorted(map(str, folder.iterdir())), format=form).to_table()
+
+
+def vectors_of(folder: Path) -> NDArray[Any]:
+    return np.array(table_of(folder)["vector"].to_pylist(), np.float32)
 
 
 # -- the vectors -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows_per_shard", [1, 7, 100, 230, 1000])
+@pytest.mark.parametrize("rows_per_shard", [1, 7, 115, 230, 1000])
 def test_vectors_are_those_of_embed(rows_per_shard: int, model: Path, tmp_path: Path) -> None:
-    source = lines(tmp_path / "a.txt", TEXTS)
-    meta = run(model, source, tmp_path / "out", rows_per_shard=rows_per_shard, truncation=True)
+    texts = TEXTS[: 20 * rows_per_shard]
+    source, out = lines(tmp_path / "a.txt", texts), tmp_path / "out"
+    said = run(model, source, out, rows_per_shard=np.int64(rows_per_shard), truncation=True)
     with minibert.load(model) as layer:
-        want = layer.embed(TEXTS, truncation=True)
-    ids, found = read_back(tmp_path / "out")
-    assert ids == list(range(230)) and same_bits(found, want)
-    assert (meta["rows"], meta["skipped"], meta["dim"], meta["rows_per_shard"]) == (230, 0, 16, rows_per_shard)
-    assert meta["shards"] == len(list((tmp_path / "out").glob("vectors-*"))) == -(-230 // rows_per_shard)
+        assert same_bits(vectors_of(out), layer.embed(texts, truncation=True))
+    assert table_of(out)["id"].to_pylist() == list(range(len(texts))) and table_of(out)["text"].to_pylist() == texts
+    assert (said["rows"], said["skipped"], said["dim"]) == (len(texts), 0, 16)
+    names = [f"vectors-{i:05}.arrow" for i in range(-(-len(texts) // rows_per_shard))]
+    assert sorted(content(out)) == names and said["shards"] == len(names)
+    assert [shards.about(out / name)["last"] for name in names] == [False] * (len(names) - 1) + [True]
 
 
 @pytest.mark.parametrize("folder", ["sentences-dense", "sentences-cls", "sentences-prompts", None])
@@ -76,117 +92,164 @@ def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: 
     run(used, lines(tmp_path / "a.txt", TEXTS), tmp_path / "out", "sentence", rows_per_shard=50)
     with minibert.load_encoder(used) as encoder:
         want = encoder.encode(TEXTS)
-        shards = [encoder.encode(TEXTS[start : start + 50]) for start in range(0, 230, 50)]
-    _, found = read_back(tmp_path / "out")
-    # only texts of one shard are batched together
-    assert found.dtype == np.float32 and same_bits(found, np.concatenate(shards))
-    lengths = np.linalg.norm(want, axis=1, keepdims=True)
-    assert np.max(np.abs(found - want) / lengths) <= SAME
+        each = [encoder.encode(TEXTS[start : start + 50]) for start in range(0, 230, 50)]
+    found = vectors_of(tmp_path / "out")
+    assert same_bits(found, np.concatenate(each))  # only texts of one shard are computed together
+    assert np.max(np.abs(found - want) / np.linalg.norm(want, axis=1, keepdims=True)) <= SAME
 
 
-def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("used", LATE, ids=lambda path: path.name)
+@pytest.mark.parametrize(("form", "precision"), [("arrow", "float32"), ("parquet", "int8"), ("arrow", "float16")])
+def test_token_vectors(used: Path, form: str, precision: str, tmp_path: Path) -> None:
+    """As lists of lists; a text without a token has none and comes last."""
+    options: Any = {"form": form, "precision": precision, "rows_per_shard": 25}
+    run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", "sentence", **options)
+    encoder, stored = minibert.load_encoder(used), StoredVectors(tmp_path / "out")
+    documents, queries = encoder.encode_document(SHORT), encoder.encode_query(QUESTIONS)
+    found = table_of(tmp_path / "out")["vector"].to_pylist()
+    assert [len(each) for each in found] == [len(each) for each in documents]
+    if precision == "float32":
+        for each, want in zip(found, documents, strict=True):
+            assert np.allclose(np.array(each, "f4").reshape(-1, stored.dim), want, atol=SAME_TOKENS)
+    want = encoder.similarity(queries, documents)
+    numbers, scores = stored.search(queries, 60)
+    near = SAME_TOKENS if precision == "float32" else NARROW * np.abs(want[want > -1e8]).max()
+    assert np.abs(np.take_along_axis(want, numbers, 1) - scores).max() <= near
+    assert stored.late and stored.measure == ("meanmaxsim" if used == LATE[1] else "maxsim")
+    empty = [i for i, each in enumerate(documents) if not len(each)]
+    assert numbers[0, 60 - len(empty) :].tolist() == empty
+    for similarity, error in (("cosine", "must be one of maxsim, meanmaxsim, found 'cosine'"),):
+        with pytest.raises(ValueError, match=error):
+            StoredVectors(tmp_path / "out", similarity)
+    with pytest.raises(ValueError, match=r"has vectors of \d numbers, found queries of 50"):
+        stored.search([np.ones((3, 50), "f4")])
+    with pytest.raises(TypeError, match="queries must be vectors of tokens, found str"):
+        stored.search("we")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("used", SPARSE, ids=lambda path: path.name)
+@pytest.mark.parametrize("form", FORMATS)
+def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
+    """As lists of ids and weights; the scores are the model's similarity of queries and documents."""
+    said = run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", "sentence", form=form, rows_per_shard=25)
+    encoder, stored = minibert.load_encoder(used), StoredVectors(tmp_path / "out")
+    documents = encoder.encode_sparse(SHORT, task="document")
+    for row, want in zip(table_of(tmp_path / "out")["vector"].to_pylist(), documents, strict=True):
+        assert [pair["id"] for pair in row] == want.ids.tolist()
+        assert np.allclose([pair["weight"] for pair in row], want.weights, rtol=1e-5)
+    queries = encoder.encode_sparse(QUESTIONS, task="query")
+    want = encoder.similarity(queries, documents)
+    numbers, scores = stored.search(queries, 60)
+    assert np.allclose(np.take_along_axis(want, numbers, 1), scores, rtol=1e-5, atol=1e-6)
+    assert stored.sparse and stored.measure == "dot" and stored.dim == said["dim"] > max(queries[0].ids)
+    cosine = StoredVectors(tmp_path / "out", "cosine").search(queries[0], 3)
+    assert np.allclose(cosine[1], np.take_along_axis(encoder_cosine(queries[:1], documents), cosine[0], 1), rtol=1e-5)
+    with pytest.raises(TypeError, match="has sparse vectors, and queries are others"):
+        stored.search(np.ones((1, stored.dim), "f4"))
+    with pytest.raises(ValueError, match='precision="int8" is for dense vectors'):
+        run(used, tmp_path / "a.txt", tmp_path / "no", "sentence", precision="int8")
+
+
+def encoder_cosine(queries: Any, documents: Any) -> Any:
+    from minibert.models.sentences.comparing import similarity
+
+    return similarity("cosine", queries, documents)
+
+
+def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path) -> None:
     """The bits of sentence vectors hang on the chunk; those of the input layer on nothing."""
     source = lines(tmp_path / "a.txt", TEXTS)
     opened = open_vectors(model, "input", truncation=True)
-    opened = opened._replace(make=lambda whole=opened.pipeline: whole._replace(chunk=16))
-    bulk(Records([str(source)]), ShardFolder(tmp_path / "a", "npy"), opened, {}, rows_per_shard=50, truncation=True)
-    run(model, source, tmp_path / "b", rows_per_shard=50, truncation=True)
-    first, second = content(tmp_path / "a"), content(tmp_path / "b")
-    assert {name for name in first if first[name] != second[name]} == {"meta.json"}
+    small = opened._replace(make=lambda whole=opened.pipeline: whole._replace(chunk=16))
+    job(source, tmp_path / "a", small, rows_per_shard=50, truncation=True)
+    job(source, tmp_path / "b", opened, rows_per_shard=50, truncation=True)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+# -- who reads them ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", [False, True])
-def test_parquet_is_read_by_others(names: bool, model: Path, tmp_path: Path) -> None:
+def test_folders_are_read_by_others_as_they_are(names: bool, model: Path, tmp_path: Path) -> None:
+    """All columns of the input are there, and nothing else is in the folder."""
     ids = [f"ä{i}" if names else 10 * i for i in range(230)]
-    rows = list(zip(ids, TEXTS, strict=True))
-    if names:
-        write_parquet(tmp_path / "a.parquet", rows)
-    else:
-        made(tmp_path / "a.jsonl", "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in rows))
-    source = tmp_path / ("a.parquet" if names else "a.jsonl")
-    run(model, source, tmp_path / "out", form="parquet", rows_per_shard=100, truncation=True)
+    rows = [{"id": ident, "text": text, "url": f"/{ident}"} for ident, text in zip(ids, TEXTS, strict=True)]
+    source = jsonl(tmp_path / "a.jsonl", rows)
+    for form in FORMATS:
+        run(model, source, tmp_path / form, form=form, rows_per_shard=100, truncation=True)
     with minibert.load(model) as layer:
         want = layer.embed(TEXTS, truncation=True)
-    pattern = str(tmp_path / "out" / "vectors-*.parquet")
-
-    table = parquet.read_table(tmp_path / "out" / "vectors-00001.parquet")
-    assert table["id"].to_pylist() == ids[100:200]
-    frame = pl.read_parquet(pattern)
-    assert frame["id"].to_list() == ids and frame["vector"].dtype == pl.Array(pl.Float32, 16)
-    assert same_bits(frame["vector"].to_numpy(), want)
-    ordered = f"read_parquet('{pattern}', filename=true, file_row_number=true) ORDER BY filename, file_row_number"
-    found = duckdb.sql(f"SELECT id, vector FROM {ordered}").fetchall()
-    assert [ident for ident, _ in found] == ids
-    assert same_bits(np.array([vector for _, vector in found], np.float32), want)
-
-
-# -- bad rows, and how much is read --------------------------------------------------------------------------------
-
-
-def jsonl(path: Path, texts: Iterable[Any]) -> Path:
-    return made(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
+    frames = [
+        pl.read_parquet(tmp_path / "parquet"),
+        pl.read_ipc(tmp_path / "arrow" / "*.arrow"),
+        pl.scan_ipc(tmp_path / "arrow").collect(),
+    ]
+    for frame in frames:
+        assert frame.columns == ["id", "text", "url", "vector"] and frame["vector"].dtype == pl.Array(pl.Float32, 16)
+        assert frame.drop("vector").to_dicts() == rows and same_bits(frame["vector"].to_numpy(), want)
+    arrow = dataset.dataset(tmp_path / "arrow", format="arrow")  # noqa: F841  DuckDB finds it by its name
+    for source_of in (f"'{tmp_path}/parquet/*.parquet'", f"read_parquet('{tmp_path}/parquet/*')", "arrow"):
+        found = duckdb.sql(f"SELECT id, text, url, vector FROM {source_of} ORDER BY ALL").fetchall()
+        assert sorted((*row, list(vector)) for *row, vector in found) == sorted(
+            (row["id"], row["text"], row["url"], vector) for row, vector in zip(rows, want.tolist(), strict=True)
+        )
 
 
-@pytest.mark.parametrize("form", FORMS)
+def test_a_folder_that_finishes_at_once(model: Path, tmp_path: Path) -> None:
+    """Without a row, or with bad rows alone, it is a folder of one shard that others read."""
+    for name, text in (("none.jsonl", ""), ("bad.jsonl", '{"text": null, "n": 1}\n' * 3)):
+        said = run(model, made(tmp_path / name, text), tmp_path / name[:3], form="parquet", bad_rows="skip")
+        assert (said["rows"], said["skipped"], said["shards"]) == (0, text.count("\n"), 1)
+        assert run(model, tmp_path / name, tmp_path / name[:3], form="parquet", bad_rows="skip") == said
+        assert pl.read_parquet(tmp_path / name[:3]).height == 0
+        with pytest.raises(ValueError, match="it holds no vectors, since its input had no good row"):
+            StoredVectors(tmp_path / name[:3])
+
+
+# -- bad rows ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path) -> None:
-    source = jsonl(tmp_path / "a.jsonl", ["we", None, "lived", 3, 4, 5, 6, "above", "the", "clouds"])
-    meta = run(model, source, tmp_path / "out", form=form, rows_per_shard=np.int64(3), bad_rows="skip")
-    assert (meta["rows"], meta["skipped"], meta["cut"], meta["shards"]) == (5, 5, 0, 3)
-    listed = [json.loads(line) for line in (tmp_path / "out" / "bad_rows.jsonl").read_text("utf-8").splitlines()]
-    assert [row["row"] for row in listed] == [2, 4, 5, 6, 7] and {row["file"] for row in listed} == {str(source)}
-    assert listed[1]["problem"] == "'text' must be a text, found 3"
-    assert not list((tmp_path / "out").glob("*-00001.*"))  # nothing of this shard is a text
-    if form == "npy":
-        ids, found = read_back(tmp_path / "out")
-        with minibert.load(model) as layer:
-            assert ids == [0, 2, 7, 8, 9] and same_bits(found, layer.embed(["we", "lived", "above", "the", "clouds"]))
-
-
-def test_nothing_but_bad_rows_and_no_rows_at_all(model: Path, tmp_path: Path) -> None:
-    meta = run(model, jsonl(tmp_path / "a.jsonl", [None] * 5), tmp_path / "bad", rows_per_shard=2, bad_rows="skip")
-    assert (meta["rows"], meta["skipped"], meta["shards"]) == (0, 5, 0)
-    assert set(content(tmp_path / "bad")) == {"meta.json", "shards.jsonl", "bad_rows.jsonl"}
-    meta = run(model, made(tmp_path / "a.txt", ""), tmp_path / "none")
-    assert (meta["rows"], meta["skipped"], meta["shards"]) == (0, 0, 0)
-    assert set(content(tmp_path / "none")) == {"meta.json"}
-    assert run(model, tmp_path / "a.txt", tmp_path / "none") == meta  # once more
+    texts = ["we", None, "lived", 3, 4, 5, 6, "above", "the", "clouds"]
+    source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
+    said = run(model, source, out, form=form, rows_per_shard=3, bad_rows="skip")
+    assert (said["rows"], said["skipped"], said["cut"], said["shards"]) == (5, 5, 0, 4)
+    listed = [line for path in sorted(out.iterdir()) for line in shards.about(path)["left_out"]]
+    assert listed == [f"{source}, row {i}: it has no text, or is not of its file's format" for i in (2, 4, 5, 6, 7)]
+    assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9]
+    with minibert.load(model) as layer:
+        assert same_bits(vectors_of(out), layer.embed(["we", "lived", "above", "the", "clouds"]))
 
 
 def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Path) -> None:
-    source = jsonl(tmp_path / "a.jsonl", [None if i == 47 else text for i, text in enumerate(TEXTS)])
+    rows = [{"text": None if i == 50 else text} for i, text in enumerate(TEXTS)]
+    source, out = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
     options: dict[str, Any] = dict(rows_per_shard=10, truncation=True)
-    error = f"{source}, row 48: 'text' must be a text, found null; bad_rows=\"skip\" lists"
-    with pytest.raises(ValueError, match=error):
-        run(model, source, tmp_path / "out", **options)
-    kept = content(tmp_path / "out")
-    assert len([name for name in kept if name.startswith("vectors")]) == 4 and b'"complete": false' in kept["meta.json"]
-    with pytest.raises(ValueError, match="row 48"):
-        run(model, source, tmp_path / "out", **options)
-    assert content(tmp_path / "out") == kept
-    run(model, source, tmp_path / "out", bad_rows="skip", **options)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f'{source}, row 51: it has no text, .*; bad_rows="skip" leaves such'):
+            run(model, source, out, **options)
+        kept = content(out)
+        assert len(kept) == 5
+    run(model, source, out, bad_rows="skip", **options)
     run(model, source, tmp_path / "whole", bad_rows="skip", **options)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
-    vectors = {name: file for name, file in kept.items() if name.startswith("vectors")}
-    assert content(tmp_path / "out").items() >= vectors.items()
+    assert content(out) == content(tmp_path / "whole") and content(out).items() >= kept.items()
 
 
 def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     """The model has 24 positions: [CLS], 22 words and [SEP] fit."""
-    texts = ["we lived", "we " * 22, "we " * 23, "clouds"]
+    texts = ["we lived", "we " * 22, "we " * 23]
     source = lines(tmp_path / "a.txt", texts)
     error = r"a.txt, row 3: the text has 25 tokens, but the longest sequence is 24 \(the position table\); truncation"
     with pytest.raises(ValueError, match=error):
         run(model, source, tmp_path / "stops")
-    meta = run(model, source, tmp_path / "skips", bad_rows="skip")
-    assert (meta["rows"], meta["skipped"], meta["cut"]) == (3, 1, 0) and read_back(tmp_path / "skips")[0] == [0, 1, 3]
-    assert run(model, source, tmp_path / "skips", bad_rows="skip") == meta
-    meta = run(model, source, tmp_path / "cuts", truncation=True)
-    assert (meta["rows"], meta["skipped"], meta["cut"]) == (4, 0, 1)
-    with minibert.load(model) as layer:
-        assert same_bits(read_back(tmp_path / "cuts")[1], layer.embed(texts, truncation=True))
-        assert same_bits(read_back(tmp_path / "skips")[1], layer.embed([texts[i] for i in (0, 1, 3)]))
-    meta = run(model, source, tmp_path / "sentences", "sentence")
-    assert (meta["rows"], meta["skipped"], meta["cut"]) == (4, 0, 1)
+    said = run(model, source, tmp_path / "skips", bad_rows="skip")
+    assert (said["rows"], said["skipped"], said["cut"]) == (2, 1, 0)
+    assert run(model, source, tmp_path / "skips", bad_rows="skip") == said  # the last row has no vector
+    said = run(model, source, tmp_path / "cuts", truncation=True)
+    assert (said["rows"], said["skipped"], said["cut"]) == (3, 0, 1)
+    said = run(model, source, tmp_path / "sentences", "sentence")
+    assert (said["rows"], said["skipped"], said["cut"]) == (3, 0, 1)
 
 
 def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
@@ -195,105 +258,169 @@ def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
     settings["model"]["unk_token"] = "[NONE]"
     (model / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
-    source = jsonl(tmp_path / "a.jsonl", ["we", None, "clouds", "\u4e2d", "we"])
+    source = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in ("we", None, "clouds", "\u4e2d", "we")))
     with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4: the tokenizer refuses a text"):
         run(model, source, tmp_path / "out", bad_rows="skip")
 
 
-# -- continued, or not -----------------------------------------------------------------------------------------------
+# -- going on, or not ----------------------------------------------------------------------------------------------
+
+
+def changed(rows: list[dict[str, Any]], at: int, **columns: Any) -> list[dict[str, Any]]:
+    return [row | columns if i == at else row for i, row in enumerate(rows)]
 
 
 def test_another_input_is_refused(model: Path, tmp_path: Path) -> None:
-    texts = ["we lived", "above", "clouds", "the", "we"]
-    source, out = lines(tmp_path / "a.txt", texts), tmp_path / "out"
-    run(model, source, out, rows_per_shard=2)
-    before, other = content(out), "the input is another one: of the 2 rows of shard 1, ids or texts were others"
-    for now, rows_per_shard, error in (
-        (["we lived", "above", "sduolc", "the", "we"], 2, other),  # as many bytes
-        ([*texts, "more"], 2, r'was made with input \[\{"name": "a.txt", "bytes": \d+\}\], now it is '),
-        (texts, 3, "was made with rows_per_shard 2, now it is 3"),
+    """The last row that was written is compared, and how many there are; the size of a file says the rest."""
+    rows = [{"id": f"a{i}", "text": text} for i, text in enumerate(["we", "lived", "above", "clouds", "the"])]
+    out, opened = tmp_path / "out", open_vectors(model, "input", truncation=True)
+
+    def again(rows: list[dict[str, Any]], stream: bool = True) -> Any:
+        texts = Texts([str(jsonl(tmp_path / "a.jsonl", rows))])
+        texts.sizes = [None] if stream else texts.sizes  # a stream has none
+        return bulk(texts, out, opened, {}, rows_per_shard=2)
+
+    again(rows)
+    (out / "vectors-00002.arrow").unlink()  # as a killed run leaves it
+    before = content(out)
+    for other in (changed(rows, 3, id="a9"), changed(rows, 3, text="sduolc"), rows[:3]):
+        with pytest.raises(ValueError, match=r"the input has changed: row 4 of all was .*'id': 'a3', 'text': 'clouds'"):
+            again(other)
+    with pytest.raises(ValueError, match=r'was made with input \[.*"bytes": null.* now it is .*"bytes": \d+'):
+        again(rows, stream=False)
+    assert content(out) == before
+    again(rows)
+    with pytest.raises(ValueError, match="the input has changed: it has more rows than the 5 of"):
+        again([*rows, {"id": "a5", "text": "we"}])
+    with pytest.raises(ValueError, match="the input has changed: row 5 of all"):
+        again(rows[:4])
+
+
+def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
+    source, out = jsonl(tmp_path / "a.jsonl", [{"text": "we", "n": 1}, {"text": "lived", "n": 2}]), tmp_path / "out"
+    run(model, source, out)
+    before = content(out)
+    for options, error in (
+        ({"rows_per_shard": 3}, "was made with rows_per_shard 16384, now it is 3; choose another folder, or continue"),
+        ({"form": "parquet"}, 'was made with format "arrow", now it is "parquet"'),
+        ({"keep": []}, 'was made with columns {"n": "int64"}, now it is {"n": null}'),
+        ({"precision": "binary"}, 'was made with precision "float32", now it is "binary"'),
+        ({"vectors": "sentence"}, "was made with max_seq_length null, now it is 24"),
     ):
         with pytest.raises(ValueError, match=error):
-            run(model, lines(source, now), out, rows_per_shard=rows_per_shard)
+            run(model, source, out, **options)  # type: ignore[arg-type]
     assert content(out) == before
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ('{"id": 1, "text": "a"}\n', '{"id": 2, "text": "a"}\n'),
-        ('{"text": "aaaa"}\n{"text": null}\n', '{"text": null}\n{"text": "aaaa"}\n'),
-    ],
-)
-def test_other_ids_and_other_bad_rows_are_another_input(first: str, second: str, model: Path, tmp_path: Path) -> None:
-    run(model, made(tmp_path / "a.jsonl", first), tmp_path / "out", bad_rows="skip")
-    with pytest.raises(ValueError, match=r"the input is another one: of the \d rows of shard 0, ids or texts"):
-        run(model, made(tmp_path / "a.jsonl", second), tmp_path / "out", bad_rows="skip")
+OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".lock"]
 
 
-@pytest.mark.parametrize("count", [2, 5, 6])
-@pytest.mark.parametrize("more", [-1, 1])
-def test_a_stream_of_other_length_is_refused(count: int, more: int, model: Path, tmp_path: Path) -> None:
-    """How many rows a stream has is known only after it has ended once."""
-    source, out = lines(tmp_path / "a.txt", TEXTS[:count]), tmp_path / "out"
+@pytest.mark.parametrize(("names", "error"), [
+    (OLDER, "an older version of minibert made it, whose settings stand in meta.json"),
+    (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
+    (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; put it back"),
+    (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
+])  # fmt: skip
+def test_a_folder_that_is_not_of_bulk_is_refused(names: list[str], error: str, model: Path, tmp_path: Path) -> None:
+    source, out = lines(tmp_path / "a.txt", ["we"]), tmp_path / "out"
+    out.mkdir()
+    for name in names:
+        (out / name).touch()
+    with pytest.raises(ValueError, match=error):
+        run(model, source, out)
+    with pytest.raises(ValueError, match=error):
+        StoredVectors(out)
+    assert {*content(out)} == {*names}
+    for name in names:
+        (out / name).unlink()
+    for link in (".lock", "vectors-00000.arrow"):
+        (out / link).symlink_to(source)
+        with pytest.raises(ValueError, match=f"it holds '{link}', so `bulk` has not made it"):
+            run(model, source, out)
+        (out / link).unlink()
+    assert source.read_text() == "we\n"
 
-    def again() -> None:
-        opened = open_vectors(model, "input", truncation=True)
-        records = Records([str(source)])
-        records.sizes = [None]
-        with opened.model:
-            bulk(records, ShardFolder(out, "npy"), opened, {}, rows_per_shard=2, truncation=True)
 
-    again()
-    before = content(out)
-    lines(source, TEXTS[: count + more])
-    with pytest.raises(ValueError, match="the input is another one"):
-        again()
-    (out / "meta.json").write_bytes(before["meta.json"].replace(b'"complete": true', b'"complete": false'))
-    if count % 2 or more < 0:  # killed at its very end
-        with pytest.raises(ValueError, match="the input is another one"):
-            again()
-    lines(source, TEXTS[:count])
-    again()
-    assert content(out) == before
+def test_a_shard_of_another_program(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    parquet.write_table(pa.table({"id": [1]}), tmp_path / "out" / "vectors-00000.parquet")
+    with pytest.raises(ValueError, match=r"vectors-00000\.parquet: it does not say what made it"):
+        run(model, lines(tmp_path / "a.txt", ["we"]), tmp_path / "out", form="parquet")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
+    """A bit of any column's numbers or letters; a shard that is missing, of another place, or cut."""
+    rows = [{"text": text, "n": 1000 + i} for i, text in enumerate(TEXTS[:30])]
+    out = tmp_path / "out"
+    run(model, jsonl(tmp_path / "a.jsonl", rows), out, form=form, rows_per_shard=10, truncation=True)
+    assert shards.check_folder(out) == (30, 3)
+    path = out / f"vectors-00001.{form}"
+    whole = path.read_bytes()
+    vector = np.array(table_of(out)["vector"][12].as_py(), "f4").tobytes()
+    for name, piece in (("text", TEXTS[14].encode()), ("vector", vector), ("n", np.int64(1013).tobytes())):
+        at = whole.index(piece)
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=f"{path}: damaged, its column '{name}' is not what was written"):
+            shards.check_folder(out)
+    for cut in (0, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=str(path)):
+            shards.check_folder(out)
+    path.write_bytes(whole)
+    (out / f"vectors-00002.{form}").rename(tmp_path / "away")
+    for read in (shards.check_folder, StoredVectors):
+        with pytest.raises(ValueError, match=f"{out}: not complete; what is there is whole, and the same command"):
+            read(out)
+    path.write_bytes((out / f"vectors-00000.{form}").read_bytes())
+    with pytest.raises(ValueError, match=f"{path}: it was written as shard 0; put it back"):
+        shards.check_folder(out)
 
 
 # -- what else -----------------------------------------------------------------------------------------------------
 
 
 def test_an_error_of_the_writer_reaches_the_caller(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    add = ShardFolder.add
+    write = shards.write
 
-    def failing(self: ShardFolder, *given: Any) -> None:
-        if len(self.shards) == 2:
+    def failing(path: Path, *given: Any) -> Any:
+        if path.stem.endswith("2"):
             raise RuntimeError("the writer's own")
-        add(self, *given)
+        return write(path, *given)
 
-    monkeypatch.setattr(ShardFolder, "add", failing)
+    monkeypatch.setattr("minibert.bulk.job.write", failing)
     with pytest.raises(RuntimeError, match="the writer's own"):
         run(model, lines(tmp_path / "a.txt", TEXTS), tmp_path / "out", rows_per_shard=20, truncation=True)
-    assert content(tmp_path / "out")["shards.jsonl"].count(b"\n") == 2
+    assert len(content(tmp_path / "out")) == 2
 
 
-def test_texts_are_let_go_when_their_vectors_are_there(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    """A shard of long texts would not fit into memory."""
-    kept: list[int] = []
-    write = module._write
-
-    def seen(folder: ShardFolder, precision: str, shard: Any) -> None:
-        kept.append(len(pickle.dumps(shard)))
-        write(folder, precision, shard)
-
-    monkeypatch.setattr(module, "_write", seen)
-    run(model, lines(tmp_path / "a.txt", ["we", "we " * 10_000]), tmp_path / "out", bad_rows="skip")
-    run(model, lines(tmp_path / "a.txt", ["we", "we " * 10_000]), tmp_path / "cut", truncation=True)
-    assert len(kept) == 2 and max(kept) < 3000
+def test_ranges_come_from_the_first_vectors(model: Path, tmp_path: Path) -> None:
+    """Each shard says them, and a run that goes on takes those of the shard before."""
+    texts = [None, None, *TEXTS[:28]]
+    source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
+    options: Any = {"precision": "int8", "rows_per_shard": 2, "bad_rows": "skip", "truncation": True}
+    said = run(model, source, out, **options)
+    assert said["ranged"] == 2 and np.shape(said["ranges"]) == (2, 16)
+    whole = content(out)
+    for kept in (1, 2, 9):
+        for name in sorted(whole)[kept:]:
+            (out / name).unlink()
+        run(model, source, out, **options)
+        assert content(out) == whole
+    with pytest.raises(ValueError, match="takes its ranges from the first shard, which has one vector"):
+        run(model, lines(tmp_path / "a.txt", ["we"]), tmp_path / "one", precision="uint8")
+    assert not list((tmp_path / "one").iterdir())
 
 
 def test_arguments_that_are_refused(model: Path, tmp_path: Path) -> None:
     source = lines(tmp_path / "a.txt", ["we"])
-    with pytest.raises(ValueError, match="rows_per_shard"):
-        run(model, source, tmp_path / "out", rows_per_shard=0)
-    with pytest.raises(ValueError, match="bad_rows must be 'stop' or 'skip', found 'drop'"):
-        run(model, source, tmp_path / "out", bad_rows="drop")
+    for options, error in (
+        ({"bad_rows": "drop"}, "bad_rows must be error or skip, found 'drop'"),
+        ({"rows_per_shard": 0}, "rows_per_shard must be an integer >= 1, found 0"),
+        ({"precision": "int4"}, "int4"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            run(model, source, tmp_path / "out", **options)  # type: ignore[arg-type]
+    with pytest.raises(NotADirectoryError, match=r"a\.txt is a file; name a folder"):
+        run(model, source, source)
     assert not (tmp_path / "out").exists()

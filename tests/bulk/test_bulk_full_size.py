@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,11 +9,14 @@ import sys
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from many_texts import WORDS, many_texts
 
+from minibert.bulk.stored import StoredVectors
+
 COUNT = 500_000  # their vectors are 730 MiB
-PEAK = 400 << 20  # bytes; measured: 182 MiB for Parquet, 103 MiB for npy
+PEAK = 400 << 20  # bytes; measured: PEAKS
 
 RUN = """
 import sys
@@ -28,14 +30,14 @@ sys.exit(code)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
-@pytest.mark.parametrize("form", ["parquet", "npy"])
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_half_a_million_short_texts(form: str, minilm: Path, tmp_path: Path) -> None:
     random, source, out = Random(0), tmp_path / "a.txt", tmp_path / "out"
     with source.open("w", encoding="utf-8") as file:
         file.writelines(" ".join(random.choices(WORDS, k=random.randint(3, 12))) + "\n" for _ in range(COUNT))
     argv = ["bulk", source, "-o", out, "-m", minilm, "--vectors", "input", "--format", form]
     done = subprocess.run([sys.executable, "-c", RUN, *argv], stdout=subprocess.PIPE, text=True, check=True)
-    assert json.loads((out / "meta.json").read_text("utf-8"))["rows"] == COUNT
+    assert StoredVectors(out).rows == COUNT
     shutil.rmtree(out)  # 0.8 GB
     assert int(done.stdout) << 10 < PEAK
 
@@ -48,10 +50,10 @@ def test_other_numbers_of_threads(minilm: Path, tmp_path: Path) -> None:
 
     def vectors(kind: str, number: int, *options: str, **variables: str) -> bytes:
         out = tmp_path / f"{kind}{number}"
-        argv = ["bulk", source, "-o", out, "-m", minilm, "--vectors", kind, "--format", "npy", "--truncate"]
+        argv = ["bulk", source, "-o", out, "-m", minilm, "--vectors", kind, "--truncate"]
         environment = {**os.environ, **variables}
         subprocess.run([sys.executable, "-m", "minibert", *argv, *options], env=environment, check=True)
-        return (out / "vectors-00000.npy").read_bytes()
+        return np.concatenate([*StoredVectors(out).blocks()]).tobytes()
 
     for kind in ("input", "sentence"):
         ways = [{"OPENBLAS_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "2"}, {"MINIBERT_THREADS": "3"}]

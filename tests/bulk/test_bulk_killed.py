@@ -1,4 +1,4 @@
-"""A run that ends early, however it ends, is continued to the same bytes."""
+"""A run that ends early, however it ends, is continued to the same bytes; what is not its folder it leaves alone."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
-from command_line import Printed, failure, ran
-from killed_runs import KILLED, Runs, content, whole_shards
+from command_line import Patch, Printed, failure, ran
+from killed_runs import KILLED, Runs, content
 from many_texts import many_texts
 
-from minibert.bulk.shards import ShardFolder
+from minibert.bulk import job, shards
 from minibert.cli import INTERRUPTED, main
 from minibert.threads import pool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each run is a fork")
 
-KILLS, BETWEEN = 20, 5
+ROWS, SHARD = 60, 12
 
 
 @pytest.fixture(scope="module")
@@ -33,72 +31,74 @@ def runs() -> Iterator[Runs]:
         yield made
 
 
-def texts_file(path: Path, count: int) -> Path:
+@pytest.fixture(scope="module")
+def source(place: Path) -> Path:
     """Rows, some of them bad, all short."""
-    texts = [" ".join(text.split())[:60] for text in many_texts(count, seed=1)]
+    texts = [" ".join(text.split())[:60] for text in many_texts(ROWS, seed=1)]
     rows = [{"id": i, "text": None if i % 37 == 5 else text} for i, text in enumerate(texts)]
+    path = place / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def command(model: Path, source: Path, *more: str) -> list[str]:
-    return ["bulk", str(source), "-m", str(model), "--truncate", "--bad-rows", "skip", *more]
+def command(model: Path, source: Path, *more: object) -> list[str]:
+    skip = ["--truncate", "--bad-rows", "skip", "--rows-per-shard", SHARD]
+    return [*map(str, ["bulk", source, "-m", model, *skip, *more, "-o"])]
 
 
 @pytest.mark.parametrize(
-    ("vectors", "form", "precision"), [("input", "npy", "int8"), ("sentence", "parquet", "float32")]
+    ("vectors", "form", "precision"), [("input", "arrow", "int8"), ("sentence", "parquet", "float32")]
 )
-def test_killed_at_twenty_moments(
-    vectors: str, form: str, precision: str, runs: Runs, model: Path, tmp_path: Path
+def test_killed_at_each_renaming(
+    vectors: str, form: str, precision: str, runs: Runs, model: Path, source: Path, tmp_path: Path
 ) -> None:
-    """At random moments: each folder that is finished in the end is equal to one of a run that was not killed.
-
-    It ends when twenty runs were really killed, and at five numbers of shards at least between none and all.
-    """
-    argv = command(model, texts_file(tmp_path / "a.jsonl", 240), "--vectors", vectors, "--format", form)
-    argv += ["--rows-per-shard", "12", "--precision", precision, "-o"]
-    began = time.monotonic()
+    """Before a shard gets its name and after it, and at each of the runs that go on in one folder."""
+    argv = command(model, source, "--vectors", vectors, "--format", form, "--precision", precision)
     assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
-    seconds, whole = time.monotonic() - began, content(tmp_path / "whole")
-    shards = whole_shards(tmp_path / "whole")
-    random, seen, folder = Random(shards), list[int](), tmp_path / "killed"
-    while len(seen) < KILLS or len({count for count in seen if 0 < count < shards}) < BETWEEN:
-        assert len(seen) < 10 * KILLS, seen
-        code, told = runs.run([*argv, str(folder)], random.uniform(0, seconds))
-        if code == KILLED:
-            seen.append(whole_shards(folder))
-            seconds *= 1.1 if not seen[-1] else 1  # the machine has become slower
-            continue
-        assert code == 0 and content(folder) == whole, told
-        shutil.rmtree(folder)
-        seconds *= 0.9
-    code, told = runs.run([*argv, str(folder)])
-    assert code == 0 and content(folder) == whole, told
+    whole = content(tmp_path / "whole")
+    assert set(whole) == {f"vectors-{i:05}.{form}" for i in range(ROWS // SHARD)}
+    for at in range(1, len(whole) + 1):
+        for after in (False, True):
+            folder = tmp_path / f"{at}{after}"
+            assert runs.run([*argv, str(folder)], at, after)[0] == KILLED
+            assert len(list(folder.glob("vectors-*"))) == at - (not after)
+            code, told = runs.run([*argv, str(folder)])
+            assert code == 0 and content(folder) == whole, told
+    folder, left = tmp_path / "often", len(whole)
+    while left:  # each run gets one shard further
+        assert runs.run([*argv, str(folder)], 1, left % 2 == 0)[0] == KILLED
+        left -= left % 2 == 0
+        assert len(list(folder.glob("vectors-*"))) == len(whole) - left
+        if left % 2:
+            assert runs.run([*argv, str(folder)], 2)[0] == (KILLED if left > 1 else 0)
+            left -= 1
+    assert runs.run([*argv, str(folder)])[0] == 0 and content(folder) == whole
 
 
 @pytest.mark.usefixtures("heard")
-def test_ctrl_c(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """While a shard is written: it is still written, the run ends as a shell expects, and goes on later."""
-    argv = command(model, texts_file(tmp_path / "a.jsonl", 400), "--rows-per-shard", "20", "--vectors", "input", "-o")
+    argv = command(model, source, "--vectors", "input")
     assert main([*argv, str(tmp_path / "whole")]) == 0
-    folder, add = tmp_path / "folder", ShardFolder.add
+    folder, write = tmp_path / "folder", shards.write
 
-    def pressed(self: ShardFolder, *given: Any) -> None:
-        if len(self.shards) == at:
+    def pressed(path: Path, *given: Any) -> Any:
+        if path.stem.endswith(str(at)):
             os.kill(os.getpid(), signal.SIGINT)
-        add(self, *given)
+        return write(path, *given)
 
-    for at in (0, 3):  # the first run of the folder, and one that continues it
+    for at in (0, 2):  # the first run of the folder, and one that continues it
         with monkeypatch.context() as change:
-            change.setattr(ShardFolder, "add", pressed)
+            change.setattr(job, "write", pressed)
             assert main([*argv, str(folder)]) == INTERRUPTED
-        assert at < whole_shards(folder) < 20 and not list(folder.glob(".[!l]*"))
+        names = [path.name for path in sorted(folder.iterdir())]
+        assert at < len(names) < ROWS // SHARD and names == [f"vectors-{i:05}.arrow" for i in range(len(names))]
     assert main([*argv, str(folder)]) == 0
     assert content(folder) == content(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("at", ["start", "wait"])
-def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: Patch) -> None:
     """Else the folder would be unlocked while something is written into it: Ctrl-C comes while a job starts, or later.
 
     On a busy machine a new thread may run long before the call that starts it returns.
@@ -111,12 +111,8 @@ def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: pyte
             pool._Pool.start(*given)
         raise KeyboardInterrupt
 
-    def work(number: int) -> None:
-        time.sleep(0.05)
-        ended.append(number)
-
     def write() -> None:
-        with pool.behind(work) as submit:
+        with pool.behind(ended.append) as submit:
             submit(1)
             submit(2)
 
@@ -130,11 +126,10 @@ def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: pyte
 
 
 def test_a_disk_that_fails_at_any_write(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
-    source, whole = texts_file(tmp_path / "a.jsonl", 90), tmp_path / "whole"
-    argv = command(model, source, "--vectors", "input", "--format", "npy", "--rows-per-shard", "30", "-o")
+    argv, whole = command(model, source, "--vectors", "input"), tmp_path / "whole"
     real, calls, full_at = os.fsync, [0], [-1]
 
     def fsync(file: int) -> None:
@@ -146,30 +141,93 @@ def test_a_disk_that_fails_at_any_write(
     monkeypatch.setattr(os, "fsync", fsync)
     ran(capsys, *argv, whole)
     count = calls[0]
-    # the folder; meta.json twice; ids, vectors, bad rows and the line of each shard; the folder after a file that is
-    # new in it
-    assert count == 1 + 2 * 2 + 3 * (2 * 2 + 2) + 2
+    assert count == 1 + 2 * ROWS // SHARD  # the folder; each shard, and its name
     for full_at[0] in range(1, count + 1):
         calls[0], folder = 0, tmp_path / f"full{full_at[0]}"
         message = failure(capsys, *argv, folder)
         assert str(folder) in message and "No space left on device" in message
-        assert "same command goes on" in message or full_at[0] in (1, 2, 3, count - 1, count)
+        assert full_at[0] == 1 or "what was written before it is whole" in message
         full_at[0] = -1
         ran(capsys, *argv, folder)
         assert content(folder) == content(whole)
 
 
-@pytest.mark.parametrize("form", ["parquet", "npy"])
-def test_files_that_may_not_grow(form: str, runs: Runs, model: Path, tmp_path: Path) -> None:
-    """The system itself takes a part of a line, and no more."""
-    source = texts_file(tmp_path / "a.jsonl", 240)
-    argv = command(model, source, "--vectors", "input", "--format", form, "--rows-per-shard", "12", "-o")
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_files_that_may_not_grow(form: str, runs: Runs, model: Path, source: Path, tmp_path: Path) -> None:
+    """The system itself takes a part of a file, and no more."""
+    argv = command(model, source, "--vectors", "input", "--format", form)
     assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
-    for largest in (50, 700, 950, 1500, 2000):  # vectors have 896 bytes as npy, about 1,700 as Parquet
+    for largest in (0, 50, 2000, 4000):  # a shard has about 5 kB
         folder = tmp_path / str(largest)
         code, told = runs.run([*argv, str(folder)], largest=largest)
         assert code == 1 and "File too large" in told and told.count("\n") == 1, told
-        lines = (folder / "shards.jsonl").read_bytes() if (folder / "shards.jsonl").exists() else b""
-        assert not lines or lines.endswith(b"\n")
+        assert not list(folder.iterdir())
         code, told = runs.run([*argv, str(folder)])
         assert (code, content(folder)) == (0, content(tmp_path / "whole")), told
+
+
+# -- a folder that is not this run's any more ------------------------------------------------------------------------
+
+
+def moved(folder: Path, other: Path) -> None:
+    folder.rename(other)
+
+
+def deleted(folder: Path, other: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def finished(folder: Path, other: Path) -> None:
+    """Another job's finished folder takes its place."""
+    folder.rename(other)
+    shutil.copytree(folder.with_name("finished"), folder)
+
+
+def begun(folder: Path, other: Path) -> None:
+    """Another job begins at the same path, and has its lock."""
+    finished(folder, other)
+    (folder / shards.LOCK).touch()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before a shard", "before its renaming"])
+@pytest.mark.parametrize("change", [moved, deleted, finished, begun])
+def test_a_folder_that_is_taken_away(
+    change: Callable[[Path, Path], None], late: bool, model: Path, source: Path, tmp_path: Path, monkeypatch: Patch,
+    capsys: Printed,
+) -> None:  # fmt: skip
+    """The run stops with an error at the next shard, and what stands at the path then is left as it was."""
+    argv, folder, other = command(model, source, "--vectors", "input"), tmp_path / "out", tmp_path / "other"
+    ran(capsys, *argv, tmp_path / "finished", "--same-bits")
+    ran(capsys, *argv, tmp_path / "whole")
+    write, before = shards.write, dict[str, bytes]()
+
+    def taken(path: Path, table: Any, about: Any, check: Any) -> Any:
+        def act() -> None:
+            change(folder, other)
+            before.update(content(folder) if folder.exists() else {})
+
+        if path.stem.endswith("2"):
+            if late:
+                return write(path, table, about, lambda: (check(), act())[0])
+            act()
+        return write(path, table, about, check)
+
+    monkeypatch.setattr(job, "write", taken)
+    message = failure(capsys, *argv, folder)
+    wanted = "No such file or directory" if late or not folder.exists() else "moved or deleted while this run wrote"
+    assert str(folder) in message and wanted in message
+    assert (content(folder) if folder.exists() else {}) == before
+    monkeypatch.undo()
+    if other.exists():  # put back, it goes on
+        shutil.rmtree(folder, ignore_errors=True)
+        other.rename(folder)
+        ran(capsys, *argv, folder)
+        assert content(folder) == content(tmp_path / "whole")
+
+
+def test_two_runs_in_one_folder(model: Path, source: Path, tmp_path: Path, capsys: Printed) -> None:
+    argv, folder = command(model, source, "--vectors", "input"), tmp_path / "out"
+    with shards.locked(folder):
+        assert "another run is writing into this folder" in failure(capsys, *argv, folder)
+    assert not list(folder.iterdir())
+    ran(capsys, *argv, folder)

@@ -30,8 +30,7 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert import Embedder
 from minibert.bulk.job import bulk
-from minibert.bulk.records import Records
-from minibert.bulk.shards import ShardFolder
+from minibert.bulk.texts import Texts
 from minibert.equations.input_layer import Array
 from minibert.models.open.vectors import open_vectors
 from minibert.models.run import pipeline
@@ -261,7 +260,7 @@ def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, 
         vectors(Embedder(TINY, kind, threads=count), texts)
         opened = open_vectors(TINY, kind, threads=count)
         with opened.model:
-            bulk(Records([str(tmp_path / "texts.txt")]), ShardFolder(tmp_path / "out", "npy"), opened, {})
+            bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
     assert [call.args[2] for call in asked.call_args_list] == [ahead, ahead]
 
 

@@ -26,10 +26,10 @@ ASKED: dict[str, Any] = {"prompts": {"document": "above ", "query": "we "}, "tru
 def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Printed) -> None:
     """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
     source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
-    bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document", "--format", "npy"]
+    bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document"]
     assert main([*map(str, bulk), "--similarity-fn-name", "dot"]) == 0
     asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
-    assert json.loads((out / "meta.json").read_text("utf-8"))["options"] == asked
+    assert StoredVectors(out).meta["options"] == asked
     encoder = minibert.load_encoder(DENSE, **asked)
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= SAME

@@ -79,7 +79,6 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
     "key": hostile_key,
     "row": lambda folder: [
         "bulk", lines(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
-        "--format", "npy",
     ],
     "command": lambda folder: [TRAP],
     "option": lambda folder: ["info", f"--{TRAP}"],

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.bulk.job import bulk
-from minibert.bulk.records import Records
-from minibert.bulk.shards import ShardFolder
+from minibert.bulk.stored import StoredVectors
+from minibert.bulk.texts import Texts
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.vectors import open_vectors
@@ -169,12 +169,12 @@ def test_the_length_acts_on_bulk_and_is_part_of_its_settings(tmp_path: Path) -> 
         model = open_vectors(DENSE)
         model.model.max_seq_length = length  # type: ignore[union-attr, misc]
         with model.model:
-            meta = bulk(Records([str(tmp_path / "texts.txt")]), ShardFolder(tmp_path / folder, "npy"), model, {})
-        return meta, np.load(tmp_path / folder / "vectors-00000.npy")
+            said = bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / folder, model, {"text_column": "text"})
+        return said, np.concatenate([*StoredVectors(tmp_path / folder).blocks()])
 
     meta, found = run(6, "six")
     assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME and meta["cut"] == 1
-    assert json.loads((tmp_path / "six" / "meta.json").read_text(encoding="utf-8"))["max_seq_length"] == 6
+    assert StoredVectors(tmp_path / "six").meta["max_seq_length"] == 6
     with pytest.raises(ValueError, match="max_seq_length"):
         run(None, "six")
     assert np.abs(run(None, "all")[1] - vectors_of([LONG, "we"])).max() <= SAME

@@ -1,7 +1,7 @@
-"""Runs of the command line that end early: killed at any moment, or on a full disk.
+"""Runs of the command line that end early: killed at a file's renaming, or on a full disk.
 
     with Runs() as runs:
-        code, told = runs.run(["bulk", "texts.txt", "-o", "vectors"], seconds=0.1)      code -9, or 0 if it was faster
+        code, told = runs.run(["bulk", "texts.txt", "-o", "vectors"], at=3)      code -9, or 0 if it renamed fewer files
 
 One process has imported everything and forks for each run, so that twenty of them take seconds.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -28,10 +27,14 @@ class Runs:
         assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"
         return self
 
-    def run(self, argv: list[str], seconds: float | None = None, largest: int | None = None) -> tuple[int, str]:
-        """Give the exit code and what it told. After `seconds` it is killed; no file gets more than `largest` bytes."""
+    def run(self, argv: list[str], at: int = 0, after: bool = False, largest: int | None = None) -> tuple[int, str]:
+        """Give the exit code and what it told.
+
+        It is killed before the renaming `at` of a file, counted from 1, or `after` it; no file gets more than `largest`
+        bytes.
+        """
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([argv, seconds, largest]) + "\n")
+        self.process.stdin.write(json.dumps([argv, at, after, largest]) + "\n")
         self.process.stdin.flush()
         code, told = json.loads(self.process.stdout.readline())
         return code, told
@@ -41,42 +44,48 @@ class Runs:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file but the lock."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"}
+    """Every file of a folder."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def whole_shards(folder: Path) -> int:
-    path = folder / "shards.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _run(argv: list[str], seconds: float | None, largest: int | None) -> list[Any]:
+def _run(argv: list[str], at: int, after: bool, largest: int | None) -> list[Any]:
     told, telling = os.pipe()
     process = os.fork()
     if not process:
-        _child(argv, telling, largest)
+        _child(argv, telling, at, after, largest)
     os.close(telling)
     with open(told, errors="replace") as pipe:
-        # until it says no more, or its time has come
-        if seconds is not None and not select.select([pipe], [], [], seconds)[0]:
-            os.kill(process, signal.SIGKILL)
         text = pipe.read()
     _, status = os.waitpid(process, 0)
     return [os.waitstatus_to_exitcode(status), text]
 
 
-def _child(argv: list[str], told: int, largest: int | None) -> None:
+def _child(argv: list[str], told: int, at: int, after: bool, largest: int | None) -> None:
     from minibert.cli import main
 
     os.dup2(told, 2)
     os.dup2(told, 1)
     if largest is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    replace, count = Path.replace, 0
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == at and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made = replace(self, target)
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    Path.replace = killed  # type: ignore[method-assign, assignment]
     os._exit(main(argv))
 
 
 def _serve() -> None:
     import filelock  # noqa: F401
+    import pyarrow.json
     import pyarrow.parquet  # noqa: F401
     import safetensors  # noqa: F401
     import tokenizers  # noqa: F401

@@ -252,9 +252,9 @@ def test_slots_are_made_before_two_threads_ask_for_them_at_once() -> None:
 
 LEFT_IN_A_PIPE = """
 import sys
-from minibert.bulk.records import Records
+from minibert.bulk.texts import Texts
 from minibert.threads.pool import prefetch
-found = prefetch(lambda record: record.text, Records(["-"]), True)
+found = prefetch(lambda table: table["text"][0].as_py(), Texts(["-"], rows=1).rows(), True)
 print(next(found))
 """
 

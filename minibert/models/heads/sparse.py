@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, overload
@@ -28,7 +28,17 @@ class Steps(NamedTuple):
 
     tokenize: Callable[[list[Any], int], list[Encoded]]
     vectors: Callable[[Sequence[Encoded]], list[SparseVector]]
-    prefetching: bool = False  # as in `Pipeline`
+    prefetching: bool = False  # this and what follows as in `Pipeline`
+    dim: None = None
+    chunk: int = CHUNK
+
+    def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[list[SparseVector]]:
+        """Give each chunk's vectors when it has come."""
+        return stream(chunks, self.tokenize, self.vectors, prefetching and self.prefetching)
+
+    def all(self, texts: list[Any]) -> list[SparseVector]:
+        """Give the vectors of all texts."""
+        return [*chain.from_iterable(self.stream(chunked(texts, self.chunk), len(texts) > self.chunk))]
 
 
 class Sparse(Sentences):
@@ -74,8 +84,7 @@ class Sparse(Sentences):
         steps, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
         chunks = chunked(items, CHUNK)
         chunks = shown(chunks, len(items), "encode_sparse") if show_progress_bar else chunks
-        prefetching = steps.prefetching and len(items) > CHUNK
-        found = [*chain.from_iterable(stream(chunks, steps.tokenize, steps.vectors, prefetching))]
+        found = [*chain.from_iterable(steps.stream(chunks, len(items) > CHUNK))]
         return found[0] if isinstance(texts, str) else found
 
     def sparse_steps(
@@ -84,6 +93,8 @@ class Sparse(Sentences):
         prompt: str | None = None,
         task: str | None = None,
         max_active_dims: int | None = None,
+        threads: int | None = None,
+        held: bool = False,
     ) -> Steps:
         """Give the steps of `encode_sparse`, for callers with their own loop. What is passed and raised is as there."""
         own = self.sentence_config
@@ -103,7 +114,9 @@ class Sparse(Sentences):
         if table is not None:
             return Steps(tokenize, lambda encoded: [largest(each, most) for each in table.vectors(encoded)])
         made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
-        pipeline = self.each_text(tokenize, lambda tile, x: [largest(each, most) for each in made(tile, x)])
+        pipeline = self.each_text(
+            tokenize, lambda tile, x: [largest(each, most) for each in made(tile, x)], threads, held
+        )
         return Steps(tokenize, pipeline.vectors, pipeline.prefetching)
 
     def _encode(self, *texts: Any, **options: Any) -> Any:

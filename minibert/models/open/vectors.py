@@ -16,6 +16,7 @@ from minibert.errors import CheckpointError, Option, UnknownFamilyError, error_o
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
 from minibert.models.run.pipeline import Pipeline
+from minibert.models.sentences.folder import SPARSE
 from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
@@ -24,6 +25,7 @@ from .load import Opened, assemble, family_of, load, named_model, open_model
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
+    from minibert.models.heads.sparse import Steps
     from minibert.models.input_layer import EmbeddingLayer
 
 KINDS = ("sentence", "input")
@@ -41,16 +43,24 @@ class TextModel(NamedTuple):
     kind: str
     model: Encoder | EmbeddingLayer
     opened: Opened
-    make: Callable[[], Pipeline]
+    make: Callable[[], Pipeline | Steps]
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Pipeline | Steps:
         """The steps as the model is set now."""
         return self.make()
 
     @property
+    def result(self) -> str:
+        """Say what a text has: one "dense" vector, one of "tokens" each, or one "sparse" vector."""
+        own = None if self.kind == "input" else cast("Encoder", self.model).sentence_config
+        return "dense" if own is None or (own.kind != SPARSE and not own.late) else "tokens" if own.late else "sparse"
+
+    @property
     def width(self) -> int:
         """How many numbers a vector has, a text's or a token's."""
+        if self.result == "sparse":
+            return len(cast("Encoder", self.model).embeddings.word_embeddings.weight)
         return self.pipeline.dim or cast("Encoder", self.model).get_embedding_dimension()
 
     @property
@@ -60,6 +70,8 @@ class TextModel(NamedTuple):
         Those of tokens have a name in `MAXSIMS`.
         """
         own = None if self.kind == "input" else cast("Encoder", self.model).sentence_config
+        if own is not None and self.result == "sparse":
+            return {"similarity": own.similarity or "dot", "normalized": False}
         return {"similarity": own.measure if own else "cosine", "normalized": own is not None and own.normalizes()}
 
     def sha256(self) -> dict[str, str]:
@@ -116,13 +128,14 @@ def open_vectors(
         if end != INPUT_LAYER:
             raise
         raise error_of(type(error), *parts, *ADVICE) from None
-    task = None
-    if encoder.sentence_config.late:  # whose queries and documents differ
+    own, task = encoder.sentence_config, None
+    if own.late or own.kind == SPARSE:  # whose queries and documents differ
         task = "document"
-        prompt_name = task if prompt_name is None and prompt is None else prompt_name
-    pipeline = partial(encoder.pipeline, prompt_name, prompt, task=task, threads=threads, held=True)
-    pipeline()  # raises for a prompt that is not there, before any text is read
-    return TextModel(vectors, encoder, opened, pipeline)
+        prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
+    make: Callable[..., Pipeline | Steps] = encoder.sparse_steps if own.kind == SPARSE else encoder.pipeline
+    steps = partial(make, prompt_name, prompt, task=task, threads=threads, held=True)
+    steps()  # raises for a prompt that is not there, before any text is read
+    return TextModel(vectors, encoder, opened, steps)
 
 
 def check_kind(

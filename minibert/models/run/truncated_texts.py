@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from minibert.errors import Option, Text, error_of
 from minibert.files.tokenizer import Encoded
 
-from .pipeline import Pipeline
+P = TypeVar("P")  # a `Pipeline`, or the `Steps` of sparse vectors
 
 
 class TruncatedTexts:
@@ -19,17 +19,20 @@ class TruncatedTexts:
         self.count = 0
         self._lock = Lock()  # chunks of a static model are tokenized on several threads
 
-    def of(self, pipeline: Pipeline, refused: bool = False) -> Pipeline:
+    def of(self, pipeline: P, refused: bool = False) -> P:
         """Give the same steps, which are counted; `refused`: a text that is truncated raises ValueError."""
 
+        steps: Any = pipeline
+
         def tokenize(texts: list[Any], start: int) -> list[Encoded]:
-            encoded = pipeline.tokenize(texts, start)
+            encoded: list[Encoded] = steps.tokenize(texts, start)
             if refused:
                 _refuse(encoded, start)
             self.add(encoded)
             return encoded
 
-        return pipeline._replace(tokenize=tokenize)
+        replaced: P = steps._replace(tokenize=tokenize)
+        return replaced
 
     def add(self, encoded: Sequence[Encoded]) -> None:
         with self._lock:
