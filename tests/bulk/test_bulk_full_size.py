@@ -28,7 +28,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="a process's peak of memory is Linux's to say")
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_half_a_million_short_texts(form: str, minilm: Path, tmp_path: Path) -> None:

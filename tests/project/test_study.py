@@ -211,7 +211,7 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
     assert "penalty 0.01: 10 off on the rows it has seen, 26 on others\n" in probed
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["005_attention", "006_blocks", "008_what_does_a_head_do", "009_static_models"])
 def test_another_minilm_is_looked_at_and_not_held_to_this_one_s_numbers(
     name: str, minilm: Path, tmp_path: Path

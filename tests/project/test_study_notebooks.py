@@ -18,7 +18,7 @@ from notebooks import BACKWARD
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 NEEDS = ("jupytext", "nbclient", "nbconvert", "ipykernel")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.study
 
 
 class Loads(HTMLParser):

@@ -103,7 +103,7 @@ def test_halves_of_a_batch_add_up_to_the_whole() -> None:
     assert abs(training.losses(model, words).mean() - loss) <= 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_training_again_finds_as_good_a_model() -> None:
     to_learn, to_test = training.parted(training.words())
     for _, weights in training.train(training.random_weights(), training.as_ids(to_learn), SHORT):
