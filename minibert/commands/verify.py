@@ -85,7 +85,7 @@ def _intermediates(group: Any) -> None:
         "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     group.add_argument(
-        "--format", default="float32", choices=("float32", "float16", "bfloat16", "tf32", "int8"),
+        "--format", default="float32", choices=("float32", "float16", "bfloat16"),
         help="with --encoder --against: in what the port computes; in a narrower format than float32 each module is "
         "computed again in it, from the port's own input of it",
     )  # fmt: skip

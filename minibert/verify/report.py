@@ -36,7 +36,8 @@ class Report:
         self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
         self.wrong_inputs: list[str] = []  # sentences about inputs in the file that are not those of the batch
         self.matches: list[str] = []  # names of the mistakes that fit
-        self.rounding = ""  # the narrower format in which vectors are the model's
+        self.rounding = ""  # the narrower format in which all is right
+        self.hidden: list[str] = []  # mistakes that such rounding can hide
         self.accepted: dict[str, bool] = {}  # intermediate -> whether it passes over all batches
         self.local: list[Any] = []  # `local.Local` of each module that is wrong by itself
         self.texts: list[dict[str, Any]] = []  # of vectors: one entry for each text
@@ -44,6 +45,10 @@ class Report:
 
     def say(self, *lines: str) -> None:
         self.lines += lines
+
+    def head(self, line: str) -> None:
+        """Put the line that is read first after the model's name."""
+        self.lines.insert(1, line)
 
     def fail(self, *lines: str) -> None:
         """Add lines that say why it has not passed."""
@@ -71,6 +76,7 @@ class Report:
             "texts": self.texts,
             "matches": self.matches,
             "rounding": self.rounding,
+            "hidden": self.hidden,
             "ruled_out": self.ruled_out,
             "lines": self.lines[1:],
         }

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from minibert.verify.sides.written import Against, read_against
 
 from .report import Report, show
 
-FORMATS = ("float32", "float16", "bfloat16", "tf32", "int8")  # in which a port may compute
+FORMATS = ("float32", "float16", "bfloat16")  # in which a port may compute
 
 
 def verify(
@@ -183,13 +182,14 @@ def compare_with(
     if not inputs:
         return
     ours = ours or subject.traces(inputs, theirs)
+    told = None
     if form != FORMATS[0]:
         from .judge.local import in_format
 
-        report.say(
-            f"computed again in {form}, each module from the port's own input of it; the differences are of that"
-        )
-        differences = list(chain.from_iterable(in_format(subject, inputs, theirs, form)))
+        report.say(f"computed again in {form}, each module from the port's own input of it; the differences are of "
+                   "that")  # fmt: skip
+        told = in_format(subject, inputs, theirs, form)
+        differences = told.differences
     else:
         if truth is None:
             with subject.exact() as exact:
@@ -207,16 +207,17 @@ def compare_with(
     report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
-    if not place and form != FORMATS[0]:
-        report.rounding = form
-        report.say(f"every module is right in {form}")
+    if not place and told is not None:
+        from .judge.naming import say_format
+
+        say_format(report, subject, form, told)
     elif not place:
         report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
     if wrong:
         from .judge.naming import look
 
         loose = tolerance if place else 0.0  # where numbers pass by it, many mistakes would fit too
-        look(report, subject, inputs, theirs, loose, isinstance(other, File), form)
+        look(report, subject, inputs, theirs, loose, isinstance(other, File), form if told else "")
     other.close(report, subject)
 
 

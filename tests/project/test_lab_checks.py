@@ -111,7 +111,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("even", lambda x, eps: (x - mean(x)) / np.sqrt(x.var(-1, keepdims=True, ddof=1) + eps), "divided by dim - 1"),
     ("even", lambda x, eps: (x - mean(x)) / (x.std(-1, keepdims=True, ddof=1) + eps), "dim - 1, eps outside the root"),
     ("even", lambda x, eps: (x - x.mean(0)) / np.sqrt(x.var(0) + eps), "norm over the axis before the last"),
-    ("even", lambda x, eps: norm(x), "eps 0"),
+    ("even", lambda x, eps: norm(x), "eps 1e-12"),
     ("even", lambda x, eps: x / np.sqrt(mean(x * x) + eps), "RMSNorm for LayerNorm"),
     ("even", lambda x, eps: (x - x.mean(-1)) / np.sqrt(x.var(-1) + eps), "keepdims=True keeps an axis"),
     ("even", lambda x, eps: x - mean(x) / np.sqrt(x.var(-1, keepdims=True) + eps), "the mean alone is divided"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import planted_ports
-from planted_ports import Change, Planted, bias, put, several, taken, weight
+from planted_ports import Change, Planted, bias, put, several, weight
 
 from minibert.verify.sides import reference
 from minibert.verify.sides.traces import Traces, write_traces
@@ -70,20 +70,6 @@ def in_pieces(model: Any) -> None:
         own.forward = forward
 
 
-def tf32(x: Any) -> Any:
-    """Ten bits after the first, the nearest: as tensor cores take numbers."""
-    import torch
-
-    bits = x.contiguous().view(torch.int32)
-    return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
-
-
-def in_tf32(model: Any) -> None:
-    for own in _maps(model):
-        own.weight.data, right = tf32(own.weight.data), own.forward
-        own.forward = lambda x, right=right: right(tf32(x))
-
-
 def autocast(model: Any) -> None:
     import torch
 
@@ -104,8 +90,6 @@ def dynamic_int8(model: Any) -> None:
         torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
 
 
-ATTENTION_IN_TF32 = {"qkv": lambda *x: tuple(map(tf32, x)), "gather": lambda weights, v: tf32(weights) @ v}
-
 HONEST: dict[str, Honest] = {
     **{name: Honest(port) for name, port in planted_ports.HONEST.items()},
     "sums in float64": Honest(Planted("bert", {}, sums_in_float64)),
@@ -117,9 +101,6 @@ HONEST: dict[str, Honest] = {
     "BERT in bfloat16": Honest(Planted("bert", {}, lambda model: model.bfloat16()), "bfloat16"),
     "Qwen3 in bfloat16": Honest(Planted("qwen3", {}, lambda model: model.bfloat16()), "bfloat16"),
     "products alone in bfloat16 (autocast)": Honest(Planted("bert", {}, autocast), "bfloat16"),
-    "linear maps in tf32": Honest(Planted("bert", {}, in_tf32), "tf32"),
-    "all products in tf32": Honest(Planted("bert", {}, in_tf32, attention=ATTENTION_IN_TF32), "tf32"),
-    "dynamic int8 of torch": Honest(Planted("bert", {}, dynamic_int8), "int8"),
 }
 
 QUERY, VALUE = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.value"
@@ -131,12 +112,6 @@ def _relu(own: Any) -> Change:
     return lambda x: x.relu()
 
 
-def _by_tanh(own: Any) -> Change:
-    import torch
-
-    return torch.nn.GELU(approximate="tanh").forward
-
-
 WRONG: dict[str, Honest] = {
     "float16, a bias missing": Honest(
         Planted("bert", {QUERY: "bias missing"}, several(bias(QUERY), lambda model: model.half())), "float16"),
@@ -146,12 +121,4 @@ WRONG: dict[str, Honest] = {
         Planted("bert", {VALUE: "weight transposed"},
                 several(weight(VALUE, lambda x: x.T), lambda model: model.bfloat16())),
         "bfloat16"),
-    "tf32, a bias missing": Honest(Planted("bert", {QUERY: ""}, several(bias(QUERY), in_tf32)), "tf32"),
-    "int8, a bias missing": Honest(Planted("bert", {QUERY: ""}, several(bias(QUERY), dynamic_int8)), "int8"),
-    "int8, another block's map": Honest(
-        Planted("bert", {OWN: ""}, several(taken(OWN, OTHER), dynamic_int8)), "int8"),
-    "int8, gelu by tanh": Honest(Planted("bert", {ACT: ""}, several(put(ACT, _by_tanh), dynamic_int8)), "int8"),
-    "int8, scores not scaled": Honest(
-        Planted("bert", {f"encoder.layer.{i}.attention.self.scores": "" for i in range(3)}, dynamic_int8,
-                attention={"scale": lambda q, scaling: 1.0}), "int8"),
 }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +12,10 @@ from planted_ports import (
     Planted,
     called,
     every,
-    more_positions,
     put,
     rotated_by,
     setting,
     several,
-    weight,
 )
 from planted_ports import bias as biased
 
@@ -27,8 +24,6 @@ HEADS = ("scores", "context")
 LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}
 YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0,
                             "original_max_position_embeddings": 8}}  # fmt: skip
-SMALL_HEADS = {"head_dim": 4}  # half a head's exponent is not the hidden size's
-
 # -- how numbers lie ---------------------------------------------------------------------------------------------------
 
 
@@ -87,42 +82,7 @@ def without_third(which: int) -> Change:
     return several(*(biased(f"h.{i}.attn.c_attn", changed) for i in range(DEPTH)))
 
 
-def first_alone(q: Any, k: Any, v: Any) -> Any:
-    return q, k[:, :1].expand_as(k), v[:, :1].expand_as(v)
-
-
-def no_last(weights: Any, v: Any) -> Any:
-    made = weights @ v
-    made[:, -1] = 0
-    return made
-
-
 # -- masks and softmax -------------------------------------------------------------------------------------------------
-
-
-def sees(rule: Any) -> Mapping[str, Any]:
-    """Another mask: from how far each key stands before the query; padding stays hidden."""
-
-    def changed(mask: Any) -> Any:
-        import torch
-
-        places = torch.arange(mask.shape[-1])
-        hidden = (mask != 0).all(2, keepdim=True) | ~rule(places[:, None] - places)
-        return (mask * 0).masked_fill(hidden, torch.finfo(mask.dtype).min)
-
-    return {"mask": changed}
-
-
-def plus_one(scores: Any) -> Any:
-    return scores.exp() / (1 + scores.exp().sum(-1, keepdim=True))
-
-
-def near_alone(scores: Any) -> Any:
-    """A window of 20 tokens on each side."""
-    import torch
-
-    places = torch.arange(scores.shape[-1])
-    return scores.masked_fill((places[:, None] - places).abs() > 20, -math.inf).softmax(-1)
 
 
 def from_ids(model: Any) -> None:
@@ -130,10 +90,6 @@ def from_ids(model: Any) -> None:
     model.forward = lambda input_ids=None, attention_mask=None, **named: right(
         input_ids=input_ids, attention_mask=attention_mask if input_ids is None else (input_ids != 0).long(), **named
     )
-
-
-def no_window_in_long(mask: Any) -> Any:
-    return sees(lambda back: back >= 0)["mask"](mask) if mask.shape[-1] > 100 else mask
 
 
 # -- rotations ---------------------------------------------------------------------------------------------------------
@@ -169,25 +125,6 @@ def side_by_side(x: Any, cos: Any, sin: Any) -> Any:
     return x * c + torch.cat([-b, a], -1) * s
 
 
-def values_too(model: Any) -> None:
-    where, kept = importlib.import_module(type(model).__module__), []
-    turn, attend = where.apply_rotary_pos_emb, where.eager_attention_forward
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any, **named: Any) -> Any:
-        kept[:] = cos, sin
-        return turn(q, k, cos, sin, **named)
-
-    where.apply_rotary_pos_emb = apply
-    where.eager_attention_forward = lambda own, q, k, v, *rest, **named: attend(
-        own, q, k, turn(v, v, *kept)[0], *rest, **named
-    )
-
-    def undo() -> None:
-        where.apply_rotary_pos_emb, where.eager_attention_forward = turn, attend
-
-    model.undo = undo
-
-
 def frequencies(change: Change) -> Change:
     def changed(model: Any) -> None:
         own = model.rotary_emb.inv_freq.data
@@ -216,39 +153,10 @@ def again(path: str) -> Change:
     return changed
 
 
-def last_of_each(last: str, blocks: str) -> Change:
-    def changed(model: Any) -> None:
-        norm = type(model.get_submodule(last)).forward
-        for own in list(model.get_submodule(blocks))[:-1]:
-            own.forward = lambda *x, right=own.forward, **named: norm(model.get_submodule(last), right(*x, **named))
-
-    return changed
-
-
-def over_heads(own: Any) -> Change:
-    def made(x: Any) -> Any:
-        row = x.flatten(2)
-        return (row / (row.pow(2).mean(-1, keepdim=True) + own.variance_epsilon).sqrt()).view_as(x) * own.weight
-
-    return made
-
-
 def first_normed(model: Any) -> None:
     import torch
 
     model.layers[0].attn_norm = torch.nn.LayerNorm(model.config.hidden_size, eps=1e-5, bias=False)
-
-
-def with_one(own: Any) -> Change:
-    import torch
-
-    return lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], own.weight + 1, own.bias, own.eps)
-
-
-def no_root(own: Any) -> Change:
-    import torch
-
-    return lambda x: 0.5 * x * (1 + torch.erf(x))
 
 
 N1, N2, ACT = (f"encoder.layer.1.{path}" for path in (
@@ -263,7 +171,6 @@ WIDTH = "frequencies by the hidden size"
 FLAT, TWICE = "rotary frequencies not scaled", "rotary frequencies scaled twice"
 LATE, OVER = "queries and keys normed after the rotation", "queries and keys normed over all heads"
 EACH, AGAIN, NONE = "last norm applied to each block", "last norm applied twice", "norm where this block has none"
-ROOT = "gelu without the root of 2"
 
 
 def in_heads(at: str, name: str) -> dict[str, str]:
@@ -275,6 +182,53 @@ def masked(at: str, name: str) -> dict[str, str]:
     return every(at + "scores", name) | every("attentions.{i}", name)
 
 
+def over(axis: Any, own: Any) -> Change:
+    """RMSNorm over other axes."""
+    return lambda x: own.weight * x / (x.pow(2).mean(axis, keepdim=True) + own.variance_epsilon).sqrt()
+
+
+def gated(gate: Any, up: Any) -> Change:
+    """Llama's feed-forward: from its activation and what gate and up give, both factors."""
+    return called(
+        "layers.1.mlp",
+        lambda own, args: own.down_proj(
+            gate(own.act_fn, own.gate_proj(args[0]), own.up_proj(args[0]))
+            * up(own.act_fn, own.gate_proj(args[0]), own.up_proj(args[0]))
+        ),
+    )
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+def before(v: Any) -> Any:
+    """Of the token before; the first one has zeros."""
+    made = v.roll(1, 2)
+    made[:, :, 0] = 0
+    return made
+
+
+def after(k: Any) -> Any:
+    """Of the token after; the last one has its own."""
+    made = k.roll(-1, 2)
+    made[:, :, -1] = k[:, :, -1]
+    return made
+
+
+def by_texts(scores: Any, mask: Any) -> Any:
+    """Masks repeated text by text, as for torch's own attention, whose first axis is texts times heads."""
+    batch, heads, *pairs = scores.shape
+    return scores + mask.expand(batch, 1, *pairs).squeeze(1).repeat(heads, 1, 1).view(batch, heads, *pairs)
+
+
+def capped(scores: Any, mask: Any) -> Any:
+    return 30 * (scores / 30).tanh() + mask
+
+
+AXIS, FIRST, MOVED = "norm over the axis before the last", "weight before the norm", "activation after the second map"
+SUM, TOO = "norm before the sum", "computed from the activation times the activation of up"
+B1, OUT = "encoder.layer.1.", "encoder.layer.1.output"
+IN, ACT = "layers.1.input_layernorm", "intermediate.intermediate_act_fn"
 PLANTED: dict[str, Planted] = {
     # -- how numbers lie
     "GPT-2's c_attn read head by head": Planted("gpt2", in_heads(GPT2, SIDE), attention={"qkv": by_head}),
@@ -283,18 +237,9 @@ PLANTED: dict[str, Planted] = {
     "ModernBERT's gate and value by turns": Planted(
         "modernbert", {f"layers.1.mlp.{x}": "gate and up interleaved" for x in ("act", "Wo")},
         called("layers.1.mlp", by_turns)),
-    "heads joined number by number": Planted(
-        "bert", every(BERT + "attention.self.context", INTERLEAVED),
-        attention={"join": lambda made: made.permute(0, 2, 3, 1).contiguous()}),
-    "a loop that ends before the last head": Planted(
-        "llama", every(TODAY + "context", LOST), attention={"gather": no_last}),
     **{f"c_attn's bias without its {what}": Planted(
         "gpt2", every(GPT2 + "c_attn", f"bias of {what} missing"), without_third(i))
        for i, what in enumerate(("queries", "keys", "values"))},
-    "Llama's queries all on key head 0": Planted(
-        "llama", in_heads(TODAY, ONE), attention={"shared": lambda heads, own: [0] * heads}),
-    "BERT's queries all on key head 0": Planted(
-        "bert", in_heads(BERT + "attention.self.", ONE), attention={"qkv": first_alone}),
     # -- masks and softmax
     "GPT-2 that ignores padding": Planted(
         "gpt2", every("attentions.{i}", "padding seen"), attention={
@@ -303,65 +248,32 @@ PLANTED: dict[str, Planted] = {
                                         kinds=("plain", "mask_unlike_ids")),
     "scores times 0 and 1": Planted(
         "bert", every("attentions.{i}", TIMES), attention={"hide": lambda scores, mask: scores * (mask == 0)}),
-    "Llama's scores filled with -10": Planted(
-        "llama", every("attentions.{i}", TEN), attention={
-            "hide": lambda scores, mask: scores.masked_fill(mask != 0, -10.0)}),
-    "-10 added": Planted("modernbert", every("attentions.{i}", TEN), attention={
-        "hide": lambda scores, mask: scores - 10.0 * (mask != 0)}),
-    "GPT-2 that sees later tokens": Planted(
-        "gpt2", every("attentions.{i}", LATER), attention=sees(lambda back: back <= 0)),
-    "Llama with a window of 40": Planted(
-        "llama", every(TODAY + "context", "window that reaches 39 tokens"),
-        attention=sees(lambda back: (back >= 0) & (back < 40))),
-    "BERT with a window of 20 on each side": Planted(
-        "bert", every(BERT + "attention.self.context", "window that reaches 20 tokens"),
-        attention={"softmax": near_alone}, prepare=more_positions,
-        settings={"max_position_embeddings": 160}),
-    "ModernBERT's window before the token": Planted(
-        "modernbert", {"attentions.1": "window of earlier tokens alone"},
-        attention={**sees(lambda back: (back >= 0) & (back <= 2)), "only": (1,)}),
-    "Mistral without its window in long texts": Planted(
-        "mistral", every(TODAY + "context", FORGOTTEN), attention={"mask": no_window_in_long}),
-    "one more below": Planted("bert", every("attentions.{i}", PLUS), attention={"softmax": plus_one}),
     # -- rotations
     "half of Llama's head": Planted("llama", every(TODAY + "scores", HALF), rotated_by(half)),
-    "Llama's values rotated": Planted("llama", every(TODAY + "context", VALUES), values_too),
-    "ModernBERT's values rotated": Planted("modernbert", every(MODERN + "context", VALUES), values_too),
-    "Llama's queries from place 1": Planted("llama", every(TODAY + "scores", PLACE), rotated_by(
-        lambda x, cos, sin: turned(x, angles(x, x.shape[-1], further=1)), only=(0,))),
     "ModernBERT's cos by repeat_interleave": Planted(
         "modernbert", every(MODERN + "scores", BESIDE), rotated_by(side_by_side)),
-    "Llama's exponent j / d": Planted("llama", every(TODAY + "scores", EXPONENT), rotated_by(
-        lambda x, cos, sin: turned(x, angles(x, x.shape[-1], power=1.0))), settings=SMALL_HEADS),
-    "Llama's frequencies by 16": Planted("llama", every(TODAY + "scores", WIDTH), rotated_by(
-        lambda x, cos, sin: turned(x, angles(x, 16))), settings=SMALL_HEADS),
     "linear scaling forgotten": Planted("llama", every(TODAY + "scores", FLAT), frequencies(lambda x: x * 4),
                                         settings=LINEAR),
-    "linear scaling twice": Planted("llama", every(TODAY + "scores", TWICE), frequencies(lambda x: x / 4),
-                                    settings=LINEAR),
     "yarn without its factor": Planted("llama", every(TODAY + "scores", "cos and sin without their factor"),
                                        setting("rotary_emb", attention_scaling=1.0), settings=YARN),
-    "angles in float16": Planted(
-        "llama", every(TODAY + "scores", "angles of the rotation in float16"), rotated_by(rounded)),
     # -- norms and activations
-    "no root of the variance": Planted("bert", {N1: "variance without the root"}, other(
-        N1, lambda x, mean, variance, own: (x - mean) / (variance + own.eps) * own.weight + own.bias)),
-    "no root in Llama's norm": Planted("llama", {"layers.1.input_layernorm": "mean square without the root"}, other(
-        "layers.1.input_layernorm", lambda x, mean, variance, own: own.weight * x / (
-            (x * x).mean(-1, keepdim=True) + own.variance_epsilon))),
-    "mean left in": Planted("bert", {N2: "mean not subtracted"}, other(
-        N2, lambda x, mean, variance, own: x / (variance + own.eps).sqrt() * own.weight + own.bias)),
-    "1 + weight in LayerNorm": Planted("bert", {N2: "1 + weight for weight"}, put(N2, with_one)),
-    "only the bias of a norm": Planted("bert", {N1: "weight ignored"}, weight(N1, lambda w: w * 0 + 1)),
     "ln_f twice": Planted("gpt2", {"ln_f": AGAIN}, again("ln_f")),
-    "Llama's norm on each block": Planted(
-        "llama", {f"layers.{i}.mlp.sum": EACH for i in range(DEPTH - 1)}, last_of_each("norm", "layers")),
     "Qwen3's norm after the rotation": Planted(
         "qwen3", every(TODAY + "q_norm", LATE) | every(TODAY + "k_norm", LATE) | every(TODAY + "scores", LATE),
         forward("layers.{i}.self_attn", normed_late)),
-    "Qwen3's norm over all heads": Planted(
-        "qwen3", every(TODAY + "q_norm", OVER),
-        several(*(put(f"layers.{i}.self_attn.q_norm", over_heads) for i in range(DEPTH)))),
     "a norm in ModernBERT's block 0": Planted("modernbert", {"layers.0.attn.Wqkv": NONE}, first_normed),
-    "erf of x itself": Planted("bert", {ACT: ROOT}, put(ACT, no_root)),
+    # -- maps, norms, activations
+    "LayerNorm over the tokens": Planted("bert", {N1: AXIS}, other(
+        N1, lambda x, mean, variance, own: (x - x.mean(1, True)) / (x.var(1, False, True) + own.eps).sqrt()
+        * own.weight + own.bias)),
+    "Qwen3's norm over the heads": Planted(
+        "qwen3", {"layers.1.self_attn.q_norm": AXIS}, put("layers.1.self_attn.q_norm", lambda own: over(2, own))),
+    "Llama without its gate": Planted(
+        "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"},
+        gated(lambda act, gate, up: act(up), lambda act, gate, up: up)),
+    # -- attention
+    "masks repeated text by text": Planted(
+        "bert", every("attentions.{i}", "another text's mask in some heads"), attention={"hide": by_texts}),
+    "scores capped at 50": Planted(
+        "llama", every("attentions.{i}", "scores capped at 50"), attention={"hide": capped}),
 }  # fmt: skip

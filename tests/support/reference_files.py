@@ -15,7 +15,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
-from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin
 from minibert.verify.sides.traces import Traces, read_traces
 
@@ -94,7 +94,7 @@ def opened(name: str) -> minibert.Encoder:
 def with_mistake(layer: minibert.EmbeddingLayer, name: str, batch: dict[str, Array]) -> dict[str, Array]:
     """Trace a batch by an input layer's steps, with the mistake of this name. Raises ValueError where none has it."""
     (at,) = all_places(layer)
-    for mistake in mistakes(layer):
+    for mistake in MISTAKES:
         if mistake.name == name and (plan := steps_with(mistake, at)):
             return dict(run(plan, begin(batch)))
     raise ValueError(f"{name} cannot be made in {layer.family.model_type}")

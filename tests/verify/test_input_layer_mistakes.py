@@ -30,14 +30,12 @@ SHOWN: dict[str, tuple[str, float]] = {
     "eps outside the root": ("roberta", 1e-3),
     "variance divided by dim - 1, eps outside the root": ("bert", 3e-2),
     "eps 1e-05": ("bert", 1e-3),
-    "eps 0 or far too small": ("roberta", 1e-3),
+    "eps 1e-12": ("roberta", 1e-3),
     "weight and bias ignored": ("bert", 0.5),
     "RMSNorm for LayerNorm": ("bert", 0.3),
     "rows added in the other order": ("bert", 1e-8),
     "word rows left out": ("bert", 0.1),
     "type rows left out": ("bert", 0.1),
-    "language rows left out": ("xlm", 0.1),
-    "task rows left out": ("ernie", 0.1),
     "type row 0 added": ("gpt2", 0.08),
     "position rows left out": ("bert", 0.1),
     "positions from 0": ("roberta", 1.0),
@@ -46,7 +44,6 @@ SHOWN: dict[str, tuple[str, float]] = {
     "rows of ids -1": ("bert", 0.1),
     "rows of ids +1": ("gpt2", 0.1),
     "word rows times sqrt(dim)": ("bert", 0.1),
-    "factor of the word rows twice": ("marian-encoder", 0.1),
     "padding counted as tokens": ("roberta", 1.0),
     "positions by the mask instead of the ids": ("roberta", 1.0),
     "padding id of positions from the config": ("mpnet-pad5", 1.0),
@@ -59,13 +56,14 @@ SHOWN: dict[str, tuple[str, float]] = {
     "sinusoids in the place of learned positions": ("distilbert", 0.5),
     "sinusoids from float32 angles": ("marian-encoder", 1e-8),
     "sinusoids added": ("t5-encoder", 0.5),
-    "factor of the word rows in float64": ("pegasus-encoder", 1e-8),
     "factor of the word rows left out": ("marian-encoder", 0.1),
     "inputs_embeds scaled": ("mbart-encoder", 0.1),
     "padding row zeroed": ("bert", 0.05),
-    "shared table first": ("bart-untied-encoder", 0.1),
     "bias missing": ("albert", 0.05),
     "mask not applied to the rows": ("xlm", 1.0),
+    "type 1 for all tokens": ("bert", 0.1),
+    "token types exchanged": ("bert", 0.1),
+    "gamma and beta exchanged": ("bert", 0.1),
 }
 
 
@@ -135,16 +133,15 @@ def test_verify_names_the_mistake(name: str, tmp_path: Path) -> None:
     report = verify(str(case.folder), side=case.side, against=tmp_path / "port.safetensors")
     assert not report.passed
     assert name in report.matches, report.lines
-    whys = [mistake.why for mistake in MISTAKES if mistake.name == name]
-    assert any(f"matches: {name}. {why}" in report.lines for why in whys)
+    assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
 
 
-NORMED = {ONE_PASS, "eps 0 or far too small", "eps outside the root"}  # with eps 1e-12 its place does not show
+NORMED = {ONE_PASS, "eps outside the root"}  # with eps 1e-12 its place does not show
 # what generated batches cannot tell apart from the right layer: no cache shifts the positions of an encoder-decoder;
 # a sum that DeBERTa projects before anyone sees it; Ernie's rows have a large variance
 UNSEEN: dict[str, set[str]] = {
     "bert": NORMED,
-    "ernie": NORMED | {"eps 1e-08"},
+    "ernie": NORMED,
     "convbert": NORMED,
     "albert": NORMED,
     "xlm": NORMED,

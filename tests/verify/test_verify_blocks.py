@@ -117,10 +117,6 @@ NTK = {"type": "ntk", "factor": 8.0}
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        (
-            {"rope_theta": 160000, "rope_scaling": None},
-            "theta 160000",
-        ),  # the base that the rule makes, without the rest
         ({"rope_scaling": None}, "rotary frequencies not scaled"),
         ({}, ""),
     ],

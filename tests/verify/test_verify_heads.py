@@ -18,7 +18,7 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
-from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import plain_parts
 from minibert.verify.sides.traces import HEAD, write_traces
 
@@ -75,7 +75,7 @@ def test_logits_at_padding_are_not_compared(tmp_path: Path) -> None:
 def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
     """A head's mistake fits, though nothing else is compared; with another one beside it none does."""
     with load_encoder(MASKED.folder) as encoder:
-        (mistake,) = [each for each in mistakes(encoder) if each.name == "norm not applied"]
+        (mistake,) = [each for each in MISTAKES if each.name == "norm not applied"]
         head = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head
         inputs = {"plain": encoder_batches(encoder)["plain"]}
         parts = plain_parts(encoder, inputs["plain"], mistake, (HEAD,), head)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Positions = slice | Array  # of tokens: neighbours, or with gaps between them
 Term = Union["RelativeTerm", "PositionTerm"]
-FARTHEST = (64, 128, 256, 512)  # distances that programs for one model take for every model's
+FARTHEST = (64, 256)  # distances that programs for one model take for every model's
 
 
 class RelativeTerm(NamedTuple):
@@ -65,26 +65,20 @@ class RelativeTerm(NamedTuple):
         """Its steps, from the names of queries and keys; the last one is the term, `at` and its name."""
         yield Step(at + self.name, "term", self.plain, (q, k), self, self.says)
 
-    def wrong(self) -> Iterator[tuple[str, str, Any]]:
-        """What is got wrong in this kind of term alone: a name, the reason, the term that does so."""
+    def wrong(self) -> Iterator[tuple[str, Any]]:
+        """Gives the mistakes of this kind of term: a name of verify's list, and the term that makes it."""
         own = self.scheme
-        ways = self._replace(scheme=replace(own, bidirectional=not own.bidirectional))
-        yield (
-            "relative bias of the other direction",
-            "Keys after the query have buckets of their own, if they are seen.",
-            ways,
-        )
+        yield "relative bias of the other direction", self._with(bidirectional=not own.bidirectional)
         for far in FARTHEST:
             if far != own.max_distance and far > own.buckets:
-                other = self._replace(scheme=replace(own, max_distance=far))
-                why = "From which distance on all share a bucket is in config.json: relative_attention_max_distance."
-                yield f"relative bias to a distance of {far}", why, other
+                yield f"relative bias to a distance of {far}", self._with(max_distance=far)
         if self.block and self.first is None:
-            none = self._replace(scheme=replace(own, table=own.table * 0))
-            yield "relative bias in the first block alone", "One table serves all blocks of this model.", none
+            yield "relative bias in the first block alone", self._with(table=own.table * 0)
         if self.block and self.first is not None:
-            first = self._replace(scheme=self.first)
-            yield "relative bias of the first block", "Each block of this model has a table of its own.", first
+            yield "relative bias of the first block", self._replace(scheme=self.first)
+
+    def _with(self, **changes: Any) -> RelativeTerm:
+        return self._replace(scheme=replace(self.scheme, **changes))
 
 
 def relative_term(site: Any) -> RelativeTerm:
@@ -149,15 +143,12 @@ class PositionTerm(NamedTuple):
         yield mapped(f"{at}{self.name} rows", self.map, table)
         yield Step(at + self.name, "term", self.plain, (q, k, f"{at}{self.name} rows"), self, self.says)
 
-    def wrong(self) -> Iterator[tuple[str, str, Any]]:
-        """What is got wrong in this kind of term alone."""
-        direction = "A row is that of the query's position less the key's, in both terms."
-        for name in ("distances", self.name):
-            yield f"{name} in the wrong direction", direction, self._replace(backward=True)
+    def wrong(self) -> Iterator[tuple[str, Any]]:
+        """Gives the mistakes of this kind of term: a name of verify's list, and the term that makes it."""
+        yield "distances in the wrong direction", self._replace(backward=True)
         if self.scheme.buckets > 0:
             plain = replace(self.scheme, buckets=-1, max_positions=self.scheme.buckets)
-            why = "Far distances share rows, by their logarithm; only near ones have a row each."
-            yield "distances without log buckets", why, self._replace(scheme=plain)
+            yield "distances without log buckets", self._replace(scheme=plain)
 
 
 def position_kinds(config: Config) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from minibert.verify.sides.traces import Traces
 # 1.10 with BLAS's Haswell kernel, 1.43 with that for AVX-512, 1.48 with Sandybridge (single products; the output of
 # a block 1.26). A port's by ours: 5.0 if it adds each product's terms one after the other, as plain loops do.
 ERROR_SHARE, PORT_SHARE = 2.0, 10.0
+# of a sum that is rounded once, as of a port in float64: measured 0.71 of the error of one that is rounded twice
+NEARER, ONE_SUM = 0.85, 1e-6
 EXACT = ("input_ids", "position_ids")
 
 
@@ -54,8 +56,11 @@ class Difference(NamedTuple):
 
     def accepted(self, shares: Shares) -> bool:
         """Whether it passes, by its size or by the rms errors."""
-        if self.passes or not self.weighed:
-            return self.passes
+        if self.passes:
+            return True
+        if not self.weighed:  # a port that rounds a sum less often than we do is right
+            nearer = self.error_theirs <= NEARER * self.error_ours and self.largest <= ONE_SUM
+            return nearer and bool(np.isfinite(shares.theirs))
         errors, shares = (self.error_ours, self.error_theirs), shares._replace(theirs=self.share or shares.theirs)
         return all(
             not np.isfinite(share) or error <= share * other  # infinity times an error of 0 would be NaN
@@ -142,7 +147,9 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
     for difference in differences:
         grouped.setdefault(difference.key, []).append(difference)
     return [
-        group[0]._replace(
+        _worst(group)._replace(kinds=tuple(kind for d in group for kind in d.kinds))
+        if group[0].share
+        else group[0]._replace(
             kinds=tuple(kind for d in group for kind in d.kinds),
             largest=max((d.largest for d in group), key=lambda x: (np.isnan(x), x)),
             equal=float(np.mean([d.equal for d in group])),
@@ -151,3 +158,8 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
         )
         for group in grouped.values()
     ]
+
+
+def _worst(group: list[Difference]) -> Difference:
+    """The batch in which a port in a narrower format is furthest beyond its rounding."""
+    return max(group, key=lambda d: (not d.passes, d.error_theirs / max(d.error_ours, 1e-30)))

@@ -14,22 +14,20 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.verify.mistakes.mistake import Mistake
-from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.sides.traces import INPUT_LAYER, Traces
 
-from . import formats
+from .below_rounding import Evidence, evidence, weighed_up
 from .compare import Difference
 from .input_layer import Subject
 from .places import Place, differing, places
 from .wrong_module import WrongModule
 
-MOST_IN_VAIN = 2  # of the longest search, which would take minutes where every block has a mistake without a name
-
 
 class Local(NamedTuple):
     """A module that is wrong by itself: its key, how far from ours on the same input, and which mistakes fit it.
 
-    excluded: the mistakes that were tried, where none fits
+    excluded: the mistakes that were tried, where none fits. kind: of its step. share: how far as a share of its size
     """
 
     key: str
@@ -37,6 +35,8 @@ class Local(NamedTuple):
     largest: float
     fits: list[str]
     excluded: list[str]
+    kind: str = ""
+    share: float = 0.0
 
 
 class Judged(NamedTuple):
@@ -45,39 +45,62 @@ class Judged(NamedTuple):
     found  every module that is wrong by itself, in the order of computing
     keys   all of blocks and head that is judged: where scores or attention weights are wrong, what is gathered is not
            judged in a batch that lacks the weights
+    maps   how many linear maps are judged
     whole  the mistakes that explain all of each part of the model in which a module is wrong: of the input layer, of
            the blocks, of the head
     """
 
     found: list[Local]
     keys: set[str]
+    maps: int
     whole: list[Mistake]
 
 
-def in_format(subject: Subject, inputs: Traces, theirs: Traces, name: str) -> Iterator[list[Difference]]:
-    """Compare every module in a format, from the port's own input of it: the input layer, each block, the head."""
+class InFormat(NamedTuple):
+    """What a port is in a format: how each module differs, mistakes that are there, and those that rounding can hide.
+
+    float32  whether every module is right in float32 too, so that nothing shows the format
+    """
+
+    differences: list[Difference]
+    found: list[Mistake]
+    hidden: list[Mistake]
+    float32: bool
+
+
+def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> InFormat:
+    """Compare every module in a format, from the port's own input of it, and weigh each mistake of the list."""
+    differences, float32 = list[Difference](), True
+    weighed: dict[int, list[Evidence]] = {}
+    known = [each for each in MISTAKES if not each.rounding and each.where != "local"]
     with subject.exact() as exact, np.errstate(all="ignore"):
-        for place in places(subject, exact, inputs, theirs, formats.FORMS[name]):
-            yield place.compared()
+        for place in places(subject, exact, inputs, theirs, form):
+            differences += place.compared()
+            float32 = float32 and not differing(place.in_float32())
+            for number, mistake in enumerate(known):
+                if (told := _evidence(place, mistake)) is not None:
+                    weighed.setdefault(number, []).append(told)
+    said: dict[str, list[Mistake]] = {"found": [], "hidden": [], "excluded": [], "": []}
+    for number, several in weighed.items():
+        everywhere, alone = weighed_up(several), [weighed_up([each]) for each in several]
+        said["found" if "found" in alone else everywhere].append(known[number])
+    return InFormat(differences, said["found"], said["hidden"], float32)
 
 
-def right_in(subject: Subject, inputs: Traces, theirs: Traces) -> list[str]:
-    """Name the formats in which all modules of a port are right."""
-    return [
-        name for name in formats.FORMS if not any(differing(each) for each in in_format(subject, inputs, theirs, name))
-    ]
+def _evidence(place: Place, mistake: Mistake) -> Evidence | None:
+    try:
+        return evidence(place, mistake)
+    except (ValueError, TypeError, IndexError, KeyError):
+        return None  # it cannot be made with these inputs
 
 
-def local_mistakes(
-    subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: formats.Form | None = None
-) -> Judged:
+def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
     """Find every module that is wrong by itself, which mistake it is, and which explain all of a model's parts.
 
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
     """
-    found, keys, parts, known = list[Local](), set[str](), set[str](), mistakes(subject.model)
-    in_vain = 0
-    whole = [mistake for mistake in known if mistake.where != "local"]
+    found, keys, parts, maps = list[Local](), set[str](), set[str](), 0
+    whole = [mistake for mistake in MISTAKES if mistake.where != "local"]
     with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
         for place in places(subject, exact, inputs, theirs, form):
             at, compared = place.at, place.compared()
@@ -88,36 +111,46 @@ def local_mistakes(
                 wrong = differing(seen)
             keys |= {d.key for d in compared if at.part != INPUT_LAYER}
             parts |= {at.part for _ in wrong}
+            maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
             for d in wrong if subject.has_places else ():
-                module = WrongModule(place, d, known, tolerance)
+                module = WrongModule(place, d, tolerance)
                 if not found:
                     whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
-                fits = module.names(thorough=in_vain < MOST_IN_VAIN)
-                in_vain += module.in_vain
-                tried = [] if fits else list(dict.fromkeys(x.name for x in known if x.name in module.changing))
-                found.append(Local(d.key, subject.place(d.key), d.largest, fits, tried))
+                fits = module.names()
+                found.append(
+                    Local(
+                        d.key,
+                        subject.place(d.key),
+                        d.largest,
+                        fits,
+                        [] if fits else module.excluded(),
+                        module.step.kind,
+                        module.share_of_size(),
+                    )
+                )
 
         def explaining(known: list[Mistake], change: Callable[[Place], Place] = lambda place: place) -> list[Mistake]:
-            for place in (each for each in places(subject, exact, inputs, theirs) if each.at.part in parts):
-                known = change(place).explained_by(known, tolerance)
+            for place in places(subject, exact, inputs, theirs, form) if known else ():
+                if place.at.part in parts:
+                    known = change(place).explained_by(known, tolerance)
             return known
 
         whole = explaining(whole) if parts else []
         if len(whole) > 1:  # some mistakes of the mask differ only at padding
             whole = explaining(whole, Place.with_padding) or whole
-    return Judged(_named_by(whole, found), keys, whole)
+    return Judged(_named_by(whole, found), keys, maps, whole)
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
-    """Name by what explains the whole what by itself has no name, or looks like another mistake or a part of one."""
+    """Where one mistake explains all blocks, use its name for modules that got none or another."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
     unnamed = {each.place for each in found if not each.fits}
-
-    def is_other(each: Local) -> bool:
-        part = any(fit.startswith(f"{name} in ") for fit in each.fits for name in names)
-        return bool(names) and (part or each.place in unnamed) and not {*names} & {*each.fits}
-
-    return [each._replace(fits=names, excluded=[]) if is_other(each) else each for each in found]
+    return [
+        each._replace(fits=names, excluded=[])
+        if names and each.place in unnamed and not {*names} & {*each.fits}
+        else each
+        for each in found
+    ]
 
 
 def taken_together(found: list[Local]) -> Iterator[str]:

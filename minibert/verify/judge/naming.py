@@ -8,35 +8,62 @@ from functools import partial
 
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, plain_parts
-from minibert.verify.mistakes.wrong_formulas import FORMATS
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces
 
 from .compare import over_kinds
 from .formats import FORMS
 from .input_layer import Subject
-from .local import Judged, local_mistakes, right_in, taken_together
+from .local import InFormat, Judged, Local, local_mistakes, taken_together
+
+FEW_MAPS = 4  # wrong ones that say more of a file than of a map
+SHOWN = 12  # names and modules that one line lists
 
 
 def look(
-    report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool,
-    form: str = "float32",
-) -> None:  # fmt: skip
+    report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool, form: str = ""
+) -> None:
     """Look for the mistake; `local`: whether each module of an encoder is named too; form: what a port computes in."""
-    judged = local_mistakes(subject, inputs, theirs, tolerance, FORMS.get(form))
+    judged = local_mistakes(subject, inputs, theirs, tolerance, form)
     local = local and subject.has_places
     wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
-    if local and form not in FORMS and 2 * len(wrong & there) > len(there):  # a format shows in most modules
-        for name in right_in(subject, inputs, theirs)[:1]:
-            report.rounding = name
-            own = "on the port's own input of it"
-            report.say(f"every module is right in {name}, {own}; if that is meant, compare in that format")
+    if local and not form and 2 * len(wrong & there) > len(there):  # a format shows in most modules
+        for name in FORMS:
+            again = local_mistakes(subject, inputs, theirs, tolerance, name)
+            if 2 * len(again.found) <= len(judged.found):
+                judged, report.rounding = again, "" if again.found else name
+                right = "all" if not again.found else "most"
+                report.head(f"{right} modules that are shown are right in {name}; if that is meant, compare in that "
+                            "format")  # fmt: skip
+                break
+        if report.rounding:
+            return
     _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.found))
     if local:
         _say_local(report, judged)
+
+
+def say_format(report: Report, subject: Subject, form: str, told: InFormat) -> None:
+    """Say that a port is right in a format, or which mistake is in it, and what such rounding can hide."""
+    for mistake in dict.fromkeys(each.name for each in told.found):
+        report.matches.append(mistake)
+    for each in {each.name: each for each in told.found}.values():
+        report.fail(f"matches: {each.name}. {reason(each, subject.model)}")
+    if told.found:
+        report.head(f"not right in {form}: {' or '.join(report.matches)}")
+        return
+    report.rounding = form
+    if told.float32:
+        report.say(f"right in float32, not computed in {form}")
+        return
+    report.hidden = list(dict.fromkeys(each.name for each in told.hidden))
+    shown = ", ".join(report.hidden[:SHOWN]) + (f" and {len(report.hidden) - SHOWN} more" if len(report.hidden) > SHOWN
+                                                else "")  # fmt: skip
+    hides = f"; such rounding can hide: {shown}" if shown else "; no mistake of the list can hide below such rounding"
+    report.say(f"every module that is shown is right in {form}{hides}")
 
 
 def look_in_traces(report: Report, subject: Subject, fits: Callable[[Callable[..., dict[str, Array]]], bool]) -> None:
@@ -55,7 +82,7 @@ def look_in_traces(report: Report, subject: Subject, fits: Callable[[Callable[..
 
 def _possible(subject: Subject) -> list[Mistake]:
     at = list(all_places(subject.model, subject.head))
-    known = (mistake for mistake in mistakes(subject.model) if mistake.where != "local")
+    known = (mistake for mistake in MISTAKES if mistake.where != "local")
     return [mistake for mistake in known if any(with_mistake(mistake, each) for each in at)]
 
 
@@ -63,10 +90,12 @@ def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake], by_
     for mistake in found:
         if mistake.name not in report.matches:
             report.matches.append(mistake.name)
-            report.say(f"matches: {mistake.name}. {mistake.why}")
-    if by_module and not report.matches:
+            report.say(f"matches: {mistake.name}. {reason(mistake, subject.model)}")
+    if report.matches:
+        report.head(f"all of it is explained by: {' or '.join(report.matches)}")
+    elif by_module:
         report.say("no single mistake explains the whole model; module by module:")
-    elif not report.matches:
+    else:
         tried = {mistake.name for mistake in _possible(subject)}
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
@@ -84,18 +113,27 @@ def _say_local(report: Report, judged: Judged) -> None:
         )  # fmt: skip
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
+    keys = [each.key for each in report.local]
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    if not report.matches:
+        report.head(f"{size} by itself: {', '.join(keys[:SHOWN])}{more}")
     report.say(f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
-    rounded = [wrong for wrong in report.local if wrong.fits and all(fit in FORMATS for fit in wrong.fits)]
-    modules = judged.keys | {wrong.key for wrong in rounded}  # those of the input layer are not in judged.keys
-    for name in dict.fromkeys(fit for wrong in rounded for fit in wrong.fits):
-        report.say(f"  {sum(name in wrong.fits for wrong in rounded)} of {len(modules)} modules: {name}")
-    for wrong in (wrong for wrong in report.local if wrong not in rounded):
+    others = _other_weights(report, judged)
+    for wrong in (each for each in report.local if each not in others):
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
+        fits = fits or f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
     report.say(*taken_together(report.local))
-    unexplained: dict[tuple[str, ...], list[str]] = {}
-    for wrong in report.local:
-        if wrong.excluded:
-            unexplained.setdefault(tuple(wrong.excluded), []).append(wrong.key)
-    for excluded, keys in unexplained.items():
-        report.say(f"  nothing explains {', '.join(keys)}; excluded: {', '.join(excluded)}")
+
+
+def _other_weights(report: Report, judged: Judged) -> list[Local]:
+    """Say in one line where most linear maps are wrong and nothing names them: their weights are of another file."""
+    maps = [each for each in judged.found if each.kind == "dense" and not each.fits]
+    if len(maps) < FEW_MAPS or 2 * len(maps) <= judged.maps:
+        return []
+    shares = sorted(each.share for each in maps)
+    report.say(
+        f"  the weights are not this model's: {len(maps)} of {judged.maps} linear maps differ by {shares[0]:.2g} to "
+        f"{shares[-1]:.2g} of what they give; compare with the file that the port reads, or allow a tolerance"
+    )
+    return maps

@@ -14,8 +14,8 @@ from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
 from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.sides.traces import HEAD, Traces
 
-from . import formats
 from .compare import OF_A_PORT, Difference, over_kinds
+from .formats import FORMS, narrowed, rounded_step, weighed
 from .input_layer import Subject
 
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
@@ -98,20 +98,34 @@ class Place(NamedTuple):
     wide: Mapping[str, Fed]
     inputs: Traces  # of the batches that reach it
     theirs: Traces
-    form: formats.Form | None = None  # the format in which the port is meant to compute
+    form: str = ""  # the narrower format in which the port is meant to compute
+
+    def plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
+        """The steps with a mistake, in the port's format; None where it changes none."""
+        at = self.at_wide if wide else self.at
+        plan = with_mistake(mistake, at)
+        if plan is None or wide or not self.form:
+            return plan
+        own, narrow = FORMS[self.form], next(iter(self.fed.values())).plan
+        return {key: narrow[key] if step is at.plan.get(key) else rounded_step(own, step) for key, step in plan.items()}
 
     def compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare what it gives, with a mistake if there is one, with the port's own."""
-        if self.form is not None and mistake is None:
-            return formats.compared(self, self.form)
         made = []
-        for at, fed in ((self.at, self.fed), (self.at_wide, self.wide)):
-            plan = with_mistake(mistake, at) if mistake else None
+        for fed, wide in ((self.fed, False), (self.wide, True)):
+            plan = self.plan(mistake, wide) if mistake else None
             made.append({kind: fed[kind].values(plan) for kind in self.inputs})
+        found = self.subject.compare(self.inputs, made[0], self.theirs, made[1])
+        if self.form:
+            return weighed(found)
         return [
-            d._replace(tolerance=NORM_ALONE) if d.weighed and self.at.plan[d.key].kind == "norm" else d
-            for d in self.subject.compare(self.inputs, made[0], self.theirs, made[1])
+            d._replace(tolerance=NORM_ALONE) if d.weighed and self.at.plan[d.key].kind == "norm" else d for d in found
         ]
+
+    def in_float32(self) -> list[Difference]:
+        """Compare in a narrower format, by what float32 rounds."""
+        made = {kind: self.wide[kind].found for kind in self.inputs}
+        return self.subject.compare(self.inputs, made, self.theirs, {})
 
     def with_padding(self) -> Place:
         """The same with every token compared."""
@@ -135,15 +149,14 @@ class Place(NamedTuple):
             return False  # it cannot be made with these inputs
 
 
-def places(
-    subject: Subject, exact: Subject, inputs: Traces, theirs: Traces, form: formats.Form | None = None
-) -> Iterator[Place]:
+def places(subject: Subject, exact: Subject, inputs: Traces, theirs: Traces, form: str = "") -> Iterator[Place]:
     """Feed every batch through the model, and give each part when all batches have gone through it."""
     fed, wide = ({kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()} for _ in range(2))
     both = zip(all_places(subject.model, subject.head), all_places(exact.model, exact.head), strict=True)
     for at, at_wide in both:
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
+        plan = narrowed(FORMS[form], at) if form else at.plan
         for kind in here:
-            fed[kind].go(at.plan)
+            fed[kind].go(plan)
             wide[kind].go(at_wide.plan)
         yield Place(subject, at, at_wide, fed, wide, here, theirs, form)

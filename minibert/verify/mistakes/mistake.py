@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from minibert.families.parts.bound_blocks import (
-    BoundBlock,
-)
+from minibert.families.parts.bound_blocks import BoundBlock
 from minibert.families.parts.plan import Plan, Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -57,10 +55,10 @@ def given_place(wrong: Callable[Concatenate[At, P], Iterable[Step]]) -> Callable
 class Mistake(NamedTuple):
     """One mistake.
 
-    where       "local" ones are tried only on single modules, "whole" ones only on whole models; on single modules
-                "rest" ones where what else fits, if anything, would show elsewhere too
+    where       "local" ones are tried only on single modules, "whole" ones only on whole models
     on_vectors  tried where there are vectors alone: one word of config.json or one line makes it in a whole model
     rounding    the narrower format that it is in, float16, bfloat16 or int8
+    keys        keys of config.json that decide it, the first that a model has
     """
 
     name: str
@@ -69,6 +67,15 @@ class Mistake(NamedTuple):
     where: str = ""
     on_vectors: bool = False
     rounding: str = ""
+    keys: tuple[str, ...] = ()
+
+
+def reason(mistake: Mistake, model: EmbeddingLayer | Encoder) -> str:
+    """Say why it is one, with what this model's config.json says."""
+    for key in mistake.keys:
+        if (value := model.config.get(key)) is not None:
+            return f"{mistake.why} Here {key} is {value}."
+    return mistake.why
 
 
 def with_mistake(mistake: Mistake, at: At) -> Plan | None:

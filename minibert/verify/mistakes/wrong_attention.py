@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import join_heads, split_heads
+from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward, Dense, scored
 from minibert.families.parts.plan import Step
 
 from .mistake import At, Wrong, by_part, given_place, on
-from .wrong_formulas import one_after_another
 
 SCALE = "Scores are divided by sqrt(head_dim), or by what config.json says, no more and no less."
 
@@ -48,14 +47,6 @@ def by_root(own: BoundAttention) -> bool:
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
 
 
-def by_share_of_width(at: At) -> Iterator[Step]:
-    """Scores divided by the root of the width over the heads, where that is not head_dim."""
-    for step in at.of("scores"):
-        share = at.layer.dim / step.part.heads
-        if by_root(step.part) and share != step.part.head_dim:
-            yield step._replace(formula=partial(scored, share**-0.5))
-
-
 @given_place
 def looks(at: At, /, **letters: str) -> Iterator[Step]:
     """Other projections taken for the query, the key, the value: looks(q="k") takes the key for the query."""
@@ -76,32 +67,24 @@ def in_order(at: At, order: tuple[int, ...]) -> Iterator[Step]:
                 yield look._replace(formula=looks[i].formula)
 
 
-@given_place
-def cut_by(at: At, cut: Callable[[int, int, Array], Array]) -> Iterator[Step]:
-    """Queries, keys and values in another order in a row, also where three maps give them."""
+def cut_by_head(at: At) -> Iterator[Step]:
+    """Each head's queries, keys and values side by side in a row, also where three maps give them."""
     own = at.block and at.block.attention
     if not own or not several_heads(own) or own.key_heads < own.heads or any(own.norms):
         return
-    if len(own.maps) == 1:
-        for number, step in enumerate(at.of("cut")[:3]):
-            yield step._replace(formula=partial(cut, own.heads, number))
-        return
-    for number, step in enumerate(at.of("split")):
-        yield step._replace(formula=partial(_split_again, cut, own.heads, number), of=own.maps)
+    one = len(own.maps) == 1
+    for number, step in enumerate(at.of("cut")[:3] if one else at.of("split")):
+        formula = partial(_third_of_heads, own.heads, number)
+        yield step._replace(formula=formula if one else partial(_split_again, formula, own.heads),
+                            of=step.of if one else own.maps)  # fmt: skip
 
 
-def by_head(heads: int, number: int, x: Array) -> Array:
-    """Each head's queries, keys and values side by side: (heads, 3, head_dim)."""
+def _third_of_heads(heads: int, number: int, x: Array) -> Array:
     return x.reshape(*x.shape[:-1], heads, 3, -1)[..., number, :].reshape(*x.shape[:-1], -1)
 
 
-def by_turns(heads: int, number: int, x: Array) -> Array:
-    """Every third number of a row: (dim, 3)."""
-    return x[..., number::3]
-
-
-def _split_again(cut: Callable[[int, int, Array], Array], heads: int, number: int, *looks: Array) -> Array:
-    return split_heads(cut(heads, number, np.concatenate(looks, -1)), heads)
+def _split_again(cut: Callable[[Array], Array], heads: int, *looks: Array) -> Array:
+    return split_heads(cut(np.concatenate(looks, -1)), heads)
 
 
 def gate_and_up_by_turns(step: Step) -> Step | None:
@@ -123,26 +106,6 @@ def third_without_bias(at: At, letter: str) -> Iterator[Step]:
         yield step._replace(formula=Dense(step.part.weight, bias, step.part.transposed))
 
 
-def one_key_head(at: At) -> Iterator[Step]:
-    """The first head's keys and values for all queries."""
-    for step in at.of("share"):
-        if step.part.key_heads > 1:
-            yield step._replace(formula=partial(_first_of, step.formula))
-    for step in () if at.of("share") else at.of("split"):
-        if several_heads(step.part) and not step.key.endswith(".q"):
-            yield step._replace(formula=partial(_first_of, step.formula))
-
-
-def _first_of(heads: Callable[[Array], Array], x: Array) -> Array:
-    made = heads(x)
-    return np.repeat(made[:, :1], made.shape[1], axis=1)
-
-
-def joined(change: Callable[[Array], Array]) -> Wrong:
-    """Heads changed before they are joined."""
-    return attention("join", lambda x: join_heads(change(x)), several_heads)
-
-
 def split(formula: Callable[[Array, int], Array], only: str = "qkv") -> Wrong:
     """Heads split in another way; `only`: of queries, keys or values."""
 
@@ -155,62 +118,31 @@ def split(formula: Callable[[Array, int], Array], only: str = "qkv") -> Wrong:
     return on("split", change)
 
 
-def of_near_token(kind: str, letter: str, by: int, ends: str) -> Wrong:
-    """Each token's keys or values at one further on, or before, as they are split or rotated; `ends`: what stands where
-    there is none.
-    """
-
-    def change(step: Step) -> Step | None:
-        right = step.formula
-        there = step.key.rpartition(".")[2][0] == letter
-        return step._replace(formula=lambda x: further_on(right(x), 2, by, ends)) if there else None
-
-    return on(kind, change)
-
-
-def further_on(x: Array, axis: int, by: int, ends: str) -> Array:
-    """x moved by one along an axis; at the end stands "of the other end", "repeated" or "zeros"."""
-    made = np.roll(x, by, axis)
-    end = (slice(None),) * axis + (0 if by > 0 else -1,)
-    if ends != "of the other end":
-        made[end] = x[end] if ends == "repeated" else 0
-    return made
-
-
-def keys_reshaped(step: Step) -> Step:
-    """The axes of keys are not exchanged: what lies in memory is read as (head_dim, seq)."""
-    right = step.formula
-
-    def formula(q: Array, k: Array, *terms: Array) -> Array:
-        seq, size = k.shape[-2:]
-        return np.asarray(right(q, k.reshape(*k.shape[:-2], size, seq).swapaxes(-1, -2), *terms))
-
-    return step._replace(formula=formula)
-
-
 @given_place
-def values_normed(at: At, plain: bool) -> Iterator[Step]:
-    """Values normed in each head as keys are, or without a weight."""
+def heads(at: At, change: Callable[[int], int]) -> Iterator[Step]:
+    """Rows cut into another number of heads, which are then wider or narrower."""
     own = at.block and at.block.attention
-    norm: Any = at.plan[own.norms[1]].part if own and own.norms[1] else None
-    if norm is not None and plain:
-        norm = type(norm)(np.full_like(norm.weight, 1 - getattr(norm, "plus", 0)), None, norm.eps)
-    for step in at.of("split") if norm is not None else ():
-        if step.key[-1] == "v":
-            yield step._replace(formula=partial(one_after_another, step.formula, norm))
-
-
-def divided_by_place(at: At) -> Iterator[Step]:
-    """Scores divided by the number of their block, counted from 1."""
-    for step in at.of("scores"):
-        if at.i and by_root(step.part):
-            yield step._replace(formula=partial(scored, step.part.scale / (at.i + 1)))
+    many = change(own.heads) if own else 0
+    if not own or own.rotated or own.terms or any(own.norms) or own.key_heads != own.heads or many < 1:
+        return
+    if own.heads * own.head_dim % many == 0:
+        for step in at.of("split"):
+            yield step._replace(formula=partial(split_heads, heads=many))
+        for step in at.of("scores") if by_root(own) else ():
+            yield step._replace(formula=partial(scored, 1 / math.sqrt(own.heads * own.head_dim / many)))
 
 
 @given_place
-def term(at: At, name: str, change: Callable[[Array, BoundAttention], Array]) -> Iterator[Step]:
+def term(at: At, name: str, change: Callable[[Array], Array]) -> Iterator[Step]:
     """A term of the scores, changed."""
     for step in at.of("term"):
-        if step.part.name == name and at.block:
-            right, own = step.formula, at.block.attention
-            yield step._replace(formula=lambda *given: change(right(*given), own))  # noqa: B023
+        if step.part.name == name:
+            right = step.formula
+            yield step._replace(formula=lambda *given: change(right(*given)))  # noqa: B023
+
+
+@given_place
+def own_of_term(at: At, name: str) -> Iterator[Step]:
+    """A term of the scores as its own kind can be wrong."""
+    for step in at.of("term"):
+        yield from (step._replace(formula=other.plain) for own, other in step.part.wrong() if own == name)

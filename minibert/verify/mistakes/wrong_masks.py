@@ -10,14 +10,12 @@ import numpy as np
 
 from minibert.equations.blocks import additive_mask, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, keep
+from minibert.families.parts.bound_blocks import keep
 from minibert.families.parts.plan import IDS, REAL, Step
 
 from . import wrong_formulas as wrong
-from .mistake import At, Mistake, Wrong, by_part, on
-from .wrong_attention import SCALE, attention, several_heads
-
-MANY = 64  # tokens of a text that is called long; a window as wide shows in no shorter text
+from .mistake import At, Mistake, Wrong, on
+from .wrong_attention import attention, several_heads
 
 
 def seen(change: Callable[[bool, float | None], tuple[bool, float | None, int] | None]) -> Wrong:
@@ -36,11 +34,6 @@ def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
     return seen(lambda causal, window: (wrong, window, ahead) if causal == right else None)
 
 
-def window_of(other: int) -> Wrong:
-    """This window in the blocks that have another or none."""
-    return seen(lambda causal, window: None if window == other else (causal, other, 0))
-
-
 def window(change: Callable[[float], float | None]) -> Wrong:
     """Another window, in the blocks that have one."""
     return seen(lambda causal, window: None if window is None else (causal, change(window), 0))
@@ -56,19 +49,9 @@ def no_mask(kept: Array, dtype: Any) -> Array:
     return np.zeros((), dtype)
 
 
-def softmax_scaled(by: Callable[[BoundAttention], float]) -> Wrong:
-    """Scores with a factor that comes once more, where there is one."""
-    return by_part("softmax", lambda own: None if own.scale == 1 else lambda x: softmax(x * x.dtype.type(by(own))))
-
-
 def capped_scores(most: float) -> Wrong:
     """`most * tanh(scores / most)`."""
     return on("scores", lambda step: step._replace(formula=lambda *x: wrong.capped(most, step.formula(*x))))
-
-
-def capped_when_masked(most: float) -> Wrong:
-    """The same between scores as a trace shows them and their mask."""
-    return on("masked", lambda step: step._replace(formula=lambda scores, mask: wrong.capped(most, scores) + mask))
 
 
 def mask_after_softmax(at: At) -> Iterator[Step]:
@@ -113,58 +96,6 @@ def by_texts(at: At) -> Iterator[Step]:
             yield step._replace(formula=formula)
 
 
-def seen_as(change: Callable[[Array, bool, Any, Array], Array | None]) -> Wrong:
-    """Other tokens that a token sees: from how far each key stands before the query, causal, window, what is real."""
-
-    def made(step: Step) -> Step | None:
-        causal, window = step.formula.args  # type: ignore[attr-defined]  # a partial
-
-        def formula(real: Array) -> Array:
-            places = np.arange(real.shape[1])
-            kept = change(places[:, None] - places, causal, window, real[:, None, None, :])
-            return keep(causal, window, real) if kept is None else kept
-
-        ends = change(np.zeros((1, 1), int), causal, window, np.ones((1, 1, 1, 1), bool))
-        return None if ends is None else step._replace(formula=formula)
-
-    return on("keep", made)
-
-
-def later(within: bool) -> Wrong:
-    """Itself and those after it, where it is those before it that a token sees; `within` its window or all of them."""
-
-    def change(back: Array, causal: bool, window: Any, real: Array) -> Array | None:
-        near = np.abs(back) <= (window if within and window is not None else np.inf)
-        return real & (back <= 0) & near if causal else None
-
-    return seen_as(change)
-
-
-def strict(back: Array, causal: bool, window: Any, real: Array) -> Array | None:
-    """Those before it; the first token, which has none, sees itself."""
-    first = (np.arange(len(back)) == 0)[:, None] & (back == 0)
-    near = back <= (np.inf if window is None else window)
-    return real & (((back > 0) & near) | first) if causal else None
-
-
-def one_side(after: bool, reach: Callable[[float], float]) -> Wrong:
-    """A window on one side of the token alone, where it has two."""
-
-    def change(back: Array, causal: bool, window: Any, real: Array) -> Array | None:
-        away = -back if after else back
-        return None if causal or window is None else real & (away >= 0) & (away <= reach(window))
-
-    return seen_as(change)
-
-
-def forgotten_in_long(back: Array, causal: bool, window: Any, real: Array) -> Array | None:
-    """No window in long texts, where shorter ones show that it is there."""
-    if window is None or window >= MANY:
-        return None
-    near = np.abs(back) <= (window if real.shape[-1] < MANY else np.inf)
-    return real & near & ((back >= 0) if causal else True)
-
-
 def hidden_as(formula: Callable[[Array, Array], Array]) -> Wrong:
     """Scores hidden in another way, from the scores and what is kept."""
 
@@ -179,67 +110,44 @@ def hidden_as(formula: Callable[[Array, Array], Array]) -> Wrong:
 # -- the list ----------------------------------------------------------------------------------------------------
 
 WINDOW = "A causal window of w tokens counts the token itself; ModernBERT's has w // 2 tokens on each side."
-SIDES = "In a model that is not causal a window reaches to both sides."
 MASK = "A mask that is added is 0 for kept tokens, the most negative number for others."
 SEES = "A token of a causal model sees itself and those before it."
 ONE_SUM = "Each query's probabilities sum to 1: softmax is over the keys, the last axis."
 PADDING_SEEN = "padding seen"
+WINDOWS = ("sliding_window", "local_attention")
 
 # fmt: off
 OF_MASKS: tuple[Mistake, ...] = (
     # what a token sees
     Mistake("causal mask one token too far", SEES, causal(True, True, 1)),
-    *(Mistake("causal mask hides the token itself", SEES, made)
-      for made in (causal(True, True, -1), seen_as(strict))),
+    Mistake("causal mask hides the token itself", SEES, causal(True, True, -1)),
     Mistake("causal mask forgotten", "No token of this model sees those after it.", causal(True, False),
             on_vectors=True),
     Mistake("causal mask where there is none", "Every token of this model sees all others.", causal(False, True),
             on_vectors=True),
-    *(Mistake("later tokens seen in place of earlier ones", SEES, later(within)) for within in (True, False)),
-    Mistake("window one token too wide", WINDOW, window(lambda window: window + 1)),
-    Mistake("window one token too narrow", WINDOW, window(lambda window: window - 1)),
-    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda window: None)),
-    Mistake("window forgotten in long texts", "A window holds in texts of every length.", seen_as(forgotten_in_long)),
-    Mistake("window twice as wide", WINDOW, window(lambda window: 2 * window)),
-    Mistake("window half as wide", WINDOW, window(lambda window: window // 2)),
-    *(Mistake(f"window of {side} tokens alone", SIDES, one_side(side == "later", reach))
-      for side in ("earlier", "later")
-      for reach in (lambda window: window, lambda window: 2 * window - 1, lambda window: 2 * window)),
+    Mistake("window one token too wide", WINDOW, window(lambda window: window + 1), keys=WINDOWS),
+    Mistake("window one token too narrow", WINDOW, window(lambda window: window - 1), keys=WINDOWS),
+    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda window: None),
+            keys=WINDOWS),
+    Mistake("window twice as wide", WINDOW, window(lambda window: 2 * window), keys=WINDOWS),
     Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", padding_seen),
     Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", by_ids),
     # how the others are hidden
     Mistake("mask ignored", "Padding and what a token does not see get attention weights.", masked(no_mask)),
     Mistake("mask added as 0 and 1", MASK, masked(lambda kept, dtype: kept.astype(dtype))),
-    Mistake("mask added as 1 and 0", MASK, masked(lambda kept, dtype: (~kept).astype(dtype))),
     Mistake("mask inverted", MASK, masked(lambda kept, dtype: additive_mask(~kept, dtype))),
-    Mistake("mask inverted, by -1e4", MASK, masked(lambda kept, dtype: np.asarray(kept * dtype.type(-1e4)))),
-    Mistake("mask of -10", "-10 is not negative enough: hidden tokens keep some of the attention weights.",
-            masked(lambda kept, dtype: np.asarray(~kept * dtype.type(-10)))),
-    Mistake("mask of -10", "-10 is not negative enough: hidden tokens keep some of the attention weights.",
-            hidden_as(lambda scores, kept: np.where(kept, scores, scores.dtype.type(-10)))),
     Mistake("scores times the mask", "A score of 0, or of 1e-9, hides nothing: softmax makes exp(0) = 1 of it.",
             hidden_as(lambda scores, kept: np.asarray(scores * kept))),
     Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
             mask_after_softmax),
-    Mistake("mask along the queries", "Keys are hidden, the last axis.",
-            masked(lambda kept, dtype: additive_mask(kept.swapaxes(-1, -2), dtype))),
     Mistake("another text's mask in some heads", "Where texts and heads are one axis, a text's heads stand together.",
             by_texts),
-    Mistake("the first text's mask for all", "Each text has padding of its own.",
-            masked(lambda kept, dtype: additive_mask(kept[:1], dtype)), "local"),
     # softmax
     Mistake("softmax over the queries", ONE_SUM, attention("softmax", partial(wrong.softmax_over, -2))),
     Mistake("softmax over the heads", ONE_SUM,
             attention("softmax", partial(wrong.softmax_over, -3), several_heads)),
     Mistake("softmax over queries and keys", ONE_SUM, attention("softmax", wrong.softmax_over_both)),
     Mistake("sigmoid for softmax", ONE_SUM, attention("softmax", wrong.sigmoid)),
-    *(Mistake("softmax with one added below", ONE_SUM, attention("softmax", partial(wrong.softmax_off_by_one, after)))
-      for after in (False, True)),
-    *(Mistake("relu for softmax", ONE_SUM, attention("softmax", partial(wrong.relu, divided)))
-      for divided in (False, True)),
-    *(Mistake(f"scores capped at {most}", "Gemma 2 caps its scores; this model does not.", made(most))
-      for most in (30, 50) for made in (capped_scores, capped_when_masked)),
-    Mistake("scores scaled after they are kept", SCALE, softmax_scaled(lambda own: own.scale), "local"),
-    Mistake("scale taken back after the scores are kept", SCALE, softmax_scaled(lambda own: 1 / own.scale), "local"),
+    Mistake("scores capped at 50", "Gemma 2 caps its scores; this model does not.", capped_scores(50)),
 )
 # fmt: on

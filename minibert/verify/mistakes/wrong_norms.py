@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from minibert.families.parts.modules import RMSNorm
 from minibert.families.parts.plan import Step
 
 from .mistake import At, Wrong, by_part, given_place
-from .wrong_attention import several_heads
 from .wrong_formulas import Formula, NormFormula
 
 
@@ -29,19 +27,6 @@ def norm(formula: NormFormula, rms: bool) -> Wrong:
     return by_part("norm", make)
 
 
-def weight_first(plus: bool) -> Wrong:
-    """RMSNorm of rows times the weight; `plus`: of Gemma's 1 + weight, as it should be, or of the weight alone."""
-
-    def make(own: Any) -> Formula | None:
-        if not isinstance(own, RMSNorm) or (not plus and not own.plus):
-            return None
-        weight = own.weight + own.weight.dtype.type(own.plus * plus)
-        bare = RMSNorm(np.ones_like(weight), None, own.eps)
-        return lambda x: np.asarray(bare(x * weight))
-
-    return by_part("norm", make)
-
-
 def rebound(change: Callable[[Any], tuple[Array, Array | None, float]], where: Callable[[Any], Any] = bool) -> Wrong:
     """A norm with another weight, bias or eps."""
     return by_part("norm", lambda own: type(own)(*change(own)) if where(own) else None)
@@ -52,44 +37,22 @@ def norm_of_one(where: Callable[[Any], Any]) -> Wrong:
     return rebound(lambda own: (np.full_like(own.weight, 1 - getattr(own, "plus", 0)), None, own.eps), where)
 
 
-def twice(own: Formula) -> Formula:
-    """A formula of what it gives."""
-    return lambda x: own(own(x))
-
-
 def other_eps(eps: float, at: At) -> Iterable[Step]:
     """Norms by another eps."""
     return rebound(lambda own: (own.weight, own.bias, eps), lambda own: own.eps != eps)(at)
 
 
-def plain(own: RMSNorm) -> RMSNorm:
-    """Without 1 + where there is one, with one where there is none."""
-    return RMSNorm(own.weight if own.plus else own.weight + 1, None, own.eps)
+def exchanged(own: Any) -> tuple[Array, Array, float]:
+    """Gamma for beta, and beta for gamma."""
+    return own.bias, own.weight, own.eps
 
 
-def once_more(own: RMSNorm) -> RMSNorm | None:
-    """With 1 + once more, where there is one."""
-    return type(own)(own.weight + 1, None, own.eps) if getattr(own, "plus", 0) else None
-
-
-def norms_exchanged(at: At) -> Iterator[Step]:
-    """The two norms of each block, each in the other's place."""
-    own = [] if at.block is None else [x for part in at.block.parts for x in (part.before, part.after) if x]
-    if len(own) == 2 and at.plan[own[0]].kind == at.plan[own[1]].kind == "norm":
-        one, other = (at.plan[key] for key in own)
-        yield one._replace(formula=other.formula)
-        yield other._replace(formula=one.formula)
+def without_plus(own: Any) -> RMSNorm | None:
+    """The norm without 1 +, where there is one."""
+    return RMSNorm(own.weight, None, own.eps) if getattr(own, "plus", 0) else None
 
 
 # the last norm, and norms where there are none
-
-
-def last_norm_twice(at: At) -> Iterator[Step]:
-    """What the last norm gives is normed again, there or where it becomes the last hidden state."""
-    for step in at.of("state"):
-        if at.block and step.of == (at.stack.last_norm,):
-            norm = at.plan[at.stack.last_norm]
-            yield norm._replace(formula=twice(norm.part))
 
 
 def state_normed_again(at: At) -> Iterator[Step]:
@@ -97,21 +60,6 @@ def state_normed_again(at: At) -> Iterator[Step]:
     for step in at.of("state"):
         if at.block and step.of == (at.stack.last_norm,):
             yield step._replace(formula=at.plan[at.stack.last_norm].part)
-
-
-@given_place
-def last_norm_of_each_block(at: At, in_sum: bool, every: bool = False) -> Iterator[Step]:
-    """What leaves each block before the last one passes the last norm; `in_sum`: the trace has no sum without it;
-    `every`: so does what leaves the last block, which then is normed again.
-    """
-    for step in at.of("state"):
-        if at.block and at.stack.last_norm and (every or step.of != (at.stack.last_norm,)):
-            before = at.plan[at.stack.last_norm].of[0] if step.of == (at.stack.last_norm,) else step.of[0]
-            last, end = at.stack.others[at.stack.last_norm], at.plan[before]
-            if not in_sum:
-                yield step._replace(formula=last)
-            elif end.kind == "sum":
-                yield end._replace(formula=lambda x, y: last(x + y))  # noqa: B023
 
 
 @given_place
@@ -137,19 +85,6 @@ def without_last_norm(at: At) -> Iterator[Step]:
 
 
 # in attention
-
-
-def norm_over_heads(at: At) -> Iterator[Step]:
-    """Queries and keys divided by the root of the mean square of all their heads."""
-    own = at.block and at.block.attention
-    for path in filter(None, own.norms) if own and several_heads(own) else ():
-        yield at.plan[path]._replace(formula=partial(_over_heads, at.plan[path].part))
-
-
-def _over_heads(norm: Any, x: Array) -> Array:
-    square = np.mean(x * x, axis=-1, keepdims=True)
-    every = square.mean(-2, keepdims=True)
-    return np.asarray(norm(x) * np.sqrt((square + norm.eps) / (every + norm.eps)))
 
 
 def without_head_norms(at: At) -> Iterator[Step]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, scale, sinusoidal_positions
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.layer_plan import GIVEN, added, looked_up, passed, positions, times
+from minibert.families.parts.layer_plan import GIVEN, looked_up, passed, positions, times
 from minibert.families.parts.modules import Embedding
 from minibert.families.parts.plan import Step
 from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
@@ -23,8 +23,6 @@ from .mistake import At, Mistake, Wrong, given_place, on
 Counted = Callable[[Positions, Inputs, Any, int], Any]  # a step, what is passed, the config, cached tokens -> positions
 
 SHARED, SINUSOIDS = "shared.weight", ".sinusoids"
-NEAR = (-2, -1, 1, 2)
-
 # -- ids and positions -------------------------------------------------------------------------------------------
 
 
@@ -114,33 +112,10 @@ def rows(
     return on("rows", made)
 
 
-def further(many: int, own: Any, module: Embedding, ids: Array) -> Array:
-    """The rows after the right ones, or before them. Raises IndexError where the table ends."""
-    ids = ids + own.extra + many
-    if np.min(ids, initial=0) < 0 or np.max(ids, initial=0) >= module.table.shape[0]:
-        raise IndexError("past the table")
-    return module(ids)
-
-
 def further_in_table(many: int, wraps: bool, own: Any, module: Embedding, ids: Array) -> Array:
     """The same to the table's end, where a port takes the other end's row (`wraps`) or the last one's again."""
-    rows = module.table.shape[0]
-    return module((ids + many) % rows if wraps else np.clip(ids + many, 0, rows - 1))
-
-
-def always(row: int, own: Any, module: Embedding, ids: Array) -> Array:
-    """One row for all tokens."""
-    return module(np.full_like(ids, row))
-
-
-def has_ids(ids: str, own: Any, module: Embedding) -> bool:
-    """Whether a lookup is by these ids."""
-    return bool(own.ids == ids)
-
-
-def no_rows(step: Step) -> Step:
-    """Zeros in the place of rows."""
-    return _after(step, lambda x: x * 0)
+    rows, ids = module.table.shape[0], ids + own.extra + many
+    return module(ids % rows if wraps else np.clip(ids, 0, rows - 1))
 
 
 def without_offset(own: Any, module: Embedding, ids: Array) -> Array:
@@ -179,31 +154,6 @@ def sinusoids_in_float32(rows: int, dim: int) -> Array:
     return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1)
 
 
-def shared_first(at: At) -> Iterable[Step]:
-    """The table called `shared`, in a file that has another one for this side."""
-    layer = at.layer
-    stored = any(name.endswith(SHARED) for name in layer.stored())
-    if not stored or layer.tensors[0].name.endswith(SHARED):
-        return []
-    shared = cache(partial(_shared, layer))
-    other = rows(Tokens, lambda own, module, ids: np.asarray(looked_up(shared(), 0, ids)))
-    return other(at)
-
-
-def _shared(layer: EmbeddingLayer) -> Embedding:
-    def first(steps: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = (tuple(sorted(step.names, key=lambda name: name != SHARED)) for step in steps)
-        return tuple(replace(step, names=those) for step, those in zip(steps, names, strict=True))
-
-    family, (again, _) = layer.family, layer.__reduce__()
-    endings = (*family.unused_endings, "embed_tokens.weight")  # the right table is left over then
-    other = again(family=replace(
-        family, steps=first(family.steps), decoder=first(family.decoder), unused_endings=endings
-    ))  # fmt: skip
-    module: Embedding = other.steps[0].module
-    return module
-
-
 # -- sums and factors --------------------------------------------------------------------------------------------
 
 
@@ -227,21 +177,9 @@ def left_out(ids: str) -> Wrong:
     return sums(lambda at, of: [key for key in of if not _of_ids(at, key, ids)])
 
 
-def added_twice(ids: str) -> Wrong:
-    """A sum with the rows of one kind twice."""
-    return sums(lambda at, of: [*of, *(key for key in of if _of_ids(at, key, ids))])
-
-
 def in_order(order: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Wrong:
     """A sum of three or more in another order; of two it makes no difference."""
     return sums(lambda at, of: order(of) if len(of) > 2 else of)
-
-
-def in_float64(step: Step) -> Step | None:
-    """A sum of three or more that is rounded once."""
-    if len(step.of) < 3:
-        return None
-    return step._replace(formula=lambda *rows: added(np.zeros(1), *rows).astype(np.float32))
 
 
 def with_sinusoids(at: At) -> Iterator[Step]:
@@ -291,34 +229,48 @@ def embeds_scaled(step: Step) -> Step | None:
     return None if factor == 1 else step._replace(formula=formula)
 
 
+def types_exchanged(at: At) -> Iterator[Step]:
+    """Row 1 of the types for the first text, row 0 for the second."""
+    for step in at.of("rows"):
+        own, module = step.part
+        if own.ids == "token_type_ids" and module.table.shape[0] == 2:
+            right = step.formula
+            yield step._replace(formula=lambda ids: None if ids is None else right(1 - np.minimum(ids, 1)))  # noqa: B023
+
+
+def second_type(at: At) -> Iterator[Step]:
+    """Row 1 of the types for all tokens."""
+    for step in at.of("rows"):
+        own, module = step.part
+        if own.ids == "token_type_ids" and module.table.shape[0] > 1:
+            right = step.formula
+            yield step._replace(formula=lambda ids: None if ids is None else right(np.ones_like(ids)))  # noqa: B023
+
+
 # -- the list ----------------------------------------------------------------------------------------------------
 
 FIRST = "The family says which position is the first: 0, or in RoBERTa padding_idx + 1, after the padding row."
 POSITION = "RoBERTa's positions skip padding."
 TYPES_ARE = "Types are 0 in a single text, and 1 in the second text of a pair."
-OTHER_ROWS = "Each id has a row of its own, and row 0 is the first."
 SUM = "The rows of each kind are added once."
 WORDS = {
-    "input_ids": "word", "position_ids": "position", "token_type_ids": "type", "langs": "language",
-    "task_type_ids": "task",
+    "input_ids": "word", "position_ids": "position", "token_type_ids": "type",
 }  # fmt: skip
 LEFT_OUT = {
     "token_type_ids": "Without types the reference still adds row 0.",
     "position_ids": "Each token's position adds a row of its own.",
 }
-
 COUNTED = "Only `generate()` does so, and passes them; a plain call counts padding."
 
 # fmt: off
 OF_ROWS: tuple[Mistake, ...] = (
     *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids), on_vectors=ids in LEFT_OUT)
       for ids, word in WORDS.items()),
-    *(Mistake(f"{word} rows added twice", SUM, added_twice(ids), "local", ids in LEFT_OUT)
-      for ids, word in WORDS.items()),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
-    Mistake("rows added in float64", "Each sum of two is rounded to float32.", on("add", in_float64), "local"),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.", first_type),
+    Mistake("type 1 for all tokens", TYPES_ARE, second_type, on_vectors=True),
+    Mistake("token types exchanged", TYPES_ARE, types_exchanged),
     Mistake("positions from 0", FIRST, counted(by("padding"), as_if(rule="count")), on_vectors=True),
     Mistake("padding counted as tokens", POSITION, counted(by("padding"), padding_counted)),
     Mistake("positions by the mask instead of the ids", "RoBERTa counts ids that are not padding, whatever the "
@@ -333,9 +285,7 @@ OF_ROWS: tuple[Mistake, ...] = (
       for masked in (0, 1, None)),
     Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
             counted(lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
-    *(Mistake(f"positions from {start}", FIRST, from_start(start), "" if start in (1, 2) else "local",
-              start in (1, 2)) for start in range(5)),
-    Mistake("positions all 0", "Each token has a position.", on("positions", no_rows), "local"),
+    *(Mistake(f"positions from {start}", FIRST, from_start(start), on_vectors=True) for start in (1, 2)),
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
             rows(Positions, without_offset, lambda own, module: own.extra)),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
@@ -347,28 +297,17 @@ OF_ROWS: tuple[Mistake, ...] = (
             computed(sinusoids_in_float32)),
     Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",
             with_sinusoids),
-    Mistake("factor of the word rows in float64", "sqrt(dim) is rounded to float32 before it multiplies.",
-            factors(lambda factor, x: (x.astype(np.float64) * factor).astype(x.dtype))),
     Mistake("factor of the word rows left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
             factors(lambda factor, x: x)),
+    Mistake("word rows times sqrt(dim)", "Only some models multiply the word rows, and their config.json says so.",
+            word_rows_by_root),
     Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
             on("embeds", embeds_scaled)),
     Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
             zeroed_padding),
-    *(Mistake(f"rows of ids {many:+d}", OTHER_ROWS, rows(Tokens, partial(further_in_table, many, wraps)))
+    *(Mistake(f"rows of ids {many:+d}", "Each id has a row of its own, and row 0 is the first.",
+              rows((Tokens, Positions), partial(further_in_table, many, wraps)))
       for many in (-1, 1) for wraps in (True, False)),
-    Mistake("word rows times sqrt(dim)", "Only some models multiply the word rows, and their config.json says so.",
-            word_rows_by_root),
-    Mistake("factor of the word rows twice", "Word rows are multiplied by it once.",
-            factors(lambda factor, x: scale(scale(x, factor), factor))),
-    Mistake("shared table first", "In untied BART each side has a table of its own, and `shared` is not used.",
-            shared_first),
-    Mistake("rows all 0", SUM, on("rows", no_rows), "local"),
-    *(Mistake(f"rows of ids {many:+d}", OTHER_ROWS, rows((Tokens, Positions), partial(further, many)), "local")
-      for many in NEAR),
-    *(Mistake(f"{word} {row} for all tokens", TYPES_ARE if word == "type" else OTHER_ROWS,
-              rows((Add, Positions), partial(always, row), partial(has_ids, ids)), "local", word == "type" and row == 1)
-      for ids, word in WORDS.items() if word != "word" for row in range(3)),
     Mistake("mask not applied to the rows", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
             on("rows of padding", lambda step: step._replace(formula=lambda x, given: x))),
 )

@@ -23,7 +23,6 @@ from minibert.files.tokenizer_static import unknown_token
 from minibert.models.encoder import Encoder
 from minibert.verify.mistakes import wrong_models as models
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import ADDED as SUMMED
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_attention import SCALE, by_root, scaled
@@ -255,6 +254,7 @@ PLACED = "Each block has its place: there are {}."
 HEAD_SIZES = (32, 64, 128)  # which programs for one model take for every model's
 SCORED = "There are {} heads."
 LAST = "The rows to pool are those that the last block gives."
+SUMMED = "Each part adds what it makes to what entered it, once."
 ADDED = "Each linear map adds its bias, and a norm after its weight."
 ONE_BLOCK = "The other blocks are right: look at what is read and computed for this one."
 IN_ONE_BLOCK = {
@@ -268,7 +268,7 @@ MOST_HEADS, MOST_BLOCKS = 64, 12  # of more blocks those side by side alone, of 
 
 
 def _models(maker: Maker) -> Found:
-    done = {"bias missing"}  # of linear maps and of norms; below each has a name of its own
+    done = {"bias missing", "token types exchanged"}  # of linear maps and of norms; below each has a name of its own
     for mistake in (*_of_vectors(maker.encoder), *sorted(MISTAKES, key=lambda each: not each.on_vectors)):
         if mistake.name in done or (mistake.where == "local" and not mistake.on_vectors):
             continue

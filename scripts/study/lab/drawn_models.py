@@ -18,7 +18,7 @@ from study import temporary
 import minibert
 from minibert.families.parts.plan import Step, value
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import mistakes
+from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin
 
 EPS = 0.3
@@ -44,10 +44,9 @@ class Way:
     def wrong(self, key: str, of: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
         """Each mistake of the one list: its name, why it is one, and what it makes of `key`, computed from `of`.
 
-        First made wherever it can be, then in one place of each block alone; those that verify tries last are last.
+        First made wherever it can be, then in one place of each block alone.
         """
-        known = sorted(mistakes(self.encoder), key=lambda each: each.where == "rest")
-        made = [(each, self._changed(each)) for each in known if not each.rounding]
+        made = [(each, self._changed(each)) for each in MISTAKES if not each.rounding]
         for mistake, changed in made:
             yield from self._with(mistake.name, mistake.why, changed, key, of)
         for mistake, changed in made:
