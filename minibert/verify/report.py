@@ -72,7 +72,10 @@ class Report:
             "printed": [{**each._asdict(), "largest": _finite(each.largest)} for each in self.checked],
             "missing": self.missing,
             "wrong_inputs": self.wrong_inputs,
-            "local": [{**each._asdict(), "largest": _finite(each.largest)} for each in self.local],
+            "local": [
+                {**each._asdict(), "largest": _finite(each.largest), "share": _finite(each.share)}
+                for each in self.local
+            ],
             "texts": self.texts,
             "matches": self.matches,
             "rounding": self.rounding,

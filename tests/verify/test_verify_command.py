@@ -21,7 +21,7 @@ from minibert.verify.sides.traces import read_traces, write_traces
 from minibert.verify.verify import verify
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
-        "rounding", "ruled_out", "lines"}  # fmt: skip
+        "rounding", "hidden", "ruled_out", "lines"}  # fmt: skip
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""Narrow formats: an honest port passes in its own, a mistake in it is found, and what rounding can hide is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import encoders
+import loops
+import numpy as np
+import pytest
+from ports import verify_part
+
+import minibert
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import encoder_batches
+from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
+from minibert.verify.report import Report
+from minibert.verify.sides.traces import Traces, write_traces
+
+Array = np.ndarray[Any, Any]
+KINDS = ("plain", "left_pad")
+DDOF = "variance divided by dim - 1"
+# of two batches of a model of 16 numbers; MiniLM's are enough for these too
+HIDDEN = {("activation gelu_new", "float16"), ("activation gelu_new", "bfloat16"), ("eps 0.001", "bfloat16")}
+
+
+class Narrow(loops.Port):
+    """Plain loops whose parameters and intermediates are all rounded."""
+
+    def __init__(self, folder: Path, form: str, mistake: str = "", without: str = "", **settings: Any) -> None:
+        super().__init__(folder, mistake)
+        self.round = ROUNDINGS.get(form, np.asarray)
+        self.tensors = {name: self.round(x) * (without not in name or not without) for name, x in self.tensors.items()}
+        vars(self).update(settings)
+
+    def norm(self, path: str, rows: Array) -> Array:
+        root = np.sqrt(1 - 1 / rows.shape[-1]) if self.wrong == DDOF else 1
+        bias = self.tensors[f"{path}.bias"]
+        return self.round((super().norm(path, rows) - bias) * np.float32(root) + bias)
+
+    def dense(self, path: str, rows: Array) -> Array:
+        return self.round(super().dense(path, rows))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return encoders.write(tmp_path_factory.mktemp("formats") / "bert", "bert")
+
+
+def written(folder: Path, port: loops.Port, form: str, states_alone: bool = False) -> tuple[Traces, Traces]:
+    with load_encoder(folder) as encoder:
+        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
+    traces = {kind: port.run(batch) for kind, batch in inputs.items()}
+    rounding = ROUNDINGS.get(form, np.asarray)
+    return inputs, {
+        kind: {key: rounding(x) if x.dtype.kind == "f" else x for key, x in found.items()
+               if not states_alone or key.startswith("hidden_states.")}
+        for kind, found in traces.items()
+    }  # fmt: skip
+
+
+def judged(folder: Path, path: Path, port: loops.Port, form: str, states_alone: bool = False) -> Report:
+    write_traces(path, *written(folder, port, form, states_alone))
+    only = [f"hidden_states.{i}" for i in range(3)] if states_alone else None
+    return verify_part(str(folder), encoder=True, against=path, form=form, only=only)
+
+
+@pytest.mark.parametrize("form", ["float16", "bfloat16"])
+@pytest.mark.parametrize("states_alone", [False, True])
+def test_an_honest_port_passes_and_what_rounding_hides_is_said(
+    form: str, states_alone: bool, folder: Path, tmp_path: Path
+) -> None:
+    report = judged(folder, tmp_path / "port.safetensors", Narrow(folder, form), form, states_alone)
+    assert report.passed, "\n".join(report.lines)
+    assert report.rounding == form and "variance in one pass" in report.hidden
+    assert any(line.startswith(f"every module that is shown is right in {form}; ") for line in report.lines)
+
+
+@pytest.mark.parametrize("form", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "mistake", ["activation gelu_new", "no division by sqrt(head_dim)", "bias missing", DDOF, "eps 0.001"]
+)
+def test_of_hidden_states_alone_a_mistake_is_no_rounding(form: str, mistake: str, folder: Path, tmp_path: Path) -> None:
+    """Below the rounding that was asked for it may pass, and then the last line names it."""
+    port = Narrow(folder, form, mistake, "query.bias" if mistake == "bias missing" else "")
+    if mistake.startswith("eps"):
+        port.eps = np.float32(1e-3)
+    report = judged(folder, tmp_path / "port.safetensors", port, form, states_alone=True)
+    assert report.passed == ((mistake, form) in HIDDEN), "\n".join(report.lines)
+    assert (mistake in report.hidden) == report.passed
+    assert report.passed or mistake in report.matches or mistake == "bias missing"  # that one is of queries alone
+
+
+def test_a_format_is_of_a_whole_port(folder: Path) -> None:
+    with pytest.raises(ValueError, match="the format must be one of float32, float16, bfloat16"):
+        minibert.compare(folder, against={}, format="int4")
+    with pytest.raises(ValueError, match="is for a whole port"):
+        minibert.compare(folder, against={}, encoder=False, format="float16")
