@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ SIZES = {
 }  # fmt: skip
 LISTS = {"short_factor": [1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 2.5, 2.75],
          "long_factor": [1.0, 1.5, 3.0, 8.0, 20.0, 40.0, 60.0, 64.0]}  # fmt: skip
+LAYERS = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 
 # name -> family, its classes' stem, config.json, the length of the first training, the longest that is allowed
 Setting = tuple[str, str, dict[str, Any], int, int]
@@ -41,13 +43,41 @@ SETTINGS: dict[str, Setting] = {
     "llama3": ("llama", "Llama", {
         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                          "original_max_position_embeddings": 8192}, "rope_theta": 5e5}, 8192, 131072),
+    "llama3 in wide heads": ("llama", "Llama", {
+        "head_dim": 64, "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}, "rope_theta": 1e4}, 8192, 8193),
     "proportional": ("llama", "Llama", {"rope_parameters": {
         "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}}, 8192, 131072),
     "linear in GPT-NeoX": ("gpt_neox", "GPTNeoX", {
         "rope_scaling": {"type": "linear", "factor": 2.0}, "rotary_pct": 0.5, "rotary_emb_base": 1e4}, 2048, 4096),
     "by layer type": ("gemma3", "Gemma3Text", {
-        "head_dim": 16, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "layer_types": ["full_attention"],
+        "head_dim": 16, "rope_theta": 1e6, "rope_local_base_freq": 1e4, **LAYERS,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 32768, 131072),
+    "yarn, length unsaid": ("qwen3", "Qwen3", {
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}}, 32768, 131072),
+    "yarn, factor null": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "yarn", "factor": None, "original_max_position_embeddings": 4096, "rope_theta": 1e4}},
+        4096, 65536),
+    "yarn, all said": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1.0,
+        "mscale_all_dim": 0.5, "attention_factor": 0.7, "beta_fast": 16, "beta_slow": 2, "rope_theta": 1e4}},
+        4096, 131072),
+    "longrope, factor said": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096, "factor": 16.0,
+        "rope_theta": 1e4}}, 4096, 131072),
+    "longrope, cos said": ("llama", "Llama", {"rope_parameters": {
+        "rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096, "attention_factor": 1.25,
+        "rope_theta": 1e4}}, 4096, 131072),
+    "by layer type, older word": ("gemma3", "Gemma3Text", {
+        "head_dim": 16, **LAYERS, "rope_scaling": {"factor": 8.0, "type": "linear"}}, 32768, 131072),
+    "by layer type, each its own": ("gemma3", "Gemma3Text", {"head_dim": 16, **LAYERS, "rope_parameters": {
+        "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "truncate": False,
+                           "original_max_position_embeddings": 8192},
+        "sliding_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 70.0,
+                              "factor": 2.0}}}, 8192, 32768),
+    "by layer type in ModernBERT": ("modernbert", "ModernBert", {
+        **LAYERS, "global_rope_theta": 8e4, "local_rope_theta": 90.0,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}, 8192, 65536),
 }  # fmt: skip
 
 
@@ -63,9 +93,9 @@ def texts(family: str, stem: str, config: dict[str, Any], trained: int, longest:
     configuration = getattr(importlib.import_module(f"{package}.configuration_{family}"), f"{stem}Config")
     modeling = importlib.import_module(f"{package}.modeling_{family}")
     made = []
-    for length in sorted({trained, trained + 1, longest, *([3 * longest] if trained == longest else [])}):
+    lengths = sorted({trained, trained + 1, longest, *([3 * longest] if trained == longest else [])})
+    for length, *layer in product(lengths, *([config["layer_types"]] if "layer_types" in config else [])):
         module = getattr(modeling, f"{stem.removesuffix('Text')}RotaryEmbedding")(configuration(**config))
-        layer = ("full_attention",) if family == "gemma3" else ()
         prefix = "".join(f"{name}_" for name in layer)
         positions = [0, 1, trained - 1, length - 1]
         cos, sin = module(torch.zeros(1), torch.tensor([positions]), *layer)
