@@ -184,6 +184,7 @@ def test_search_finds_what_sorting_all_scores_finds() -> None:
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.float16])
 @pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
+@pytest.mark.filterwarnings("ignore:vectors of uint8")
 def test_vectors_of_narrow_numbers_are_compared_in_float32(kind: type[np.generic], compare: Any) -> None:
     vectors = np.random.default_rng(0).integers(3, 120, (20, 16)).astype(kind)
     wide = vectors.astype(np.float32)
