@@ -88,32 +88,27 @@ def _serve_page(arguments: Any) -> int:
     """Serve the page that computes, until Ctrl-C."""
     import webbrowser
 
-    from minibert.serve.live import LiveServer
-    from minibert.serve.run import check_packages, listen
-    from minibert.serve.run import run as answer
     from minibert.show.live.live import Live
+    from minibert.show.live.server import LiveServer
+
+    from .serve import listen
 
     for name in ("html", "pair", "block", "head", "token", "beside"):
         if getattr(arguments, name) is not None:
             raise ValueError(
                 f"--live shows every block, head and token, and takes a second text there; leave out --{name}"
             )
-    check_packages()
     arguments.whole = True  # a page that computes has use for all of the model
     with load_layer(arguments) as layer, _with_blocks(arguments, layer) as model:
         live = Live(model, shown_name(arguments.model))
         text = live.usual_text() if arguments.text is None else arguments.text
         live.state({"text": text})  # an error of the text is one of the command
-        server = LiveServer(lambda: live.page(text), live.answers)
-        with listen("127.0.0.1", arguments.port) as listening:
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={server.token}"
-
-            def ready(_: Any) -> None:
-                tell(f"{url}  Ctrl-C ends it")
-                if not arguments.no_browser and has_browser():
-                    webbrowser.open(url)
-
-            return int(answer(server, listening, ready) > 0)
+        with LiveServer(listen("127.0.0.1", arguments.port), lambda: live.page(text), live.answers) as server:
+            tell(f"{server.url}  Ctrl-C ends it")
+            if not arguments.no_browser and has_browser():
+                webbrowser.open(server.url)
+            server.serve_forever()
+    return 0
 
 
 def has_browser() -> bool:

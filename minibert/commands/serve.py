@@ -3,227 +3,155 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
+import signal
+import socket
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minibert.errors import nearest_name
+from minibert.errors import Option, error_of
 
-from .common import (
-    SENTENCES,
-    Parser,
-    add_model,
-    add_same_bits,
-    add_sentence_options,
-    model_named_by,
-    sentence_options,
-    tell,
-)
+from .common import Parser, tell
+
+if TYPE_CHECKING:
+    from minibert.serve.app import Server
 
 ABOUT = """a small server for clients of OpenAI, Cohere, Jina and TEI
 For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
 /rerank (Cohere's form, or that of text-embeddings-inference), /embed,
-/embed_sparse, /similarity and /predict (text-embeddings-inference's form),
-/v1/models, /health, /info, /metrics (Prometheus' text form). Several models can
-be named: a request chooses one by "model". Requests that come together are
-computed together, on the CPU.
+/embed_sparse and /predict (text-embeddings-inference's form), /v1/models,
+/health, /info, /metrics (Prometheus' text form). Several models can be named: a
+request chooses one by "model". Requests that come together are computed
+together, on the CPU.
 For a GPU, many machines or the open network a production server such as
 text-embeddings-inference (TEI) is the better choice. This server needs the
 packages starlette and uvicorn. A variable of the environment can stand for each
-option: MINIBERT_SERVE_PORT=9000, MINIBERT_SERVE_NAME='a;b'.
+option: MINIBERT_SERVE_PORT=9000, MINIBERT_SERVE_NAME='a;b'; by them gunicorn
+and uvicorn start several processes of minibert.serve.app:create.
 SIGTERM or Ctrl-C ends it after the accepted requests: exit code 0, after Ctrl-C
 130, or 1 if the time for them (--max-grace) was too short."""
-VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
-# Kubernetes sets such for each service whose name begins so: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000, ..._SERVICE_HOST
-SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")  # what ..._PORT holds then
-FLAGS = {"1": True, "0": False}  # what a variable of an option without a value holds
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
+ACCEPTED = 32  # connections at once, before the first of them is counted
+QUEUE = 1024  # connections that wait to be accepted; of 200 callers at once some were reset where it was 32
 
 
 def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    from minibert.serve.fields import TEXT_BYTES, Limits
-    from minibert.serve.record import FORMATS, LEVELS
+    """Add the arguments: the models, and a row of the table for each option."""
+    from minibert.serve.options import TABLE, USUAL, WITHDRAWN
 
-    usual = Limits()
+    parser.usual = USUAL
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="as --model; several, which requests choose by `model`: the first "
-        "is the one for requests without it",
+        "models", nargs="*", metavar="MODEL", help="a folder, or a name on the Hub; several, which requests choose by "
+        "`model`: the first is the one for requests without it",
     )  # fmt: skip
-    parser.add_argument("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
-    parser.add_argument(
-        "--name", action="append", default=[], metavar="NAME", help="what requests may call the first model, beside "
-        "its folder's name, its name on the Hub and its path; NAME=MODEL of another one. It can be given again",
-    )  # fmt: skip
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="the address; any but this machine's own needs a token (default: 127.0.0.1)"
-    )
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (default: 8000)")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="a file with the token that clients must send")
-    parser.add_argument("--token-env", metavar="NAME", help="a variable of the environment with that token")
-    parser.add_argument(
-        "--token-ids", action="store_true", help="take lists of token ids too as the input of /v1/embeddings: of the "
-        "model's own tokenizer, with its special tokens and the prompt; others give wrong vectors without a sign",
-    )  # fmt: skip
-    limited = {
-        "waiting": "requests at once; more are refused (503)",
-        "body": "bytes of a request",
-        "texts": "texts of a request",
-        "grace": "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503",
-    }
-    for name, what in limited.items():
-        number = None if name == "body" else getattr(usual, name)
-        default = number or f"{TEXT_BYTES} for each of --max-texts"
-        parser.add_argument(
-            f"--max-{name}", type=int, default=number, metavar="N", help=f"at most N {what} (default: {default})"
-        )
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="N processes that share the weights, the port and the "
-        "cores; of use with many small requests (Linux; default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--log-level", choices=LEVELS, default="warning", help="info writes a line for each request (default: warning)"
-    )
-    parser.add_argument("--log-format", choices=FORMATS, default="text", help="of those lines (default: text)")
-    add_sentence_options(parser)
-    add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_same_bits(parser)
-    parser.prepare = lambda: _take_variables(parser)
-
-
-def _take_variables(parser: Parser) -> None:
-    """Take defaults from the environment: --port from MINIBERT_SERVE_PORT. Raises ValueError for a wrong value.
-
-    `unknown` of the arguments: the variables of no option, each with that of the nearest option or None.
-    """
-    options = {_variable(action): action for action in parser._actions if action.dest not in ("help", "models")}
-    found = _variables()
-    parser.set_defaults(unknown={name: nearest_name(name, options, cutoff=0.9) for name in found.keys() - options})
-    for variable in found.keys() & options:
-        action, given = options[variable], found[variable]
-        try:
-            action.default = _value(action, given)
-        except (KeyError, ValueError, argparse.ArgumentTypeError):
-            expected = ", ".join(action.choices or ()) or ("an integer" if action.type is int else action.metavar)
-            expected = " or ".join(FLAGS) if action.nargs == 0 else expected
-            raise ValueError(f"the variable {variable} must be {expected}, found {given!r}") from None
-
-
-def _variable(action: argparse.Action) -> str:
-    option = next(name for name in action.option_strings if name.startswith("--"))
-    return VARIABLES + option[2:].replace("-", "_").upper()
-
-
-def _variables() -> dict[str, str]:
-    """Give the variables of this command, and not those of a service that is called minibert-serve."""
-    own = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
-    for name, value in [*own.items()]:
-        address = name.endswith("PORT") and SERVICE_ADDRESS.match(value)
-        if address or SERVICE.fullmatch(name.removeprefix(VARIABLES)):
-            del own[name]
-    return own
-
-
-def _value(action: argparse.Action, given: str) -> Any:
-    """Read a variable as argparse would read the option; several values are separated by semicolons."""
-    if action.nargs == 0:
-        return FLAGS[given]
-    read: Any = action.type or str
-    if isinstance(action, argparse._AppendAction):
-        return [read(each) for each in given.split(";")]
-    value = read(given)
-    if action.choices and value not in action.choices:
-        raise ValueError(value)
-    return value
+    for row in TABLE:
+        how: dict[str, Any] = {"action": "store_true"}
+        if row.shown:
+            action = "append" if row.many else "store"
+            how = {"action": action, "metavar": row.shown, "type": row.read, "choices": row.choices or None}
+        usual = "" if row.usual is None else f" (default: {row.usual})"
+        names = ["-m"] * (row.name == "model") + [f"--{row.name}"]
+        parser.add_argument(*names, default=argparse.SUPPRESS, help=row.help + usual, **how)
+    parser.gone = {f"--{name}": advice for name, advice in WITHDRAWN.items()}
 
 
 def run(arguments: Any) -> int:
     """Load the models, listen, and answer until the end."""
+    from importlib.util import find_spec
+
+    from minibert.serve import options
     from minibert.serve.app import Server
-    from minibert.serve.fields import Limits, body_for
-    from minibert.serve.run import check_packages, listen, read_token
-    from minibert.serve.run import run as answer
-    from minibert.serve.workers import check_workers, run_workers
 
-    _check_variables(arguments)
-    check_workers(arguments.workers)
-    if arguments.max_body is None:
-        arguments.max_body = body_for(arguments.max_texts)
-    limits = Limits(*(getattr(arguments, f"max_{name}") for name in Limits._fields))
-    for name, number in limits._asdict().items():
-        if number < 1:
-            raise ValueError(f"--max-{name} must be an integer >= 1, found {number}")
-    names = _names(arguments)
-    check_packages()
-    token = read_token(arguments.host, arguments.token_file, arguments.token_env)
-    with listen(arguments.host, arguments.port) as listening, ExitStack() as opened:
-        models, more = _models(arguments, names, opened), (arguments.workers, arguments.token_ids)
-        server = Server(models, token, limits, arguments.version, *more)
-        host, port = listening.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        named = ", ".join(model.names[0] for model in server.models)
-        first, without = server.models[0], ""
-        if first.path == "/v1/embeddings" and not first.encoder.prompts.get("query"):
-            without = "; the model has no prompt for queries"
-        ready = f"{named} at {url}{first.path}{without}; Ctrl-C ends it"
-        logs = arguments.log_level, arguments.log_format
-        if arguments.workers > 1:
-            several = arguments.workers, arguments.threads
-            return int(not run_workers(server, listening, lambda: tell(ready), *several, *logs))
-        return int(answer(server, listening, lambda _: tell(ready), *logs) > 0)
-
-
-def _check_variables(arguments: Any) -> None:
-    """Name variables that no option has. Raises ValueError where one is almost that of an option."""
-    for name, near in sorted(arguments.unknown.items()):
-        if name == arguments.token_env:
-            continue
-        if near:
-            raise ValueError(f"no option has the variable {name}; did you mean {near}?")
+    given = {row.key: vars(arguments)[row.key] for row in options.TABLE if row.key in arguments}
+    if arguments.models and "model" in given:
+        raise ValueError(f"--model names a model and {arguments.models[0]!r} is named too; leave one out")
+    chosen = options.read(given | ({"model": arguments.models} if arguments.models else {}))
+    for name in chosen.unknown:
         tell(f"no option has the variable {name}: it is ignored")
+    arguments.unnamed = not (chosen.model or chosen.reranker)
+    if not (find_spec("starlette") and find_spec("uvicorn")):
+        raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.30'")
+    token = options.read_token(chosen)
+    if token is None and chosen.host not in options.LOCAL:
+        raise error_of(
+            ValueError, f"at {chosen.host} other machines can reach this server: name a token with ",
+            Option("token_file"), " or ", Option("token_env"), ", or stay at 127.0.0.1",
+        )  # fmt: skip
+    with listen(chosen.host, chosen.port) as listening, ExitStack() as opened:
+        models, ranks = options.open_models(chosen, opened)
+        server = Server(models, token, chosen.limits, ranks)
+        host, port = listening.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}{server.path}"
+        silent = server.path == "/v1/embeddings" and not models[0].encoder.prompts.get("query")
+        where = f"{url}; the model has no prompt for queries" if silent else url
+        ready = f"{', '.join(model.names[0] for model in models)} at {where}; Ctrl-C ends it"
+        return int(answer(server, listening, lambda _: tell(ready), chosen.log_level) > 0)
 
 
-def _names(arguments: Any) -> dict[str, list[str]]:
-    """Give the models in their order, as they were typed, each with its names of --name; raise for names of none."""
-    if arguments.models and arguments.named not in (None, os.environ.get(f"{VARIABLES}MODEL")):
-        raise ValueError(f"--model names {arguments.named!r} and {arguments.models[0]!r} is named too; leave one out")
-    models = arguments.models or [arguments.model]
-    if arguments.unnamed and (arguments.models or arguments.reranker):
-        models, arguments.unnamed = arguments.models, False  # a reranker alone needs no default model beside it
-    one = ["revision"] * (arguments.revision is not None) + [*sentence_options(arguments)]
-    if len(models) > 1 and one:
-        option = one[0].replace("_", "-")
-        raise ValueError(f"--{option} is of one model, found {len(models)}; leave it out, or serve one")
-    found: dict[str, list[str]] = {model: [] for model in [*models, *filter(None, [arguments.reranker])]}
-    for given in arguments.name:
-        name, _, model = given.partition("=")
-        if not name or (model and model not in found):
-            raise ValueError(f"--name must be NAME or NAME=MODEL, of {', '.join(found)}; found {given!r}")
-        found[model or next(iter(found))].append(name)
-    return found
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address; port 0 takes a free one. Raises OSError that names it, ValueError for no port."""
+    if not 0 <= port < 1 << 16:  # the system would take what is left of it by division
+        raise error_of(ValueError, Option("port"), f" must be an integer from 0 to 65535, found {port}")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        listening = socket.create_server(address[:2], family=family, backlog=QUEUE)
+        # connections inherit it, and asyncio would not set it: a small answer waited 40 ms between head and body
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+    except (OSError, UnicodeError) as error:
+        # a UnicodeError is Python's word on a name that no host can have
+        reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or error
+        raise OSError(f"cannot listen at {host}, port {port}: {reason}") from None
 
 
-def _models(arguments: Any, names: dict[str, list[str]], opened: ExitStack) -> list[Any]:
-    """Open the models. Raises ValueError where two have the same name."""
-    from minibert.models.open.load_encoder import load_encoder
-    from minibert.serve.kinds import model_of, names_of, reranker_of
+def answer(
+    server: Server,
+    listening: socket.socket,
+    ready: Callable[[Callable[[], None]], object],
+    log_level: str = "warning",
+) -> int:
+    """Answer requests until SIGTERM or Ctrl-C, then finish those accepted: give how many were not done in time.
 
-    threads = arguments.threads if arguments.workers == 1 else None  # several have their share of them
-    options = dict(local_files_only=arguments.local_files_only, threads=threads, same_bits=arguments.same_bits)
-    models: list[Any] = []
-    for typed, given in names.items():
-        first: dict[str, Any] = {} if models else {"revision": arguments.revision, **sentence_options(arguments)}
-        encoder = opened.enter_context(load_encoder(typed, **first, **options))
-        option, make = ("reranker", reranker_of) if typed == arguments.reranker else ("model", model_of)
-        with model_named_by(option):
-            models.append(make(encoder, names_of(typed, given)))
-    for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
-        for name in given or model.names[:1]:
-            if any(name in other.names for other in models[:i]):
-                both = f"two models are called {name!r}"
-                raise ValueError(f"{both}; give one another name: --name NAME={list(names)[i]}")
-    return models
+    `ready` is called once the server listens, with a function that ends it.
+    """
+    import uvicorn
+
+    from minibert.serve.gate import connections, patient
+    from minibert.serve.metrics import LEVELS, start_logging
+
+    class Announced(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets=sockets)
+            listening.listen(QUEUE)  # asyncio has set it to what it accepts at a time
+            ready(self.end)
+
+        def end(self) -> None:
+            self.should_exit = True
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            super().handle_exit(sig, frame)
+            for task in self.server_state.tasks if self.force_exit else ():
+                task.cancel()  # Python 3.12 and later would still wait for them
+
+    most = connections(server.limits.waiting)
+    config = uvicorn.Config(
+        server.app(), loop="asyncio", http=patient(most), ws="none", lifespan="off",
+        log_level=max(log_level, "warning", key=LEVELS.index), access_log=False, server_header=False,
+        proxy_headers=False, backlog=max(min(ACCEPTED, most // 2), 1), timeout_graceful_shutdown=server.limits.grace,
+    )  # fmt: skip
+    server.record.open()
+    start_logging(log_level)  # after uvicorn has set up its own
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        # uvicorn sends itself the signal again at the end, which would be the end without an exit code
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        Announced(config).run(sockets=[listening])
+    finally:
+        server.close()
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+    return server.undone

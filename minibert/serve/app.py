@@ -3,29 +3,112 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import answers, requests
-from .fields import Limits, Refusal
-from .gate import Gate, as_json, refused
+from minibert.equations.input_layer import Array
+from minibert.equations.quantization import BITS, quantized
+from minibert.errors import MinibertError
+
+from . import options
+from .gate import read_body, send_pieces
 from .kinds import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Model
-from .record import GONE, TYPE, Record
-from .worker import Job, Kind
+from .metrics import ACCESS, GONE, Record, start_logging
+from .requests import FORM, OPENAI, SPARSE, TEI, Asked, Limits, Refusal, read_prediction, read_rerank, read_texts
+from .worker import Job, Kind, Worker
 
 INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
+ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # headers of a refusal, by its status
+BOOT_FAILURE = 3  # exit code after which gunicorn and uvicorn start no other worker
+WITHDRAWN = {"/similarity": "ask /embed for the vectors: the dot product of two is their cosine"}
+
+
+def embeddings(model: Model, asked: Asked, job: Job) -> Any:
+    """Give vectors in OpenAI's form; `truncated`: how many texts were."""
+    form = asked.get(*FORM, default="float")
+    found = _finite(model.shortened(job.results, asked.get("dimensions"), asked.get("normalized")))
+    found = quantized(found, form) if form in BITS else found.astype("<f4")
+    in_bytes = form == "base64"
+    rows = [base64.b64encode(row.tobytes()).decode() for row in found] if in_bytes else found.tolist()
+    data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
+    return {"object": "list", "data": data, "model": model.names[0], **_usage(job)}
+
+
+def embed(model: Model, asked: Asked, job: Job) -> Any:
+    """Give vectors as lists of numbers."""
+    return _finite(model.shortened(job.results, asked.get("dimensions"), asked.get("normalize", default=True))).tolist()
+
+
+def embed_sparse(model: Model, asked: Asked, job: Job) -> Any:
+    """Give what is not zero of each sparse vector."""
+    rows = [zip(each.ids.tolist(), _finite(each.weights).tolist(), strict=True) for each in job.results]
+    return [[{"index": index, "value": value} for index, value in row] for row in rows]
+
+
+def predict(model: Model, asked: Asked, job: Job) -> Any:
+    """Give labels, the likeliest first: a list of lists if a list of lists was sent."""
+    found = model.labels(_finite(job.results), asked.get("raw_scores"))
+    return found if isinstance(asked.sent, list) and isinstance(asked.sent[0], list) else found[0]
+
+
+def rerank(model: Model, asked: Asked, job: Job) -> Any:
+    """Order documents by their scores, the best first; equal scores keep their order."""
+    plain = asked.field == "texts"
+    values = _finite(model.scores(job.results, asked.get("raw_scores"))).tolist()
+    order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.get("top_n", "top_k")]
+    results = [{"index": i, "score" if plain else "relevance_score": values[i]} for i in order]
+    for result in results if asked.get("return_text") or asked.get("return_documents") else ():
+        sent = asked.sent[result["index"]]
+        sent = sent if isinstance(sent, dict) else {"text": sent}
+        result.update(sent if plain else {"document": sent})
+    return results if plain else {"model": model.names[0], "results": results, **_usage(job)}
+
+
+def _usage(job: Job) -> dict[str, Any]:
+    tokens = {"prompt_tokens": job.tokens, "total_tokens": job.tokens}
+    return {"usage": tokens, "truncated": len(job.truncated)}
+
+
+def _finite(found: Array) -> Array:
+    """Refuse NaN and infinity, which JSON cannot write. Raises Refusal."""
+    if not np.isfinite(found).all():
+        raise Refusal(500, "the model gives NaN or infinity: a weight in its file is NaN, or too large")
+    return found
+
+
+class Work(NamedTuple):
+    """A route with an answer that is computed: which use of a model, how the request is read, and the answer."""
+
+    use: str
+    read: Callable[[bytes, Limits], Asked]
+    answer: Callable[[Model, Asked, Job], Any]
+
+
+WORK = {
+    "/v1/embeddings": Work(VECTORS, partial(read_texts, OPENAI), embeddings),
+    "/embed": Work(VECTORS, partial(read_texts, TEI), embed),
+    "/embed_sparse": Work(SPARSE_VECTORS, partial(read_texts, SPARSE), embed_sparse),
+    "/rerank": Work(SCORES, read_rerank, rerank),
+    "/predict": Work(LABELS, read_prediction, predict),
+}
+# Cohere's clients put the version before it; text-embeddings-inference answers without /v1 too
+ALSO = {"/v1/rerank": "/rerank", "/v2/rerank": "/rerank", "/embeddings": "/v1/embeddings"}
 
 
 class Server:
-    """The server: its models, and the gate that every request passes.
+    """The server.
 
     models  at least one; a request that names none gets the first that can do it
     token   what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
-    workers  how many processes will answer with it
-    token_ids  whether a request for vectors may have them instead of texts
+    ranks   the model for scores of a request that names none; None: the first that can
     """
 
     def __init__(
@@ -33,27 +116,29 @@ class Server:
         models: Sequence[Model],
         token: str | None = None,
         limits: Limits | None = None,
-        version: str = "",
-        workers: int = 1,
-        token_ids: bool = False,
+        ranks: Model | None = None,
     ) -> None:
-        self.models, self.limits, self.version = list(models), limits or Limits(), version
-        self.token_ids = token_ids
-        self.started = int(time.time())
-        self.asked = {
-            "/v1/embeddings": self.embeddings, "/embed": self.embed, "/embed_sparse": self.embed_sparse,
-            "/similarity": self.similarity, "/predict": self.predict, "/rerank": self.rerank,
+        self.models, self.token, self.limits, self.ranks = list(models), token, limits or Limits(), ranks
+        self.started, self.inside = int(time.time()), 0
+        self.undone = 0  # requests that were not computed, or whose answer was not read, when the grace was over
+        self.told = {
+            "/v1/models": self.list_models, "/v1/models/{name:path}": self.one_model, "/info": self.info,
+            "/metrics": self.metrics,
         }  # fmt: skip
-        self.told = {"/v1/models": self.list_models, "/info": self.info, "/metrics": self.metrics}
-        root = {VECTORS: self.embed, SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, LABELS: self.predict}
-        # Cohere's clients put the version before it; text-embeddings-inference answers at / and without /v1 too
-        self.also = {
-            "/v1/rerank": self.rerank, "/v2/rerank": self.rerank, "/embeddings": self.embeddings,
-            "/": root[self.models[0].uses[0]],
-        }  # fmt: skip
-        paths = {*self.asked, *self.told, *self.also, "/health"}
-        self.record = Record(paths, {model.names[0] for model in self.models}, workers)
-        self.gate = Gate(token, self.limits, self.record)
+        main = [path for path, work in WORK.items() if work.use == next(iter(models[0].work))]
+        self.path = main[0]  # of the first model; at / as text-embeddings-inference has it
+        self.work = WORK | {path: WORK[other] for path, other in (ALSO | {"/": main[-1]}).items()}
+        self.record = Record({*self.work, *self.told, "/health"})
+
+    @cached_property
+    def worker(self) -> Worker:
+        """The thread that computes, made when it is first needed: a fork would lose it."""
+        return Worker()
+
+    def close(self) -> None:
+        """Do all that waits, and remove the last files of the metrics."""
+        self.worker.close()
+        self.record.close()
 
     def app(self) -> Any:
         """The application, for uvicorn or any server of ASGI."""
@@ -63,79 +148,47 @@ class Server:
         from starlette.responses import Response
         from starlette.routing import Route
 
-        posted = self.asked | self.also
-        own = "; ".join(f"{method} {', '.join(paths)}" for method, paths in (("POST", self.asked), ("GET", self.told)))
-
-        def unknown(_: Any, error: Any) -> Any:
-            return refused(Refusal(error.status_code, f"{error.detail}: this server has {own}, /health"), error.headers)
+        def unknown(request: Any, error: Any) -> Any:
+            known = f"this server has POST {', '.join(WORK)}; GET {', '.join(self.told)}, /health"
+            advice = WITHDRAWN.get(request.url.path, known)
+            return refused(Refusal(error.status_code, f"{error.detail}: {advice}"), error.headers)
 
         def fault(_: Any, error: Exception) -> Any:
             return refused(Refusal(500, f"an error of the server: {type(error).__name__}"))
 
-        guarded = self.gate.guarded
-        app = Starlette(
-            routes=[
-                *(Route(path, guarded(handler), methods=["POST"]) for path, handler in posted.items()),
-                *(Route(path, guarded(handler), methods=["GET"]) for path, handler in self.told.items()),
-                Route("/v1/models/{name:path}", guarded(self.one_model), methods=["GET"]),
-                Route("/health", self.health, methods=["GET"]),
-            ],
-            exception_handlers={
-                Refusal: lambda _, error: refused(error),
-                HTTPException: unknown,
-                ClientDisconnect: lambda *_: Response(status_code=GONE),
-                Exception: fault,
-            },
-        )  # fmt: skip
+        @asynccontextmanager
+        async def life(_: Any) -> AsyncIterator[None]:
+            self.record.open()
+            yield
+            await asyncio.to_thread(self.close)
+
+        posted = {path: partial(self._computed, work) for path, work in self.work.items()}
+        routes = [Route(path, self._guarded(handler), methods=["POST"]) for path, handler in posted.items()]
+        routes += [Route(path, self._guarded(handler), methods=["GET"]) for path, handler in self.told.items()]
+        handlers: dict[Any, Any] = {
+            Refusal: lambda _, error: refused(error),
+            HTTPException: unknown,
+            ClientDisconnect: lambda *_: Response(status_code=GONE),
+            Exception: fault,
+        }
+        app = Starlette(routes=[*routes, Route("/health", self.health)], exception_handlers=handlers, lifespan=life)
         app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
         return self.record.watched(app)
 
     # -- routes ----------------------------------------------------------------------------------------------
 
-    async def embeddings(self, request: Any) -> Any:
-        """POST /v1/embeddings."""
-        asked = requests.read_embedding(await self.gate.body(request), self.limits, self.token_ids)
-        model, job = await self._vectors(request, asked)
-        return await _answer(
-            lambda: answers.embeddings(asked, _finished(model, asked, job), job, model.names[0]), len(asked.texts)
-        )
-
-    async def embed(self, request: Any) -> Any:
-        """POST /embed."""
-        asked = requests.read_embed(await self.gate.body(request), self.limits)
-        model, job = await self._vectors(request, asked)
-        return await _answer(lambda: answers.listed(_finished(model, asked, job)), len(asked.texts))
-
-    async def similarity(self, request: Any) -> Any:
-        """POST /similarity."""
-        asked = requests.read_similarity(await self.gate.body(request), self.limits)
-        model, job = await self._vectors(request, asked)
-        found = _finished(model, asked, job)
-        return as_json(answers.listed(found[1:] @ found[0]))
-
-    async def embed_sparse(self, request: Any) -> Any:
-        """POST /embed_sparse."""
-        asked = requests.read_embed(await self.gate.body(request), self.limits, sparse=True)
-        model = self._model(asked.model, SPARSE_VECTORS)
-        job = await self._job(request, model, _of_task(model.sparse, asked), asked.texts, asked)
-        return await _answer(lambda: answers.sparse(job.results), len(asked.texts))
-
-    async def predict(self, request: Any) -> Any:
-        """POST /predict."""
-        asked = requests.read_prediction(await self.gate.body(request), self.limits)
-        model = self._model(asked.model, LABELS)
-        job = await self._job(request, model, model.kind, asked.items, asked)
-        found = model.labels(answers.check_finite(job.results), asked.raw)
-        return as_json(found[0] if asked.single else found)
-
-    async def rerank(self, request: Any) -> Any:
-        """POST /rerank."""
-        asked = requests.read_rerank(await self.gate.body(request), self.limits)
-        model = self._model(asked.model, SCORES)
-        job = await self._job(request, model, model.kind, asked.items, asked)
-        return await _answer(
-            lambda: answers.ranked(asked, model.scores(job.results, asked.raw), job, model.names[0]), len(asked.items)
-        )
+    async def _computed(self, work: Work, request: Any) -> Any:
+        """Answer a request for work."""
+        asked = work.read(await read_body(request, self.limits.body), self.limits)
+        model = self._model(asked.get("model"), work.use)
+        job = await self._job(request, model.kind(work.use, asked), asked.items)
+        self.record.done(request.scope, model.names[0], job)
+        if job.truncated and not asked.get("truncate", default=True):
+            advice = "has more tokens than this model takes; shorten it, or leave 'truncate' out"
+            raise Refusal(400, f"{asked.field}[{job.truncated[0]}] {advice}", asked.field)
+        if len(asked.items) <= INLINE:
+            return as_json(work.answer(model, asked, job))
+        return await asyncio.to_thread(lambda: as_json(work.answer(model, asked, job)))
 
     async def health(self, request: Any) -> Any:
         """GET /health."""
@@ -144,14 +197,14 @@ class Server:
     async def info(self, request: Any) -> Any:
         """GET /info: of the first model, and in `models` of all."""
         about = [model.about() for model in self.models]
-        own = {"limits": self.limits._asdict(), "requests_inside": self.gate.inside, "version": self.version}
+        own = {"limits": self.limits._asdict(), "requests_inside": self.inside}
         return as_json({**about[0], "models": about, **own})
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""
         from starlette.responses import Response
 
-        return Response(self.record.metrics(), media_type=TYPE)
+        return Response(self.record.metrics(), media_type="text/plain; version=0.0.4")
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models."""
@@ -168,51 +221,125 @@ class Server:
 
     # -- a request's way -------------------------------------------------------------------------------------
 
+    def _guarded(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        async def through(request: Any) -> Any:
+            self._check_caller(request)
+
+            async def answered(_: Any, __: Any, send: Any) -> None:
+                if self.inside >= self.limits.waiting:
+                    raise Refusal(503, f"{self.inside} requests are waiting; try again in 1 s")
+                self._count(1)  # until the answer is read: unread answers would fill the memory
+                try:
+                    try:
+                        answer = await handler(request)
+                    except asyncio.CancelledError:  # the server ends
+                        self.undone += 1
+                        answer = refused(Refusal(503, "the server ends before this was done; try again"))
+                    await send_pieces(answer, send)
+                except asyncio.CancelledError:  # it was not read in time
+                    self.undone += 1
+                finally:
+                    self._count(-1)
+
+            return answered
+
+        return through
+
+    def _count(self, number: int) -> None:
+        self.inside += number
+        self.record.inside(number)
+
+    def _check_caller(self, request: Any) -> None:
+        """Refuse who lacks the token; without one, a name of the web and an address that other machines reach."""
+        host, at = request.headers.get("host", ""), (request.scope.get("server") or ("",))[0]
+        if self.token is not None:
+            scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+            same = hmac.compare_digest(sent.strip().encode("utf-8", "replace"), self.token.encode())
+            if not (same and scheme.lower() == "bearer"):
+                raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
+        elif options.is_public(host) or not (at.startswith(("127.", "/")) or at in ("", *options.LOCAL)):
+            found = f"found {host!r:.80} at {at or 'a socket'}"
+            raise Refusal(
+                403,
+                f"without a token this server answers at names of this machine, {found}; ask 127.0.0.1, or start it "
+                "with a token",
+            )
+
     def _model(self, name: str | None, use: str | None = None) -> Any:
         """Give the model of a name, or the first for a use. Raises Refusal."""
-        able = [model for model in self.models if use is None or use in model.uses]
+        able = [model for model in self.models if use is None or use in model.work]
         named = next((model for model in self.models if name is None or name in model.names), None)
         if name is None and able:
-            return able[0]
+            return self.ranks if use == SCORES and self.ranks else able[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
         if named is None:
-            missing = f"this server has {known}, and not the model {name!r:.80}"
-            raise Refusal(404, missing, "model", code="model_not_found")
-        if named not in able:
+            said = f"this server has {known}, and not the model {name!r:.80}"
+        elif named in able:
+            return named
+        else:
             other = f"ask {able[0].names[0]!r}" if able else f"it was started with {known}"
             what = "no model of this server gives" if name is None else f"the model {name!r:.80} does not give"
-            raise Refusal(404, f"{what} {use}; {other}", "model", code="model_not_found")
-        return named
+            said = f"{what} {use}; {other}"
+        raise Refusal(404, said, "model", code="model_not_found")
 
-    async def _vectors(self, request: Any, asked: requests.Embedding) -> tuple[Any, Job]:
-        model = self._model(asked.model, VECTORS)
-        model.shortened(np.empty((0, model.dim), np.float32), asked.dimensions)  # refuses first of all
-        return model, await self._job(request, model, _of_task(model.kinds, asked), asked.texts, asked)
+    async def _job(self, request: Any, kind: Kind, items: Sequence[Any]) -> Job:
+        """Have the worker compute items. Raises Refusal if it cannot, ClientDisconnect if the client leaves first."""
+        from starlette.requests import ClientDisconnect
 
-    async def _job(self, request: Any, model: Model, kind: Kind, items: Sequence[Any], asked: Any) -> Job:
-        job = await self.gate.computed(request, kind, items)
-        self.record.done(request.scope, model.names[0], job)
-        if job.truncated and not asked.truncate:
-            where = f"{asked.field}[{job.truncated[0]}]"
-            raise Refusal(
-                400, f"{where} has more tokens than this model takes; shorten it, or leave 'truncate' out", asked.field
-            )
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(_: Job) -> None:
+            with suppress(RuntimeError):  # the loop has closed
+                loop.call_soon_threadsafe(ended.set)
+
+        async def left() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        job = Job(kind, items, tell)
+        self.worker.take(job)
+        both = [asyncio.ensure_future(each) for each in (ended.wait(), left())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            job.left = True
+            for each in both:
+                each.cancel()
+        if not ended.is_set():
+            raise ClientDisconnect
+        if isinstance(job.error, MinibertError | ValueError | TypeError):
+            raise Refusal(400, str(job.error))
+        if job.error is not None:
+            raise Refusal(500, f"the texts could not be computed: {type(job.error).__name__}")
         return job
 
 
-def _of_task(kinds: Mapping[str | None, Kind], asked: requests.Embedding) -> Kind:
-    if asked.task not in kinds:
-        known = ", ".join(repr(name) for name in kinds if name is not None)
-        field = "task" if asked.field == "input" else "prompt_name"
-        raise Refusal(400, f"{field} must be one of this model's {known}, found {asked.task!r:.40}", field)
-    return kinds[asked.task]
+def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
+    """Answer with a refusal, in OpenAI's form."""
+    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    # half of a pair of surrogates in a field's name would be JSON that many clients cannot read
+    param = refusal.param and refusal.param.encode("utf-8", "replace").decode()
+    error = {"message": str(refusal), "type": kind, "param": param, "code": refusal.code}
+    return as_json({"error": error}, refusal.status, {**(headers or {}), **ADVICE.get(refusal.status, {})})
 
 
-def _finished(model: Any, asked: requests.Embedding, job: Job) -> Any:
-    return answers.check_finite(model.shortened(job.results, asked.dimensions, asked.normalize))
+def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
+    """Make an answer in ASCII."""
+    from starlette.responses import Response
+
+    body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    return Response(body, status, headers, "application/json")
 
 
-async def _answer(make: Callable[[], object], size: int) -> Any:
-    if size <= INLINE:
-        return as_json(make())
-    return await asyncio.to_thread(lambda: as_json(make()))
+def create() -> Any:
+    """Make the application from the variables MINIBERT_SERVE_...: a factory for gunicorn's and uvicorn's workers."""
+    try:
+        chosen = options.read({})
+        start_logging(chosen.log_level)
+        for name in chosen.unknown:
+            ACCESS.warning(f"no option has the variable {name}: it is ignored")
+        models, ranks = options.open_models(chosen, ExitStack())
+        return Server(models, options.read_token(chosen), chosen.limits, ranks).app()
+    except (MinibertError, ValueError, OSError, ImportError) as error:
+        ACCESS.error(f"minibert: error: {error}")
+        raise SystemExit(BOOT_FAILURE) from None

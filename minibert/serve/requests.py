@@ -1,192 +1,218 @@
-"""What a request may say, in OpenAI's, Cohere's and text-embeddings-inference's form: its body -> checked values."""
+"""A request's body -> checked values: OpenAI's form, Jina's, Cohere's and that of text-embeddings-inference.
+
+A form is a table of field -> what it must be. A field that clients add and that changes nothing is ignored; one that
+would change the answer, is unknown or is given twice is refused. A field that is null counts as left out.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .fields import Fields, Limits, Refusal, check_count, checked_text, wrong
+from minibert.errors import nearest_name
 
-LONGEST_QUERY = 10_000  # characters: a query is read again with each document
-TRUNCATION = ("truncate", "truncation_direction")  # fields of text-embeddings-inference
+LONGEST_TEXT, LONGEST_QUERY = 200_000, 10_000  # characters: a query is read again with each document
 FORMS = ("float", "base64", "binary", "ubinary")  # of a vector
 FORM = ("encoding_format", "embedding_type", "encoding_type")  # OpenAI's name of it, Jina's, and that of LlamaIndex
+TASK = ("task", "prompt_name", "input_type")  # Jina's name of it, that of TEI, and Cohere's
 
 
-class Embedding(NamedTuple):
-    """A request for vectors.
+class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
+    """A request that is refused: a status of HTTP and a message for the client. `param` names the field."""
 
-    texts       or, for each of them, the ids of its tokens
-    field       of the texts, for messages
-    task        whose prompt is put before the texts
-    truncate    truncate long texts; otherwise they are refused
-    dimensions  how many numbers of each vector to keep
-    normalize   give vectors of length 1, whatever the model gives
-    form        one of FORMS
-    """
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
 
-    model: str | None
-    texts: list[Any]
-    field: str
-    task: str | None
-    truncate: bool
-    dimensions: int | None = None
-    normalize: bool = False
-    form: str = FORMS[0]
+
+class Limits(NamedTuple):
+    """Limits: requests not yet answered, bytes and texts of a request, seconds for accepted requests at the end."""
+
+    waiting: int = 256
+    body: int = 1 << 24
+    texts: int = 2048
+    grace: int = 60
 
 
 class Item(NamedTuple):
-    """A text or a pair to be scored; of a pair's second text at most so many tokens are kept."""
+    """A text or a pair. `most`: how many tokens of its last text are kept."""
 
     texts: tuple[str, ...]
-    second_at_most: int | None = None
+    most: int | None = None
 
 
-class Prediction(NamedTuple):
-    """A request for labels. `single`: it was one item, and no list of them."""
+class Asked(NamedTuple):
+    """A request: its items, the field that has them and its value, and all fields by their names."""
 
-    model: str | None
     items: list[Item]
-    single: bool
-    raw: bool
-    truncate: bool
-    field: str = "inputs"
+    field: str
+    sent: Any
+    given: Mapping[str, Any]
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """Give the value of a field that has several names. Raises Refusal where two of them have different values."""
+        found = {name: self.given[name] for name in names if name in self.given}
+        if any(value != next(iter(found.values())) for value in found.values()):
+            raise Refusal(400, f"{' and '.join(found)} are names of one field here; send one of them", names[0])
+        return next(iter(found.values()), default)
 
 
-class Rerank(NamedTuple):
-    """A request for scores. `plain`: answered in text-embeddings-inference's form, else in Cohere's.
+# what a field must be: in words, and a check; or, of one that is not computed here, what to send instead
+Field = tuple[str, Callable[[Any], bool]] | str
 
-    sent  the documents as they came: texts, or objects with one
-    """
+ANYTHING: Field = ("anything", lambda value: True)
+STRING: Field = ("a string", lambda value: isinstance(value, str))
+POSITIVE: Field = ("an integer >= 1", lambda value: type(value) is int and value >= 1)
+FLAG: Field = ("true or false", lambda value: type(value) is bool)
+A_FORM: Field = (f"one of {', '.join(map(repr, FORMS))}", lambda value: value in FORMS)
+RIGHT: Field = ("'Right': texts lose their end here", lambda value: str(value).lower() == "right")
+ALWAYS: Field = ("true: they are always added", lambda value: value is True)
+NEVER: Field = ("false: each text has a vector of its own", lambda value: value is False)
+EMPTY: Field = ("an object without fields", lambda value: isinstance(value, dict) and not any(value.values()))
+FIRST: Field = ("-1 or an integer >= 1", lambda value: type(value) is int and (value == -1 or value >= 1))
+ALL: Field = ("-1; of documents send max_tokens_per_doc", lambda value: type(value) is int and value == -1)
+ONE_NAME: Field = (
+    "a list of one field's name; join the texts of several fields yourself",
+    lambda value: isinstance(value, list) and len(value) == 1 and isinstance(value[0], str),
+)
+WORDS = "send prompt_name, or put the words before each text yourself"
 
-    model: str | None
-    query: str
-    documents: list[str]
-    sent: list[Any]
-    tokens: int | None  # of each document
-    top_n: int | None
-    with_text: bool
-    raw: bool
-    truncate: bool
-    plain: bool
-
-    @property
-    def field(self) -> str:
-        return "texts" if self.plain else "documents"
-
-    @property
-    def items(self) -> list[Item]:
-        return [Item((self.query, text), self.tokens) for text in self.documents]
-
-
-def read_embedding(body: bytes, limits: Limits, token_ids: bool = False) -> Embedding:
-    """Read the body of /v1/embeddings, in OpenAI's form or Jina's; with `token_ids` those too. Raises Refusal."""
-    known = ("input", "model", *FORM, "dimensions", "user", "task", "truncate", "normalized", "late_chunking")
-    fields = Fields.read(body, known)
-    if fields.flag("late_chunking", False):
-        raise Refusal(400, "late_chunking is not computed here: each text has a vector of its own", "late_chunking")
-    texts = partial(fields.texts, "input", limits, or_one=True, inside="text")
-    return Embedding(
-        fields.string("model"),
-        (token_ids and fields.token_ids("input", limits)) or texts(),
-        "input",
-        fields.string("task"),
-        fields.flag("truncate", True),
-        fields.positive("dimensions"),
-        fields.flag("normalized", False),
-        fields.choice(FORM, FORMS),
-    )
+COMMON: dict[str, Field] = {
+    "model": STRING, "truncate": FLAG, "truncation_direction": RIGHT, "truncate_prompt_tokens": ALL, "user": ANYTHING,
+    "return_len": ANYTHING, "add_special_tokens": ALWAYS,
+}  # fmt: skip
+SPARSE = COMMON | dict.fromkeys(TASK, STRING) | {
+    "inputs": ANYTHING, "truncate_prompt_tokens": FIRST, "prompt": WORDS, "instruction": WORDS,
+}  # fmt: skip
+TEI = SPARSE | {"normalize": FLAG, "dimensions": POSITIVE}
+OPENAI = {name: field for name, field in SPARSE.items() if name != "inputs"} | dict.fromkeys(FORM, A_FORM) | {
+    "input": ANYTHING, "dimensions": POSITIVE, "normalized": FLAG, "late_chunking": NEVER,
+    "output_dimension": "send dimensions", "output_dtype": "send encoding_format",
+    "embedding_types": "send encoding_format",
+}  # fmt: skip
+PREDICT = COMMON | {"inputs": ANYTHING, "raw_scores": FLAG, "parameters": EMPTY}
+RERANK = COMMON | {
+    "query": ANYTHING, "documents": ANYTHING, "texts": ANYTHING, "top_n": POSITIVE, "top_k": POSITIVE,
+    "return_documents": FLAG, "return_text": FLAG, "raw_scores": FLAG, "max_tokens_per_doc": POSITIVE,
+    "max_chunks_per_doc": POSITIVE, "priority": ANYTHING, "rank_fields": ONE_NAME,  # a document is one chunk here
+    "instruction": "put its words before the query yourself",
+}  # fmt: skip
 
 
-def read_embed(body: bytes, limits: Limits, sparse: bool = False) -> Embedding:
-    """Read the body of /embed or /embed_sparse, in text-embeddings-inference's form. Raises Refusal."""
-    own = () if sparse else ("normalize", "dimensions")
-    fields = Fields.read(body, ("inputs", "model", "prompt_name", *TRUNCATION, *own))
-    return Embedding(
-        fields.string("model"),
-        fields.texts("inputs", limits, or_one=True),
-        "inputs",
-        fields.string("prompt_name"),
-        _truncate(fields),
-        fields.positive("dimensions"),
-        normalize=fields.flag("normalize", True),
-    )
+def read_texts(known: Mapping[str, Field], body: bytes, limits: Limits) -> Asked:
+    """Read a request for vectors. Raises Refusal."""
+    given = read_fields(known, body)
+    field, most = "input" if "input" in known else "inputs", given.get("truncate_prompt_tokens", -1)
+    sent = given.get(field)
+    if isinstance(sent, dict) and "source_sentence" in sent:
+        raise Refusal(400, f"no similarities are computed here; send all texts as {field!r} and compare the vectors")
+    sent = [sent] if isinstance(sent, str) else sent
+    texts = _texts(sent, field, "a string or a list of strings", limits, "text" if field == "input" else "")
+    return Asked([Item((text,), None if most == -1 else most) for text in texts], field, sent, given)
 
 
-def read_similarity(body: bytes, limits: Limits) -> Embedding:
-    """Read the body of /similarity: the first of the texts is to be compared with the others. Raises Refusal."""
-    fields = Fields.read(body, ("inputs", "model", "parameters"))
-    inputs = fields.object("inputs", ("source_sentence", "sentences"))
-    asked = fields.object("parameters", ("prompt_name", *TRUNCATION))
-    return Embedding(
-        fields.string("model"),
-        [inputs.text("source_sentence"), *inputs.texts("sentences", limits)],
-        "inputs",
-        asked.string("prompt_name"),
-        _truncate(asked),
-        normalize=True,
-    )
+def read_prediction(body: bytes, limits: Limits) -> Asked:
+    """Read a request for labels. Raises Refusal."""
+    given = read_fields(PREDICT, body)
+    sent = given.get("inputs")
+    rows = [sent] if isinstance(sent, str) else sent
+    rows = [rows] if isinstance(rows, list) and rows and all(isinstance(text, str) for text in rows) else rows
+    expected = "a text, a pair [text, text], or a list of [text] and [text, text]"
+    if not isinstance(rows, list) or not all(isinstance(row, list) and 1 <= len(row) <= 2 for row in rows):
+        raise wrong("inputs", expected, sent)
+    _check_count(rows, "inputs", limits)
+    items = [Item(tuple(_text(text, f"inputs[{i}]") for text in row)) for i, row in enumerate(rows)]
+    return Asked(items, "inputs", sent, given)
 
 
-def read_prediction(body: bytes, limits: Limits) -> Prediction:
-    """Read the body of /predict: a text, a pair [text, text], or a list of [text] and [text, text]. Raises Refusal."""
-    fields = Fields.read(body, ("inputs", "model", "raw_scores", "parameters", *TRUNCATION))
-    fields.object("parameters", ())  # huggingface_hub's client sends it, empty unless it is asked for more
-    given = fields.get("inputs")
-    one = [given] if isinstance(given, str) else given
-    single = isinstance(one, list) and bool(one) and all(isinstance(text, str) for text in one)
-    rows = [one] if single else one
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and 1 <= len(row) <= 2 for row in rows):
-        raise wrong("inputs", "a text, a pair [text, text], or a list of [text] and [text, text]", given)
-    check_count(rows, "inputs", limits)
-    items = [Item(tuple(checked_text(text, f"inputs[{i}]") for text in row)) for i, row in enumerate(rows)]
-    return Prediction(fields.string("model"), items, single, fields.flag("raw_scores", False), _truncate(fields))
-
-
-def read_rerank(body: bytes, limits: Limits) -> Rerank:
-    """Read the body of /rerank: `documents` as in Cohere's form, or `texts` as in text-embeddings-inference's.
+def read_rerank(body: bytes, limits: Limits) -> Asked:
+    """Read a request for scores: `documents` in Cohere's form, or `texts` in text-embeddings-inference's.
 
     Raises Refusal.
     """
-    known = ("model", "query", "documents", "texts", "top_n", "return_documents", "return_text", "raw_scores")
-    of_cohere = ("max_tokens_per_doc", "priority", "rank_fields", "max_chunks_per_doc")
-    fields = Fields.read(body, (*known, *TRUNCATION, *of_cohere))
-    plain = "texts" in fields
-    if plain == ("documents" in fields):
+    given = read_fields(RERANK, body)
+    if ("texts" in given) == ("documents" in given):
         raise Refusal(400, "expected 'documents' or 'texts', one of them, with the texts to be ordered", "documents")
-    name, inside = ("texts", None) if plain else ("documents", _ranked_field(fields))
-    fields.positive("max_chunks_per_doc")  # a document is one piece here
-    return Rerank(
-        fields.string("model"),
-        fields.text("query", LONGEST_QUERY),
-        fields.texts(name, limits, inside=inside),
-        fields.get(name),
-        fields.positive("max_tokens_per_doc"),
-        fields.positive("top_n"),
-        fields.flag("return_text", False) or fields.flag("return_documents", False),
-        fields.flag("raw_scores", False),
-        _truncate(fields),
-        plain,
-    )
+    field = "texts" if "texts" in given else "documents"
+    query = _text(given.get("query"), "query", LONGEST_QUERY)
+    inside = "" if field == "texts" else given.get("rank_fields", ["text"])[0]
+    texts = _texts(given[field], field, "a list of strings", limits, inside)
+    return Asked([Item((query, text), given.get("max_tokens_per_doc")) for text in texts], field, given[field], given)
 
 
-def _ranked_field(fields: Fields) -> str:
-    """Read which field of a document that is an object is scored, in the form of Cohere's first version."""
-    given = fields.get("rank_fields", ["text"])
-    if not isinstance(given, list) or len(given) != 1 or not isinstance(given[0], str):
-        raise wrong("rank_fields", "a list of one field's name; join the texts of several fields yourself", given)
-    return given[0]
+def read_fields(known: Mapping[str, Field], body: bytes) -> dict[str, Any]:
+    """Read the fields of a request, none of them null. Raises Refusal."""
+    try:
+        found = json.loads(body.decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
+        raise Refusal(400, f"expected a body of JSON in UTF-8: {error}"[:200]) from None
+    if not isinstance(found, dict):
+        raise wrong("the body", "a JSON object", found)
+    given = {name: value for name, value in found.items() if value is not None}
+    for name, value in given.items():
+        field = known.get(name)
+        if field is None:
+            near = nearest_name(name[:40], known)
+            advice = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+            raise Refusal(400, f"there is no field {name[:40]!r}; {advice}", name[:40])
+        if isinstance(field, str):
+            raise Refusal(400, f"{name} is not known here, and would change the answer; {field}", name)
+        expected, right = field
+        if not right(value):
+            raise wrong(name, expected, value)
+    return given
 
 
-def _truncate(fields: Fields) -> bool:
-    """Read whether long texts are truncated, in text-embeddings-inference's form."""
-    side = fields.get("truncation_direction", "right")
-    if not isinstance(side, str) or side.lower() not in ("left", "right"):
-        raise wrong("truncation_direction", "'Right'", side)
-    if side.lower() == "left":
-        raise Refusal(
-            400,
-            "truncation_direction 'Left' is not computed here: texts lose their end, 'Right'",
-            "truncation_direction",
-        )
-    return fields.flag("truncate", True)
+def wrong(name: str, expected: str, found: Any) -> Refusal:
+    """Say that a field is of another kind than it must be."""
+    kinds: dict[type, str] = {type(None): "nothing", list: "a list", dict: "an object"}
+    return Refusal(400, f"{name} must be {expected}, found {kinds.get(type(found)) or f'{found!r:.40}'}", name)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its fields. Raises ValueError where two have the same name."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the field {twice[:40]!r} is given twice; send it once")
+    return found
+
+
+def _check_count(given: list[Any], name: str, limits: Limits) -> None:
+    if not given:
+        raise Refusal(400, f"{name!r} is empty; send at least one text", name)
+    if len(given) > limits.texts:
+        raise Refusal(413, f"{name!r} has {len(given)} texts, at most {limits.texts} go into one request", name)
+
+
+def _texts(given: Any, name: str, expected: str, limits: Limits, inside: str) -> list[str]:
+    """Check a list of texts. `inside`: the field of the text, where an object may be sent in place of one."""
+    if not isinstance(given, list):
+        raise wrong(name, expected, given)
+    _check_count(given, name, limits)
+    if type(given[0][0] if isinstance(given[0], list) and given[0] else given[0]) is int:
+        advice = "those of another tokenizer would give wrong vectors; send the texts"
+        langchain = "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
+        raise Refusal(400, f"{name!r} must be text, found token ids: {advice} {langchain}", name)
+    return [_text(each, f"{name}[{i}]", inside=inside) for i, each in enumerate(given)]
+
+
+def _text(text: Any, where: str, longest: int = LONGEST_TEXT, inside: str = "") -> str:
+    """Check a text, or an object with one, whose other fields an answer may repeat: give the text. Raises Refusal."""
+    if inside and isinstance(text, dict):
+        for name, other in text.items():
+            _text(name, f"the name of a field of {where}")
+            _text("" if other is None else other, f"{where}.{name[:40]}")
+        return _text(text.get(inside), f"{where}.{inside[:40]}")
+    if not isinstance(text, str):
+        raise wrong(where, "a string", text)
+    if len(text) > longest:
+        raise Refusal(400, f"{where} has {len(text)} characters, at most {longest} are read; send it in parts", where)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"a lone surrogate U+{ord(text[error.start]):04X} at index {error.start}"
+        raise Refusal(400, f"{where} has {found}, which is no character", where) from None
+    return text

@@ -48,10 +48,10 @@ What is measured, and how it was chosen
     served        1, 8 and 64 clients, a thread each in one process, of the same application of starlette: with
                   minibert, and with sentence-transformers' `encode` in its place for the same steps of waiting texts.
                   A text for each request, ten seconds in turn; the server that is not at work is stopped
-    traffic       `minibert serve`, one worker and two. 200 callers at once, five texts each; who gets 503 comes again
-                  twice, after a second, as OpenAI's client does. Then eight clients for ten minutes: vectors, rerank,
-                  sparse vectors, requests that are refused, clients that leave. Memory is what all processes have for
-                  themselves or share among them (Pss_Anon)
+    traffic       200 callers of `minibert serve` for ten minutes: vectors, rerank, sparse vectors, requests that are
+                  refused, slow clients, silent ones and such that leave; who gets 503 comes again after a second, as
+                  OpenAI's client does. Every answer is compared with what `encode` and `predict` give. Memory is what
+                  the process has for itself (Pss_Anon)
     bulk          from JSON lines on the disk to Parquet shards on the disk, MiniLM; each contender in a process of its
                   own. In memory: `encode` and `embed` of the same texts in a list. One process with two cores beside
                   two with one core and half of the texts each: whole runs of the command, start included. Memory: a

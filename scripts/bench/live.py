@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +12,9 @@ from time import perf_counter
 from typing import Any
 
 import minibert
-from minibert.serve.live import LiveServer
-from minibert.serve.run import listen, run
+from minibert.commands.serve import listen
 from minibert.show.live.live import Live
+from minibert.show.live.server import LiveServer
 
 from .measure import Limit, Row, Settings, compare
 from .models import real_model
@@ -69,12 +68,10 @@ def live(settings: Settings) -> Iterator[Row]:
 @contextmanager
 def answering(page: Live) -> Iterator[Any]:
     """Serve the page meanwhile; give what asks one question."""
-    server, told = LiveServer(lambda: "", page.answers), queue.Queue[Any]()
-    with listen("127.0.0.1", 0) as listening:
-        thread = threading.Thread(target=run, args=(server, listening, told.put), daemon=True)
+    with LiveServer(listen("127.0.0.1", 0), lambda: "", page.answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        end = told.get(timeout=60)
-        connection = http.client.HTTPConnection(*listening.getsockname()[:2], timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
 
         def ask(route: str, question: Any) -> None:
             connection.request("POST", f"/{route}", json.dumps(question), {"Authorization": f"Bearer {server.token}"})
@@ -85,5 +82,5 @@ def answering(page: Live) -> Iterator[Any]:
 
         yield ask
         connection.close()
-        end()
-        thread.join(60)
+        server.shutdown()
+        thread.join()

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from command_line import Printed
-from served import SECONDS, Address, needs_server
+from served import SECONDS, Address
 
 from minibert.cli import main
 from minibert.commands import explain
 
-installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 SMALL_GPT2 = str(Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words")
 
 

@@ -1,58 +1,68 @@
-"""`minibert serve --workers`: one address, one map of the weights, sums of all; and what happens when a worker ends."""
+"""Several processes of the server, by gunicorn and by uvicorn: `minibert.serve.app:create`."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
+import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
-from serve_process import HALF, MODEL, RERANKER, serving
-from served import SECONDS, Address, needs_server, opened
+from needed import absent, missing
+from serve_process import MODEL, RERANKER
+from served import SECONDS, Address, needs_server
 
 import minibert
-from minibert.serve import workers
-from minibert.serve.app import Server
-from minibert.threads.cores import cores
 
-installed = pytest.fixture(scope="module", autouse=True)(needs_server)
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are for Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 
-# bytes that a worker of MiniLM in float16 has for itself after some requests; measured 22e6, and with its own copy of
-# the converted weights 87e6
-OWN = 40e6
-
-
-def children(process: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+CREATE = "minibert.serve.app:create"
+PROGRAMS = {
+    "gunicorn": (
+        "gunicorn", "-w", "2", "-k", "uvicorn_worker.UvicornWorker", "--no-control-socket", "--graceful-timeout", "2",
+        "-b", "127.0.0.1:0", f"{CREATE}()",
+    ),
+    "uvicorn": ("uvicorn", "--workers", "2", "--port", "0", "--factory", CREATE),
+}  # fmt: skip
+ASKED = 'minibert_requests_total{path="/embed",status="200"}'
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    needs_server()
+    if absent("gunicorn", "uvicorn_worker", "prometheus_client"):
+        missing("gunicorn, uvicorn-worker or prometheus-client not installed; they are in the extra `test`")
+
+
+def children(process: int) -> set[int]:
+    return {int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()}
 
 
 @contextmanager
-def stopped(process: int) -> Iterator[None]:
-    """Have a worker take no request meanwhile."""
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
+def started(program: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], Address]]:
+    """Start it, and wait until it says where it listens."""
+    environment = os.environ | {f"MINIBERT_SERVE_{name}": value for name, value in variables.items()}
+    command = [sys.executable, "-m", *PROGRAMS[program]]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            lines = iter(process.stderr.readline, "")
+            at = next(found[1] for line in lines if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
+            yield process, Address(int(at))
+        finally:
+            process.kill()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Look until it is true; the limit of the step sees where it never is."""
+    while True:
+        with suppress(OSError):
+            if true():
+                return
 
 
 def numbers(address: Address) -> dict[str, str]:
@@ -60,122 +70,56 @@ def numbers(address: Address) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
 
-ASKED = 'minibert_requests_total{path="/v1/embeddings",status="200"}'
-INSIDE = "minibert_requests_inside"
-TEXTS = 'minibert_texts_total{model="a"}'
+def workers_of(process: int) -> set[int]:
+    """uvicorn has a process more that watches what its workers share."""
+    return {each for each in children(process) if b"resource_tracker" not in Path(f"/proc/{each}/cmdline").read_bytes()}
 
 
-def test_any_worker_tells_the_sums_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several models, by a variable; a worker that takes the place of another goes on with its numbers.
-
-    The process may have other children than workers: a shell's before it, or those that a container leaves to it.
-    """
-    shell = "sh", "-c", 'sleep 0 & exec "$@"', "sh"
-    monkeypatch.setenv("MINIBERT_SERVE_WORKERS", "2")
-    options = "--reranker", RERANKER, "--name", "a", "--log-format", "json"
-    with serving(*options, said="a, uses-reranker", before=shell) as (process, address):
-        stranger, first, second = children(process.pid)
-        want = minibert.load_encoder(MODEL).encode("dog")
-        for other, texts in ((first, ["dog"]), (second, ["dog", "we lived above the clouds"])):
-            with stopped(other):
-                found = address.embed(texts, model="a").json["data"][0]["embedding"]
-                assert np.allclose(found, want, atol=1e-6)
-                assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
-        for other in (first, second):
-
-            def told(other: int = other) -> bool:  # a worker that was stopped just after its answer is still inside
-                with stopped(other):
-                    found = numbers(address)
-                    inside = address.ask("/info").json["requests_inside"]
-                    return (found[ASKED], found[TEXTS], found[INSIDE], inside) == ("2", "3", "1", 1)
-
-            until(told)
-        os.kill(first, signal.SIGKILL)
-        until(lambda: len(children(process.pid)) == 2 and not {first, stranger} & {*children(process.pid)})
-        with stopped(second):
-            assert address.embed("dog").status == 200
-            until(lambda: (numbers(address)[ASKED], numbers(address)[TEXTS]) == ("3", "4"))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
-        (line,) = map(json.loads, process.stderr.read().splitlines())
-    assert line["level"] == "warning"
-    assert line["message"] == f"worker 0 (process {first}) ended by signal 9; another one takes its place"
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_workers_answer_and_one_takes_the_place_of_another(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models and options come from variables; the numbers of all are one sum, and their files go at the end."""
+    shared = tmp_path / "metrics"
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(shared))
+    want = minibert.load_encoder(MODEL).encode("dog", normalize_embeddings=True)
+    with started(program, MODEL=MODEL, RERANKER=RERANKER, NAME="a") as (process, address):
+        until(lambda: address.ask("/health").status == 200 and len(workers_of(process.pid)) == 2)
+        before = workers_of(process.pid)
+        for count in (1, 2, 3):
+            assert np.allclose(address.ask("/embed", {"inputs": "dog", "model": "a"}).json, [want], atol=1e-6)
+            assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
+            assert numbers(address)[ASKED] == f"{count}.0"
+            if count == 1:
+                os.kill(min(before), signal.SIGKILL)
+                until(lambda: len(workers_of(process.pid) - {min(before)}) == 2)
+                until(lambda: address.ask("/health").status == 200)
+        assert any(shared.iterdir())
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+        assert process.returncode in (0, -signal.SIGTERM)
+    assert not any(shared.iterdir())
 
 
-def test_weights_are_there_once_converted_ones_too(minilm: Path, tmp_path: Path) -> None:
-    """A worker that opened the model itself would have its own copy."""
-    folder = tmp_path / "half"
-    shutil.copytree(minilm, folder)
-    stored = load_file(folder / "model.safetensors")
-    half = {name: each.astype(np.float16) if each.dtype == np.float32 else each for name, each in stored.items()}
-    (folder / "model.safetensors").unlink()  # the copy of a link would be the file itself
-    save_file(half, folder / "model.safetensors", {"format": "pt"})
-    where = "/v1/embeddings; the model has no prompt for queries"
-    with serving("--workers", "2", models=(str(folder),), said="half", path=where) as (process, address):
-        first, second = children(process.pid)
-        for one, other in ((first, second), (second, first)):
-            with stopped(other):
-                assert address.embed(["we lived above the clouds"] * 20).status == 200
-            sizes = dict(line.split()[:2] for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()[1:])
-            own = 1024 * (int(sizes["Private_Clean:"]) + int(sizes["Private_Dirty:"]))
-            assert own < OWN, f"{own} bytes"
+def test_gunicorn_ends_within_its_grace_though_a_worker_is_stopped() -> None:
+    with started("gunicorn", MODEL=MODEL) as (process, address):
+        until(lambda: address.ask("/health").status == 200 and len(children(process.pid)) == 2)
+        stopped = min(children(process.pid))
+        os.kill(stopped, signal.SIGSTOP)
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
+        with suppress(FileNotFoundError):
+            assert Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] == "Z", (
+                "no parent waits for it"
+            )
 
 
-def test_workers_end_with_the_process_that_started_them() -> None:
-    with serving("--workers", "2") as (process, _):
-        paths = [Path(f"/proc/{worker}") for worker in children(process.pid)]
-        process.kill()
-        until(lambda: not any(path.exists() for path in paths))
-
-
-def test_places_are_those_of_all_workers_together() -> None:
-    """One that is taken in one worker is none in the other."""
-    with serving("--workers", "2", "--max-waiting", "1") as (process, address):
-        first, second = children(process.pid)
-        with stopped(first):
-            client = socket.create_connection(("127.0.0.1", address.port), SECONDS)
-            client.sendall(HALF)
-            until(lambda: address.ask("/info").status == 503)
-        with client, stopped(second):
-            assert address.embed("dog").status == 503
-        until(lambda: address.embed("dog").status == 200)
-
-
-def test_workers_that_end_before_they_listen() -> None:
-    """A loop that replaces each at once would never end."""
-    program = (
-        "import os, sys; from minibert.cli import main; from minibert.serve import workers\n"
-        "workers.run = lambda *_: os._exit(7)\n"
-        f"sys.exit(main(['serve', {MODEL!r}, '--port', '0', '--workers', '2']))"
-    )
-    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
-    said = tried.stderr.splitlines()
-    assert (tried.returncode, len(said)) == (1, workers.TRIES)
-    assert said[-1].endswith("the last of 3 that ended before they listened; the server ends")
-
-
-def test_each_worker_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int] = []
-
-    class Here:
-        """Workers of this process, one after the other."""
-
-        def __init__(self, work: Callable[..., bool], listening: Any) -> None:
-            self.work = work
-
-        def run(self, count: int, ready: Callable[[], None]) -> bool:
-            return all(self.work(number, ready) for number in range(count))
-
-    monkeypatch.setattr(workers, "_Workers", Here)
-    monkeypatch.setattr(workers, "run", lambda *_: bool(found.append(cores())))
-    monkeypatch.setenv("MINIBERT_THREADS", "4")
-    monkeypatch.setenv("RAYON_NUM_THREADS", "4")
-    server = Server([opened(MODEL)], workers=2)
-    for threads, want in ((None, [2, 2]), (5, [2, 3]), (1, [1, 1])):
-        monkeypatch.setenv("MINIBERT_THREADS", "4")
-        with socket.socket() as listening:
-            assert workers.run_workers(server, listening, lambda: None, 2, threads)
-        assert found == want
-        found.clear()
-    with socket.socket() as listening, pytest.raises(ValueError, match="threads must be an integer >= 1, found 0"):
-        workers.run_workers(server, listening, lambda: None, 2, 0)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_wrong_variable_ends_the_parent_in_words(program: str) -> None:
+    """Workers that ended before they listened would be started again without end."""
+    command = [sys.executable, "-m", *PROGRAMS[program]]
+    environment = os.environ | {"MINIBERT_SERVE_MODEL": MODEL, "MINIBERT_SERVE_MAX_TEXTS": "many"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
+    assert "the variable MINIBERT_SERVE_MAX_TEXTS must be an integer, found 'many'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,8 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from served import opened, served
 import minibert
 from minibert.serve.app import Server
 from minibert.serve.kinds import model_of, names_of
-from minibert.serve.record import INSIDE
 
 pytestmark = pytest.mark.adapters
 
@@ -123,8 +122,13 @@ def test_openais_client_comes_again_after_503(minilm: Path) -> None:
         served(server) as address,
         openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=3) as client,
     ):
-        server.record.add(*INSIDE, number=server.gate.limits.waiting)
-        threading.Timer(0.5, lambda: server.record.begin(0)).start()
+        server.inside, refused = server.limits.waiting, server.record._note
+
+        def noted(scope: Any, status: int, seconds: float) -> None:
+            server.inside = 0  # after its first request, which is refused
+            refused(scope, status, seconds)
+
+        server.record._note = noted
         assert len(client.embeddings.create(model=NAME, input="a").data) == 1
 
 

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from in_browser import CONTRAST, lowest_contrast
-from served import SECONDS, needs_server, served
+from served import SECONDS, live_served
 
 import minibert
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.serve.live import LiveServer
 from minibert.show.live.live import Live
 
 pytestmark = pytest.mark.browser
-installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 SENTENCE = "The bank of the river was muddy"
@@ -66,9 +64,8 @@ class Tab:
 def gpt2() -> Iterator[tuple[Encoder, str]]:
     with closing(minibert.load_encoder(SMALL_GPT2)) as encoder:
         live = Live(encoder, "gpt2-words")
-        server = LiveServer(lambda: live.page("wonderfu"), live.answers)
-        with served(server) as address:
-            yield encoder, f"{address.url}/?token={server.token}"
+        with live_served(live, lambda: live.page("wonderfu")) as (_, server):
+            yield encoder, server.url
 
 
 def chances(encoder: Encoder, text: str, change: Any = None, replaced: tuple[int, str] | None = None) -> Array:
@@ -199,9 +196,9 @@ def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
 def test_a_model_without_a_head_and_its_kinds(browser: Any, minilm: Path) -> None:
     with closing(minibert.load_encoder(minilm)) as encoder:
         live = Live(encoder)
-        server = LiveServer(lambda: live.page(SENTENCE), live.answers)
         trace = encoder.trace(**encoder.tokenize(SENTENCE))
-        with served(server) as address, closing(Tab(browser, f"{address.url}/?token={server.token}")) as tab:
+        page = live_served(live, lambda: live.page(SENTENCE))
+        with page as (_, server), closing(Tab(browser, server.url)) as tab:
             assert "no head" in tab.locator("#nohead").inner_text()
             assert tab.locator("#headgrid canvas").count() == 72
             tab.locator("#headgrid .look").nth(2).click()

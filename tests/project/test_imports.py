@@ -31,9 +31,9 @@ WINGS: list[dict[str, set[str]]] = [
     {
         "show": {"matplotlib"},
         "verify": {"safetensors", "torch", "transformers", "onnx", "onnxruntime", "google"},
-        "serve": {"starlette", "uvicorn"},
+        "serve": {"starlette", "uvicorn", "prometheus_client"},
     },
-    {"commands": {"safetensors", "matplotlib", "tqdm"}},
+    {"commands": {"safetensors", "matplotlib", "tqdm", "uvicorn"}},
     {"__init__": set()},
     {"cli": set()},
     {"__main__": set()},

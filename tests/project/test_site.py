@@ -50,7 +50,10 @@ RUN_BY = {
         "a_search_of_what_bulk_wrote",
         "a_folder_for_aws_lambda",
     ),
-    "server": ("the_requests_of_the_servers_page_are_answered",),
+    "server": (
+        "the_requests_of_the_servers_page_are_answered",
+        "workers_answer_and_one_takes_the_place_of_another",
+    ),
     "verifier": ("the_verifiers_and_the_first_commands_run",),
     "verify": ("every_command_that_a_page_shows_is_one",),
 }

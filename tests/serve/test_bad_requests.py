@@ -12,11 +12,11 @@ from reference_files import REFERENCE
 from served import Answer, needs_server, opened, straight
 
 from minibert.serve.app import Server
-from minibert.serve.fields import Limits
+from minibert.serve.requests import Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
-ROUTES = st.sampled_from(["/v1/embeddings", "/rerank", "/embed", "/embed_sparse", "/similarity", "/predict"])
+ROUTES = st.sampled_from(["/v1/embeddings", "/rerank", "/embed", "/embed_sparse", "/predict"])
 # half of a pair of surrogates among them: JSON can write it, and no tokenizer read it
 LETTERS = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(["\ud800", "a\x00b", "[SEP]", "the clouds"])
 VALUES = st.recursive(
@@ -28,7 +28,7 @@ FIELDS = (
     "input", "model", "encoding_format", "dimensions", "user", "task", "truncate", "query", "documents", "texts",
     "top_n", "return_documents", "return_text", "raw_scores", "inputs", "prompt_name", "normalize", "parameters",
     "truncation_direction", "max_tokens_per_doc", "priority", "rank_fields", "max_chunks_per_doc", "embedding_type",
-    "encoding_type", "normalized", "late_chunking",
+    "encoding_type", "normalized", "late_chunking", "top_k", "input_type", "truncate_prompt_tokens", "return_len",
 )  # fmt: skip
 LIKELY = {
     "/v1/embeddings": {"input": LETTERS | st.lists(LETTERS, max_size=5), "dimensions": st.integers(-1, 9)},
@@ -38,17 +38,15 @@ LIKELY = {
         "return_documents": st.booleans(),
         "top_n": st.integers(-1, 9),
         "max_tokens_per_doc": st.integers(0, 10**30),
+        "truncate_prompt_tokens": st.integers(-1, 0),
     },
     "/embed": {
         "inputs": LETTERS | st.lists(LETTERS, max_size=5),
         "normalize": st.booleans(),
         "truncate": st.booleans(),
+        "truncate_prompt_tokens": st.integers(-2, 10**30),
     },
     "/embed_sparse": {"inputs": LETTERS | st.lists(LETTERS, max_size=5), "truncate": st.booleans()},
-    "/similarity": {
-        "inputs": st.fixed_dictionaries({"source_sentence": LETTERS, "sentences": st.lists(LETTERS, max_size=5)}),
-        "parameters": st.none() | st.fixed_dictionaries({"truncate": st.booleans()}),
-    },
     "/predict": {
         "inputs": LETTERS | st.lists(LETTERS, max_size=2) | st.lists(st.lists(LETTERS, max_size=3), max_size=3),
         "model": st.sampled_from(["uses-reranker", "uses-inference", None]),

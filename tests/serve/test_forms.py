@@ -62,18 +62,6 @@ def test_embed_takes_a_prompt_by_its_name(address: Address) -> None:
     assert (answer.status, "must be one of this model's" in answer.error) == (400, True)
 
 
-def test_similarity_is_the_cosine(address: Address) -> None:
-    encoder = minibert.load_encoder(REFERENCE / LENGTHS)
-    first, *others = encoder.encode(TEXTS, normalize_embeddings=True)
-    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
-    assert near(address.ask("/similarity", {"inputs": inputs}).json, np.array(others) @ first)
-    asked = {"inputs": inputs, "parameters": {"truncate": None, "prompt_name": "query"}, "model": PROMPTS}
-    first, *others = minibert.load_encoder(REFERENCE / PROMPTS).encode(TEXTS, "query", normalize_embeddings=True)
-    assert near(address.ask("/similarity", asked).json, np.array(others) @ first)
-    answer = address.ask("/similarity", {"inputs": TEXTS})
-    assert answer.error == "inputs must be an object with source_sentence and sentences, found a list"
-
-
 def test_embed_sparse_gives_what_encode_sparse_gives(address: Address) -> None:
     encoder = minibert.load_encoder(REFERENCE / SPARSE)
     many = [f"we lived {'above ' * (i % 7)}the clouds" for i in range(1500)]  # several steps of the worker
@@ -130,7 +118,9 @@ def test_predict_takes_the_empty_parameters_of_huggingface_hub(address: Address)
     asked = {"inputs": "dog", "model": TOPICS}
     assert address.ask("/predict", asked | {"parameters": {"top_k": None}}).json == address.ask("/predict", asked).json
     answer = address.ask("/predict", asked | {"parameters": {"top_k": 2}})
-    assert (answer.status, answer.error) == (400, "there is no field 'top_k'; leave it out")
+    assert (answer.status, answer.error) == (
+        400, "parameters must be an object without fields, found an object",
+    )  # fmt: skip
 
 
 # -- Jina --------------------------------------------------------------------------------------------------------
@@ -228,34 +218,3 @@ def test_what_a_model_does_not_give(address: Address) -> None:
         reranker_of(minibert.load_encoder(REFERENCE / LENGTHS), ["a"])
     with pytest.raises(ValueError, match="3 labels"):
         reranker_of(minibert.load_encoder(REFERENCE / PAIRS), ["a"])
-
-
-# -- metrics -----------------------------------------------------------------------------------------------------
-
-
-def test_metrics_count_what_was_done() -> None:
-    with served(Server([opened(REFERENCE / LENGTHS, 'org/a"b'), opened(REFERENCE / RERANKER)])) as address:
-        tokens = address.embed([LONG, "dog"]).json["usage"]["total_tokens"]
-        assert address.embed([]).status == 400
-        assert address.ask("/rerank", {"query": "a", "texts": TEXTS}).status == 200
-        for path in ("/health", "/other", "/another", "/v1/models/a"):
-            address.ask(path)
-        answer = address.ask("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = answer.body.decode().splitlines()
-    numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert numbers['minibert_requests_total{path="/v1/embeddings",status="200"}'] == "1"
-    assert numbers['minibert_requests_total{path="/v1/embeddings",status="400"}'] == "1"
-    assert numbers['minibert_requests_total{path="other",status="404"}'] == "3", "no path of a client's own"
-    assert numbers['minibert_texts_total{model="a\\"b"}'] == "2"
-    assert numbers['minibert_tokens_total{model="a\\"b"}'] == str(tokens)
-    assert numbers['minibert_truncated_total{model="a\\"b"}'] == "1"
-    assert numbers[f'minibert_texts_total{{model="{RERANKER}"}}'] == "3"
-    assert numbers["minibert_requests_inside"] == "1", "the one that asks"
-    for path in ("/v1/embeddings", "/rerank"):
-        counts = [
-            int(numbers[each]) for each in numbers if each.startswith(f'minibert_request_seconds_bucket{{path="{path}"')
-        ]
-        assert counts == sorted(counts)
-        assert counts[-1] == int(numbers[f'minibert_request_seconds_count{{path="{path}"}}'])
-        assert float(numbers[f'minibert_request_seconds_sum{{path="{path}"}}']) > 0

@@ -5,20 +5,22 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from reference_files import REFERENCE
-from served import SECONDS, Address, Answer, needs_server, opened, served
+from served import SECONDS, Address, Answer, needs_server, opened, served, straight
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.serve import options
 from minibert.serve.app import INLINE, Server
-from minibert.serve.fields import LONGEST_TEXT, Limits, body_for
-from minibert.serve.requests import LONGEST_QUERY
+from minibert.serve.kinds import VECTORS
+from minibert.serve.requests import LONGEST_QUERY, LONGEST_TEXT, Limits
+from minibert.serve.worker import Prepared
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -31,6 +33,13 @@ NEIGHBOURS = 1e-6
 
 def server(name: str = NORMED, **options: Any) -> Server:
     return Server([opened(REFERENCE / name, f"org/{name}"), opened(REFERENCE / RERANKER)], **options)
+
+
+def computing(compute: Callable[[list[Any]], Array], **options: Any) -> Server:
+    """A server whose model reads no text and computes something else."""
+    model = opened(REFERENCE / NORMED)
+    kind = model.work[VECTORS][None]._replace(prepare=lambda items, start: Prepared(items), compute=compute)
+    return Server([model._replace(work={VECTORS: {None: kind}})], **options)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +108,13 @@ def test_a_task_takes_its_prompt_and_its_length() -> None:
             ("document", encoder.encode_document(TEXTS)), ("passage", encoder.encode(TEXTS, "passage")),
         ):  # fmt: skip
             assert near(vectors(address.embed(TEXTS, task=task)), want), task
+        for name, task in (
+            ("input_type", "search_query"), ("task", "retrieval.query"), ("prompt_name", "query"),
+            ("input_type", "passage"), ("input_type", "search_document"), ("task", "retrieval.passage"),
+        ):  # fmt: skip
+            own = {"search_query": "query", "retrieval.query": "query", "query": "query", "passage": "passage"}
+            want = encoder.encode(TEXTS, own.get(task, "document"))
+            assert near(vectors(address.embed(TEXTS, **{name: task})), want), (name, task)
         refused = "task must be one of this model's 'query', 'document', 'passage', found 'find'"
         assert refused in address.embed("a", task="find").error
     with served(server(LENGTHS)) as address:
@@ -209,13 +225,13 @@ def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.
         (b'{"input": "\xff"}', 400, "expected a body of JSON in UTF-8"),
         (b"[" * 100_000, 400, "expected a body of JSON in UTF-8"),
         (b'{"input": "a", "dimensions": ' + b"9" * 5000 + b"}", 400, "expected a body of JSON in UTF-8"),
-        (b"7", 400, "expected a JSON object, found 7"),
+        (b"7", 400, "the body must be a JSON object, found 7"),
         ({}, 400, "input must be a string or a list of strings, found nothing"),
         ({"input": []}, 400, "'input' is empty"),
         ({"input": {}}, 400, "input must be a string or a list of strings, found an object"),
         ({"input": ["a", None]}, 400, "input[1] must be a string, found nothing"),
         ({"input": [1, 2]}, 400, "'input' must be text, found token ids"),
-        ({"input": [[1, 2]]}, 400, "if the server was started with --token-ids"),
+        ({"input": [[1, 2]]}, 400, "send the texts (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False"),
         ({"input": ["a", "b\ud800"]}, 400, "input[1] has a lone surrogate U+D800 at index 1"),
         ({"input": "a" * (LONGEST_TEXT + 1)}, 400, f"input[0] has {LONGEST_TEXT + 1} characters"),
         ({"input": ["a"] * 2049}, 413, "'input' has 2049 texts, at most 2048"),
@@ -224,12 +240,18 @@ def test_many_clients_at_once_get_their_own(address: Address, encoder: minibert.
         ({"input": "a", "encoding_format": "int8"}, 400, "must be one of 'float', 'base64', 'binary', 'ubinary'"),
         ({"input": "a", "embedding_type": ["float"]}, 400, "embedding_type must be one of 'float', 'base64', 'binary'"),
         ({"input": "a", "embedding_type": "binary", "encoding_format": "float"}, 400, "are names of one field here"),
-        ({"input": "a", "late_chunking": True}, 400, "late_chunking is not computed here"),
+        ({"input": "a", "late_chunking": True}, 400, "late_chunking must be false: each text has a vector of its own"),
         ({"input": ["a", {"image": "b"}]}, 400, "input[1].text must be a string, found nothing"),
         (b'{"input": "a", "in\\u0070ut": "b"}', 400, "the field 'input' is given twice; send it once"),
         (b'{"input": "a", "\\ud800": 1}', 400, "there is no field '\\ud800'"),
         ({"input": "a", "model": "other"}, 404, f"has {NORMED!r} and {RERANKER!r}, and not the model 'other'"),
         ({"input": "a", "model": 7}, 400, "model must be a string, found 7"),
+        ({"input": "a", "output_dimension": 2}, 400, "output_dimension is not known here, and would"),
+        ({"input": "a", "prompt": "b"}, 400, "would change the answer; send prompt_name, or put the words before each"),
+        ({"input": "a", "add_special_tokens": False}, 400, "add_special_tokens must be true: they are always added"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens must be -1 or an integer >= 1"),
+        ({"input": "a", "task": "query", "input_type": "document"}, 400, "are names of one field here"),
+        ({"input": {"source_sentence": "a", "sentences": ["b"]}}, 400, "no similarities are computed here; send all"),
         ({"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
     ],
     ids=lambda value: f"{value!r:.40}",
@@ -261,8 +283,9 @@ ASKED = {"query": "a", "documents": ["b"]}
         ({"query": "a", "texts": [{"text": "b"}]}, 400, "texts[0] must be a string, found an object"),
         (ASKED | {"query": "a" * (LONGEST_QUERY + 1)}, 400, f"at most {LONGEST_QUERY} are read"),
         (ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
-        (ASKED | {"truncation_direction": "Left"}, 400, "truncation_direction 'Left' is not computed here"),
-        (ASKED | {"truncation_direction": 7}, 400, "truncation_direction must be 'Right', found 7"),
+        (ASKED | {"truncation_direction": "Left"}, 400, "must be 'Right': texts lose their end here"),
+        (ASKED | {"truncate_prompt_tokens": 9}, 400, "must be -1; of documents send max_tokens_per_doc"),
+        (ASKED | {"top_n": 1, "top_k": 2}, 400, "top_n and top_k are names of one field here; send one of them"),
         (ASKED | {"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc must be an integer >= 1, found 0"),
         (ASKED | {"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc must be an integer >= 1, found 0"),
         (ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not give scores of documents; ask {RERANKER!r}"),
@@ -273,7 +296,25 @@ def test_a_bad_request_for_scores_is_refused_in_words(address: Address, body: An
     assert answer.status == status and message in answer.error
 
 
+def test_fields_that_clients_add_and_that_change_nothing(address: Address) -> None:
+    more = {"user": {"id": 7}, "return_len": True, "add_special_tokens": True, "truncate_prompt_tokens": -1}
+    assert address.embed("dog", **more, query_prefix=None).json == address.embed("dog").json
+    asked = {"query": "clouds", "documents": TEXTS}
+    best = address.ask("/rerank", asked | {"top_n": 2}).json
+    assert address.ask("/rerank", asked | more | {"top_k": 2, "priority": 3}).json == best and len(best["results"]) == 2
+
+
+def test_truncate_prompt_tokens_keeps_the_first_tokens(address: Address, encoder: minibert.Encoder) -> None:
+    """Special ones among them, as vLLM counts."""
+    for texts in (TEXTS, "dog"):
+        short = minibert.load_encoder(REFERENCE / NORMED, max_seq_length=4).encode(texts)
+        assert near(vectors(address.embed(texts, truncate_prompt_tokens=4)), np.atleast_2d(short))
+        assert near(vectors(address.embed(texts, truncate_prompt_tokens=99)), np.atleast_2d(encoder.encode(texts)))
+
+
 def test_other_routes_and_methods(address: Address) -> None:
+    gone = address.ask("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}})
+    assert gone.status == 404 and "ask /embed for the vectors: the dot product of two is their cosine" in gone.error
     assert address.ask("/health").json == {"status": "ok"}
     assert "POST /v1/embeddings" in address.ask("/").error
     elsewhere = address.ask("/health/", Host="evil.com")
@@ -287,6 +328,20 @@ def test_other_routes_and_methods(address: Address) -> None:
     assert found["limits"] == {"waiting": 256, "body": 16777216, "texts": 2048, "grace": 60}
 
 
+@pytest.mark.parametrize("first", [LATE, NORMED])
+def test_a_request_without_model_goes_to_the_reranker(first: str) -> None:
+    """Also where another model can score too: with its scores the order would be another."""
+    models = [opened(REFERENCE / first), opened(REFERENCE / RERANKER)]
+    want = minibert.load_encoder(REFERENCE / RERANKER).rank("clouds", TEXTS)
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        body = json.dumps({"query": "clouds", "documents": TEXTS}).encode()
+        answer = straight(Server(models, ranks=models[1]), path, body).json
+        assert answer["model"] == RERANKER
+        assert [each["index"] for each in answer["results"]] == [each["corpus_id"] for each in want]
+    if first == LATE:
+        assert straight(Server(models), "/rerank", body).json["model"] == LATE, "without one the first that can"
+
+
 def test_without_a_reranker_nothing_is_ordered() -> None:
     with served(Server([opened(REFERENCE / NORMED)])) as address:
         answer = address.ask("/rerank", {"query": "a", "documents": ["b"]})
@@ -294,55 +349,16 @@ def test_without_a_reranker_nothing_is_ordered() -> None:
         assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
 
 
-@pytest.mark.parametrize("name", [NORMED, LENGTHS])
-def test_token_ids_give_what_their_text_gives(name: str) -> None:
-    """Where they are asked for: with the special tokens, of which none is added."""
-    with served(server(name, token_ids=True)) as address:
-        encoder = minibert.load_encoder(REFERENCE / name)
-        texts = [*TEXTS[:3], "clouds"]
-        ids = encoder.sentence_tokenizer.encode(texts, truncation=True, max_length=encoder.max_seq_length)
-        rows = [each.input_ids for each in ids]
-        assert near(vectors(address.embed(rows)), encoder.encode(texts))
-        assert near(vectors(address.embed(rows[0])), encoder.encode(texts[:1]))
-        assert near(vectors(address.embed(texts)), encoder.encode(texts)), "texts are taken too"
-        assert near(vectors(address.embed(rows[3], task="document")), encoder.encode_document(["clouds"]))
-        assert address.embed(rows).json["usage"]["prompt_tokens"] == sum(map(len, rows))
-        many = rows[:2] * 1000  # more than one step of the worker
-        assert near(vectors(address.embed(many)), np.tile(encoder.encode(texts[:2]), (1000, 1)))
-
-
-def test_token_ids_that_the_tokenizer_cannot_give_are_refused(encoder: minibert.Encoder) -> None:
-    """cl100k's ids, which LangChain sends, mostly lie beyond the vocabulary."""
-    size = encoder.sentence_tokenizer.size
-    with served(server(token_ids=True)) as address:
-        for given, message in (
-            ([[1, 2], [3, size]], f"input[1] has the token id {size}, and those of this model end at {size - 1}"),
-            ([10**30], f"input[0] has the token id {10**30}"),
-            ([1] * 31, "input[0] has 31 token ids, at most 30 are read"),
-            ([[1], []], "input[1] must be a list of token ids"), ([[1], "dog"], "input[1] must be a list of token ids"),
-            ([1, -1], "input[0] must be a list of token ids"), ([1, True], "input[0] must be a list of token ids"),
-            (["dog", [1]], "input[1] must be a string, found a list"), ([[1]] * 2049, "has 2049 texts, at most 2048"),
-        ):  # fmt: skip
-            answer = address.embed(given)
-            assert answer.status in (400, 413) and message in answer.error, answer.error
-        assert "with the task 'query' a prompt stands before each text" in address.embed([1], task="query").error
-        assert "must be text, found token ids" in address.ask("/embed", {"inputs": [[1]]}).error
-        assert address.ask("/embed", {"inputs": [["a"]]}).error == "inputs[0] must be a string, found a list"
-        refused = address.ask("/embed", {"inputs": "a", "prompt_name": "find"})
-        assert "prompt_name must be one of" in refused.error and refused.json["error"]["param"] == "prompt_name"
-    with served(server(PROMPTS, token_ids=True)) as address:
-        refused = address.embed([1])
-        assert (refused.status, "without a task this model's default prompt stands" in refused.error) == (400, True)
-
-
-def test_as_many_texts_as_one_request_may_have_fit_into_its_bytes(address: Address) -> None:
-    """However JSON writes them; before, 2048 texts of 512 tokens were too many bytes."""
-    asked = ["\u0434" * 512 * 2 + " dog"] * 2048
-    assert len(json.dumps({"input": asked})) > 1 << 23
-    assert address.embed(asked).status == 200
-    assert address.embed("\U0001f600" * LONGEST_TEXT).status == 200
-    with served(server(limits=Limits(body=body_for(1), texts=1))) as one:
-        assert one.embed("\U0001f600" * LONGEST_TEXT).status == 200
+def test_as_many_texts_as_one_request_may_have_fit_into_its_bytes() -> None:
+    """However JSON writes them; the model gives zeros, since only the bytes are in question."""
+    for texts, sent in ((2048, ["\u0434" * 512 * 2 + " dog"] * 2048), (1, ["\U0001f600" * LONGEST_TEXT])):
+        body = json.dumps({"input": sent}).encode()
+        assert texts == 1 or len(body) > 1 << 23
+        limits = options.read({"max_texts": texts}).limits
+        assert (
+            straight(computing(lambda items: np.zeros((len(items), 8)), limits=limits), "/v1/embeddings", body).status
+            == 200
+        )
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -366,7 +382,7 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
 
 # each route that needs a token, or a name of this machine
 GUARDED = (
-    ("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/embed", {}), ("/embed_sparse", {}), ("/similarity", {}),
+    ("/v1/embeddings", {"input": "a"}), ("/rerank", {}), ("/embed", {}), ("/embed_sparse", {}),
     ("/predict", {}), ("/", {}), ("/info", None), ("/v1/models", None), ("/v1/models/a", None), ("/metrics", None),
 )  # fmt: skip
 
@@ -396,11 +412,5 @@ def test_without_a_token_a_name_of_the_web_is_refused(address: Address) -> None:
 
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:
-    broken = server()
-    model: Any = broken.models[0]
-    steps = model.kinds[None]
-    model.kinds = {None: steps._replace(compute=lambda items: np.full((len(items), 8), np.nan, np.float32))}
-    with served(broken) as address:
-        answer = address.embed("dog")
-        assert answer.status == 500
-        assert "NaN or infinity" in answer.error
+    answer = straight(computing(lambda items: np.full((len(items), 8), np.nan)), "/v1/embeddings", b'{"input": "dog"}')
+    assert (answer.status, "NaN or infinity" in answer.error) == (500, True)

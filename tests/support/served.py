@@ -7,7 +7,7 @@ import http.client
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from needed import absent, missing
 
 import minibert
+from minibert.commands.serve import answer, listen
 from minibert.serve.app import Server
 from minibert.serve.kinds import Model, model_of, names_of
-from minibert.serve.run import listen, run
+from minibert.show.live.live import Live
+from minibert.show.live.server import LiveServer
 
-SECONDS = 30.0  # what a busy machine may take for any one step
+SECONDS = 600.0  # what a busy machine may take for any one step
 
 
 def needs_server() -> None:
@@ -78,7 +80,7 @@ def served(server: Server) -> Iterator[Address]:
     told: queue.Queue[Any] = queue.Queue()
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        thread = threading.Thread(target=run, args=(server, listening, told.put), daemon=True)
+        thread = threading.Thread(target=answer, args=(server, listening, told.put), daemon=True)
         thread.start()
         end = told.get(timeout=SECONDS)
         try:
@@ -89,21 +91,42 @@ def served(server: Server) -> Iterator[Address]:
         assert not thread.is_alive()
 
 
-def straight(server: Server, path: str, body: bytes, events_read: int = 9, **headers: str) -> Answer:
+@contextmanager
+def live_served(live: Live, page: Callable[[], str]) -> Iterator[tuple[Address, LiveServer]]:
+    """Serve a page that computes meanwhile."""
+    with LiveServer(listen("127.0.0.1", 0), page, live.answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield Address(server.server_address[1]), server
+        finally:
+            server.shutdown()
+            thread.join(SECONDS)
+
+
+def straight(
+    server: Server,
+    path: str,
+    body: bytes,
+    events_read: int = 9,
+    method: str = "POST",
+    more_body: bool = False,
+    **headers: str,
+) -> Answer:
     """Ask the application without a socket: a hundred requests take no time.
 
     events_read: how many parts of the answer the client reads until the server ends and leaves it.
     """
     events: list[dict[str, Any]] = []
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
         "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "server": ("127.0.0.1", 1),
         "client": ("127.0.0.1", 2), "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }  # fmt: skip
 
     async def run_it() -> None:
         coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        coming.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        coming.put_nowait({"type": "http.request", "body": body, "more_body": more_body})
 
         async def send(event: Any) -> None:
             events.append(event)

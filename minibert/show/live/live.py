@@ -1,4 +1,4 @@
-"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `serve.live` is the server around it.
+"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `server` stands around it.
 
 Every number is of a `trace`, with `change=` where something is switched off or put in, or of a formula of `equations`
 on it. The page is the one of `minibert explain --html` with a part more, and draws each state as that page does.
