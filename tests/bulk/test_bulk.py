@@ -133,11 +133,11 @@ def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
     """As lists of ids and weights; the scores are the model's similarity of queries and documents."""
     said = run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", "sentence", form=form, rows_per_shard=25)
     encoder, stored = minibert.load_encoder(used), StoredVectors(tmp_path / "out")
-    documents = encoder.encode_sparse(SHORT, task="document")
+    documents = encoder.encode_document(SHORT)
     for row, want in zip(table_of(tmp_path / "out")["vector"].to_pylist(), documents, strict=True):
         assert [pair["id"] for pair in row] == want.ids.tolist()
         assert np.allclose([pair["weight"] for pair in row], want.weights, rtol=1e-5)
-    queries = encoder.encode_sparse(QUESTIONS, task="query")
+    queries = encoder.encode_query(QUESTIONS)
     want = encoder.similarity(queries, documents)
     numbers, scores = stored.search(queries, 60)
     assert np.allclose(np.take_along_axis(want, numbers, 1), scores, rtol=1e-5, atol=1e-6)
