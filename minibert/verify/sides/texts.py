@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minibert.files.lines import raw_lines
 
-from .numpy_files import opened
+from .traces import opened
 
 
 class Telling(NamedTuple):
