@@ -8,7 +8,7 @@ may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenB
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, STEPS, check_precision, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, error_of, parts_of
-from minibert.files.tokenizer import Encoded
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, stream
 from minibert.models.run.truncated_texts import length_of
@@ -71,15 +69,15 @@ def bulk(
         raise error_of(ValueError, Option("bad_rows"), f" must be {' or '.join(BAD_ROWS)}, found {bad_rows!r}")
     check_positive("rows_per_shard", rows_per_shard)
     check_precision(precision)
-    kind = model.result
-    if precision != "float32" and (kind == "sparse" or (kind == "tokens" and precision in BITS)):
-        wrong = " has no measure for vectors of tokens; take int8" if kind == "tokens" else " is for dense vectors"
-        raise error_of(ValueError, Option("precision", precision), wrong)
+    if model.result == "tokens" and precision in BITS:
+        raise error_of(ValueError, Option("precision", precision), " has no measure for vectors of tokens; take int8")
+    if model.result == "sparse" and precision != "float32":
+        raise error_of(ValueError, Option("precision", precision), " is for dense vectors; leave it out")
     settings = {
         **settings,
         "columns": {field.name: str(field.type) for field in texts.schema},
         "id_column": texts.id_column,
-        "result": kind,
+        "result": model.result,
         "dim": model.width,
         "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
         "precision": precision,
@@ -118,15 +116,18 @@ def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[s
     """Look where an earlier run has ended. Raises ValueError where the settings or the input were others."""
     shards = shards_of(folder)
     if not shards:
-        none = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "ranged": 0, "at": None, "last": False}
+        none = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
         return {**settings, **none}, texts.rows()
     said = about(shards[-1])
     for name, value in settings.items():
-        if said.get(name) != value and name not in MAY_DIFFER:
-            before, after = map(_shown, _differing(said.get(name), value))
+        before = said.get(name)
+        if before != value and name not in MAY_DIFFER:
+            if isinstance(before, dict) and isinstance(value, dict):  # the entries that differ
+                keys = [key for key in {**before, **value} if before.get(key) != value.get(key)]
+                before, value = ({key: each.get(key) for key in keys} for each in (before, value))
             raise ValueError(
-                f"{folder} was made with {name} {before}, now it is {after}; choose another folder, or continue with "
-                "what it was made with"
+                f"{folder} was made with {name} {before!r:.200}, now it is {value!r:.200}; choose another folder, or "
+                "continue with what it was made with"
             )
     at, read = said["at"], said["read"]
     rows = texts.rows(read if at is None else at)
@@ -187,7 +188,11 @@ def _parts(chunks: Iterator[Any], texts: Texts, model: TextModel, long_is_bad: b
                     raise error_of(TokenizerError, *parts_of(error), place=_place(table, i)) from None
             raise
         if long_is_bad:
-            problems |= {i: _too_long(ids, model) for i, ids in zip(good, encoded, strict=True) if ids.truncated}
+            long = (
+                f"the longest sequence is {model.model.max_length} (the position table); truncation shortens such texts"
+            )
+            lengths = {i: ids for i, ids in zip(good, encoded, strict=True) if ids.truncated}
+            problems |= {i: f"the text has {length_of(ids)} tokens, but {long}" for i, ids in lengths.items()}
             encoded = [ids for ids in encoded if not ids.truncated]
         left_out = [f"{_place(table, i)}: {problems[i]}" for i in sorted(problems)]
         if stop and left_out:
@@ -207,13 +212,6 @@ def _place(table: Any, row: int) -> str:
     return f"{file}, row {number}"
 
 
-def _too_long(ids: Encoded, model: TextModel) -> str:
-    return (
-        f"the text has {length_of(ids)} tokens, but the longest sequence is {model.model.max_length} (the position "
-        "table); truncation shortens such texts"
-    )
-
-
 def _write(
     folder: Path, said: dict[str, Any], none: Any, check: Callable[[], None], shard: tuple[list[Part], bool]
 ) -> None:
@@ -222,7 +220,11 @@ def _write(
     pa, precision = arrow(), said["precision"]
     made = [part.vectors for part in parts if len(part.table)]
     if made and precision in STEPS and "ranges" not in said:
-        said |= {"ranges": _ranges(made, precision).tolist(), "ranged": sum(map(len, made))}
+        every = np.concatenate([rows_of(each) for each in made])
+        if len(every) < 2:
+            wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
+            raise error_of(ValueError, Option("precision", precision), wrong)
+        said["ranges"] = ranges_of(every).tolist()
     if said["result"] != "sparse":
         made = [changed(each, lambda rows: quantized(rows, precision, said.get("ranges"))) for each in made]
     column = pa.chunked_array([column_of(each) for each in made or [none_of(said)]])
@@ -250,27 +252,3 @@ def _write(
             error.filename,
         ) from None
     said.update(now)
-
-
-def _ranges(vectors: Sequence[Array | TokenVectors], precision: str) -> Array:
-    """Give the ranges of the first shard's vectors: the same for any number of threads and after a kill."""
-    if sum(len(rows_of(part)) for part in vectors) < 2:
-        raise error_of(
-            ValueError, Option("precision", precision), " takes its ranges from the first shard, which has one vector; "
-            "pass more rows, or take another precision",
-        )  # fmt: skip
-    parts = [rows for part in vectors if len(rows := rows_of(part))]
-    return ranges_of(np.concatenate([extreme(rows, axis=0)[None] for rows in parts for extreme in (np.min, np.max)]))
-
-
-def _differing(was: Any, now: Any) -> tuple[Any, Any]:
-    """Keep the entries of two objects that differ."""
-    if not (isinstance(was, dict) and isinstance(now, dict)):
-        return was, now
-    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-    return {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -123,38 +123,35 @@ def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None
     return said
 
 
+def _opened(path: Path) -> Any:
+    pa = arrow()
+    if path.suffix == ".arrow":
+        return pa.ipc.open_file(pa.memory_map(str(path)))
+    from pyarrow.parquet import ParquetFile
+
+    return ParquetFile(path)
+
+
 def about(path: Path) -> dict[str, Any]:
     """Read what a shard says of itself. Raises ValueError for a file that `bulk` has not written."""
-    pa = arrow()
-    with reading(str(path), path.suffix[1:], pa.ArrowException):
-        if path.suffix == ".arrow":
-            with pa.memory_map(str(path)) as file:
-                found = pa.ipc.open_file(file).schema.metadata
-        else:
-            from pyarrow import parquet
-
-            found = parquet.read_schema(path).metadata
-    try:
-        said: dict[str, Any] = json.loads((found or {})[KEY])
-    except (KeyError, ValueError):
-        raise ValueError(f"{path}: it does not say what made it, so `bulk` has not written it; {MEND}") from None
+    with reading(str(path), path.suffix[1:], arrow().ArrowException):
+        file = _opened(path)
+        found = (file.schema if path.suffix == ".arrow" else file.schema_arrow).metadata or {}
+    if KEY not in found:
+        raise ValueError(f"{path}: it does not say what made it, so `bulk` has not written it; {MEND}")
+    said: dict[str, Any] = json.loads(found[KEY])
     return said
 
 
-def batches(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+def batches(path: Path, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
     """Read a shard: one of Arrow is mapped and comes at once, one of Parquet `rows` by `rows`."""
-    pa = arrow()
-    with reading(str(path), path.suffix[1:], pa.ArrowException, UnicodeDecodeError):
+    with reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError):
+        file = _opened(path)
         if path.suffix == ".arrow":
-            file = pa.ipc.open_file(pa.memory_map(str(path)))
-            for i in range(file.num_record_batches):
-                batch = file.get_batch(i)
-                yield batch if columns is None else batch.select(columns)
+            every = map(file.get_batch, range(file.num_record_batches))
+            yield from every if columns is None else (batch.select(columns) for batch in every)
         else:
-            from pyarrow.parquet import ParquetFile
-
-            with ParquetFile(path) as file:
-                yield from file.iter_batches(rows, columns=columns, use_threads=False)
+            yield from file.iter_batches(rows, columns=columns, use_threads=False)
 
 
 def check_folder(folder: Path) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from . import shards
 from .texts import VECTOR
 
 TEXTS = 512  # whose token vectors are compared at once
+MAPS = 256  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
 
 
 class StoredVectors:
@@ -52,22 +53,15 @@ class StoredVectors:
             raise ValueError(f"{path}: it holds no vectors, since its input had no good row")
         if similarity is not None:
             known = MAXSIMS if self.late else SIMILARITIES
-            if similarity not in known:
-                wrong = f" of {self.path} must be one of {', '.join(known)}, found {similarity!r}"
+            wrong = f" of {self.path} must be one of {', '.join(known)}, found {similarity!r}"
+            wrong = f" is without effect on {self.precision} vectors" if self.precision in BITS else wrong
+            if similarity not in known or self.precision in BITS:
                 raise error_of(ValueError, Option("similarity_fn_name"), wrong)
-            if self.precision in BITS:
-                raise error_of(
-                    ValueError, Option("similarity_fn_name"), f" is without effect on {self.precision} vectors"
-                )
             self.meta["similarity"] = similarity
-        self.measure = (
-            f"minus the Hamming distance of {self.precision} vectors"
-            if self.precision in BITS
-            else self.meta["similarity"]
-        )
-        self._shards = found
-        ends = [shards.about(path)["rows"] for path in found]
-        self._ends = np.array(ends)
+        bits = f"minus the Hamming distance of {self.precision} vectors"
+        self.measure = bits if self.precision in BITS else self.meta["similarity"]
+        self._shards, self._ends = found, [shards.about(path)["rows"] for path in found]
+        self._maps: dict[Path, list[Any]] = {}
 
     def search(self, queries: Given, k: int = 10) -> tuple[Array, Array]:
         """Give for each query the numbers and scores of the k best rows: (n, dim) float32 -> (n, k) twice.
@@ -81,13 +75,8 @@ class StoredVectors:
         wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):
             raise TypeError(f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, and queries are others")
-        if isinstance(wanted, list):
-            width = max((int(each.ids[-1]) + 1 for each in wanted if len(each.ids)), default=0)
-            wrong = width > self.dim
-        else:
-            width = wanted.shape[1] if isinstance(wanted, np.ndarray) else wanted.width if len(wanted) else self.dim
-            wrong = width != self.dim
-        if wrong:
+        width = wanted.width if self.late else self.dim if self.sparse else wanted.shape[1]
+        if width != self.dim and len(wanted):
             raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {width}")
         if self.precision in BITS:
             wanted = quantized(wanted, self.precision)
@@ -112,7 +101,10 @@ class StoredVectors:
         """Give all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         size = TEXTS if self.late or self.sparse else BLOCK
         for path in self._shards:
-            for batch in shards.batches(path, size, [VECTOR]):
+            found = self._maps.get(path) or shards.batches(path, size, [VECTOR])
+            if path.suffix == ".arrow" and len(self._maps) < MAPS:
+                found = self._maps[path] = [*found]
+            for batch in found:
                 for start in range(0, len(batch), size):
                     yield shards.vectors_of(batch.column(0).slice(start, size))
 
@@ -127,15 +119,14 @@ class StoredVectors:
     def column(self, name: str, numbers: Iterable[int]) -> dict[int, Any]:
         """Give a kept column's values of rows by their numbers."""
         found: dict[int, Any] = {}
-        wanted = np.unique(np.fromiter(numbers, np.int64))
-        start = 0
-        for path, end in zip(self._shards, self._ends.tolist(), strict=True):
-            some = wanted[(wanted >= start) & (wanted < end)]
-            if len(some):
-                for batch in shards.batches(path, BLOCK, [name]):
-                    here = some[(some >= start) & (some < start + len(batch))]
-                    found.update((int(row), batch.column(0)[int(row) - start].as_py()) for row in here)
-                    start += len(batch)
+        wanted, start = sorted({int(number) for number in numbers}), 0
+        for path, end in zip(self._shards, self._ends, strict=True):
+            some = [row for row in wanted if start <= row < end]
+            for batch in shards.batches(path, BLOCK, [name]) if some else ():
+                found.update(
+                    (row, batch.column(0)[row - start].as_py()) for row in some if 0 <= row - start < len(batch)
+                )
+                start += len(batch)
             start = end
         return found
 

@@ -135,7 +135,7 @@ def run(arguments: Any) -> None:
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
     if said["result"] != "dense":
         made, of = f"{said['result']} vectors of {counted(said['rows'], 'text')},", f"{said['dim']} numbers each,"
-    if remark := few(arguments.precision, said["ranged"]):
+    if remark := few(arguments.precision, min(said["rows"], rows)):
         tell(remark)
     tell(
         f"wrote {folder}: {made} {of} in {counted(said['shards'], 'shard')}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from .common import (
@@ -14,6 +15,7 @@ from .common import (
     add_sentence_options,
     add_texts,
     load_model,
+    print_lines,
     tell,
     tell_truncated,
 )
@@ -25,7 +27,8 @@ folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read. A
 model of late interaction (MultiVectorEncoder) gives a line for each token, and
-an empty line after each text; a file for them ends in .safetensors."""
+an empty line after each text; a SparseEncoder gives a line of id:weight. Their
+files end in .safetensors."""
 EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy'
 
 
@@ -59,17 +62,25 @@ def run(arguments: Any) -> None:
     from minibert.models.run.pipeline import chunked
     from minibert.models.run.truncated_texts import TruncatedTexts
     from minibert.models.sentences.arguments import OUTPUTS, check_smaller
+    from minibert.models.sentences.folder import SPARSE
 
     ending_of(arguments.output, "mean")  # raises before anything is read
     arguments.pair, truncated, precision = None, TruncatedTexts(), arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        late = encoder.sentence_config.late is not None
-        check_smaller(precision, OUTPUTS[late])
-        pooling = None if late else "mean"
+        late, sparse = encoder.sentence_config.late is not None, encoder.sentence_config.kind == SPARSE
+        check_smaller(precision, OUTPUTS[late or sparse])
+        pooling = None if late or sparse else "mean"
         ending = ending_of(arguments.output, pooling)
         prompt_name, prompt, task = arguments.prompt_name, arguments.prompt, arguments.task
-        prompt_name = task if prompt_name is None and prompt is None else prompt_name
+        prompt_name = task if prompt_name is None and prompt is None and task in encoder.prompts else prompt_name
+        if sparse:
+            if arguments.normalize:
+                raise ValueError("--normalize is for dense vectors; leave it out")
+            steps = truncated.of(encoder.sparse_steps(prompt_name, prompt, task))
+            _give_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
+            tell_truncated(truncated.count)
+            return
         pipeline = truncated.of(
             encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
         )
@@ -79,6 +90,25 @@ def run(arguments: Any) -> None:
             vectors, dim = _smaller(vectors, precision), -(-dim // 8) if precision in BITS else dim
         give(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
     tell_truncated(truncated.count)
+
+
+def _give_sparse(vectors: Iterator[Any], output: Path | None) -> None:
+    """Print a line of id:weight for each text, or write ids and weights of all, one text behind the other."""
+    import numpy as np
+
+    from minibert.files.arrays import write_arrays
+
+    if output is None:
+        for chunk in vectors:
+            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*each, strict=True)) for each in chunk)
+        return
+    every = [each for chunk in vectors for each in chunk]
+    none = np.empty(0, np.int64), np.empty(0, np.float32)
+    ids, weights = (np.concatenate(each) for each in zip(none, *every, strict=True))
+    offsets = np.cumsum([0, *(len(each.ids) for each in every)])
+    arrays = {"ids": ids, "weights": weights, "offsets": offsets}
+    write_arrays(output, arrays)
+    tell(f"wrote {output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
 
 
 def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:

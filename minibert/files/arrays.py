@@ -76,6 +76,12 @@ def write_vectors(
     return {name: array.shape for name, array in arrays.items()}
 
 
+def write_arrays(path: Path, arrays: dict[str, Array]) -> None:
+    """Write arrays into a .safetensors file, which appears complete or not at all."""
+    formats = {name: (_format(array), array) for name, array in arrays.items()}
+    write_output(path, safetensors_header(formats), *(array.data for _, (_, array) in ordered(formats)))
+
+
 def _temporary(path: Path) -> BinaryIO:
     """Open a file without a name on the disk that `path` is on; for a pipe or a device, where such files belong."""
     with naming(path):
@@ -88,5 +94,9 @@ def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
     rows = arrays["embeddings"]
     if ending == ".npy":
         return [npy_header(rows.dtype, rows.shape)]
-    formats = {name: (f"{array.dtype.kind.upper()}{8 * array.itemsize}", array) for name, array in arrays.items()}
+    formats = {name: (_format(array), array) for name, array in arrays.items()}
     return [safetensors_header(formats), *(array.data for name, array in arrays.items() if name == "offsets")]
+
+
+def _format(array: Array) -> str:
+    return f"{array.dtype.kind.upper()}{8 * array.itemsize}"

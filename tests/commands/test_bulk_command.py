@@ -83,7 +83,7 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
         "minibert": minibert.__version__, "model": str(DENSE), "model_path": str(DENSE), "commit": None,
         "model_sha256": sums(DENSE, *files), "vectors": "sentence", "prompt_name": None, "prompt": None,
         "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
-        "same_bits": False, "options": None, "result": "dense", "dim": 6, "precision": "float32", "ranged": 0,
+        "same_bits": False, "options": None, "result": "dense", "dim": 6, "precision": "float32",
         "similarity": "cosine", "normalized": True, "max_seq_length": 32, "format": "arrow", "rows_per_shard": 16384,
         "truncate": False, "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
         "shards": 1, "read": 3, "rows": 3, "cut": 0, "skipped": 0, "left_out": [], "at": 2, "last": True,
@@ -97,7 +97,7 @@ def test_a_prompt(option: str, name: str, source: Path, tmp_path: Path, capsys: 
     (vectors,) = StoredVectors(tmp_path / "out").blocks()
     assert same_bits(vectors, minibert.load_encoder(PROMPTS).encode(TEXTS, **{name: "query"}))
     assert said(tmp_path / "out")[name] == "query"
-    assert f'was made with {name} "query", now it is ' in failure(capsys, *argv)
+    assert f"was made with {name} 'query', now it is " in failure(capsys, *argv)
 
 
 # the input layer of the second one lies in a folder below, where `load` does not look for it
@@ -190,7 +190,7 @@ def test_a_text_that_is_too_long(tmp_path: Path, capsys: Printed) -> None:
     argv = [source, "-o", tmp_path / "out", "-m", model, "--vectors", "input"]
     assert f"{source}, row 2: the text has 32 tokens, but the longest" in failure(capsys, *argv)
     assert "1 row left out, 0 texts truncated" in told(capsys, *argv, "--bad-rows", "skip")
-    assert "was made with truncate false, now it is true" in failure(capsys, *argv, "--truncate")
+    assert "was made with truncate False, now it is True" in failure(capsys, *argv, "--truncate")
     argv[2] = tmp_path / "truncated"
     assert "2 vectors of 16 in 1 shard, 0 rows left out, 1 text truncated" in told(capsys, *argv, "--truncate")
 
@@ -207,7 +207,7 @@ def test_a_file_of_the_model_that_has_changed(source: Path, tmp_path: Path, caps
         before = (model / name).read_bytes()
         (model / name).write_bytes(before + b" " if name.endswith(".json") else before[:-4] + bytes(4))
         error = failure(capsys, *argv)
-        assert f'was made with model_sha256 {{"{name}": "' in error and error.count('": "') == 2
+        assert f"was made with model_sha256 {{'{name}': '" in error and error.count("': '") == 2
         (model / name).write_bytes(before)
     told(capsys, *argv)
 

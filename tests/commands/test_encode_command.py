@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +153,27 @@ def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys:
         (["encode", "we", "-o", f"{DENSE}/model.safetensors"], "model.safetensors"),
     ):
         assert message in failure(capsys, *argv, "-m", DENSE)
+
+
+@pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-router"])
+@pytest.mark.parametrize("task", [None, "query"])
+def test_sparse_vectors_are_lines_or_arrays(name: str, task: str | None, tmp_path: Path, capsys: Printed) -> None:
+    """Of each text ids and weights; in a file those of one text behind those of another."""
+    argv = ["encode", "-m", REFERENCE / name, *TEXTS, *(["--task", task] if task else [])]
+    encoder = minibert.load_encoder(REFERENCE / name)
+    want = encoder.encode_query(TEXTS) if task else encoder.encode_sparse(TEXTS)
+    lines = ran(capsys, *argv)[0].splitlines()
+    for line, vector in zip(lines, want, strict=True):
+        pairs = [pair.split(":") for pair in line.split()]
+        assert [int(i) for i, _ in pairs] == vector.ids.tolist()
+        assert np.array_equal(np.array([weight for _, weight in pairs], np.float32), vector.weights)
+    file = tmp_path / "a.safetensors"
+    assert "ids (" in ran(capsys, *argv, "-o", file)[1]
+    found = load_file(file)
+    ends = found["offsets"].tolist()
+    for (start, end), vector in zip(pairwise(ends), want, strict=True):
+        assert np.array_equal(found["ids"][start:end], vector.ids) and found["ids"].dtype == np.int64
+        assert np.array_equal(found["weights"][start:end], vector.weights) and found["weights"].dtype == np.float32
+    for more, error in ((["--normalize"], "is for dense vectors"), (["--precision", "int8"], "is for sentence vectors"),
+                        (["-o", tmp_path / "a.npy"], "different numbers of tokens")):  # fmt: skip
+        assert error in failure(capsys, *argv, *more)

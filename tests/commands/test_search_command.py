@@ -27,6 +27,7 @@ from minibert.equations.sentences import SIMILARITIES, cosine, normalized
 
 DENSE, BARE, PROMPTS, LENGTHS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts", "residual"))
 SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
+SAME_TOKENS = 2e-5  # of sums over a query's tokens or words; measured: 4.8e-6
 TEXTS = [" ".join(text.split())[:60] for text in many_texts(70, seed=4)]
 QUESTION = "we lived above"
 
@@ -212,6 +213,23 @@ def test_from_python(tmp_path: Path) -> None:
         folder.search(np.ones((1, 3), np.float32))
     with pytest.raises(ValueError, match="k must be an integer >= 1"):
         folder.search(queries, 0)
+
+
+@pytest.mark.parametrize("name", ["late-fixed", "uses-sparse", "uses-sparse-router"])
+def test_models_of_token_and_sparse_vectors(name: str, tmp_path: Path, capsys: Printed) -> None:
+    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), REFERENCE / name)
+    kind = "tokens" if name.startswith("late") else "sparse"
+    assert f"{kind} vectors of 70 texts, " in capsys.readouterr().err
+    encoder = minibert.load_encoder(REFERENCE / name)
+    questions = [QUESTION, "the clouds"]
+    want = encoder.similarity(encoder.encode_query(questions), encoder.encode_document(TEXTS))
+    for answer, scores in zip(found(capsys, folder, *questions, "-k", "4"), want, strict=True):
+        assert answer["measure"] == ("maxsim" if kind == "tokens" else "dot") and len(answer["results"]) == 4
+        got = np.array([each["score"] for each in answer["results"]])
+        assert np.allclose(got, np.sort(scores)[::-1][:4], SAME_TOKENS, SAME_TOKENS)
+        for each in answer["results"]:
+            number = int(each["id"][1:])
+            assert each["text"] == TEXTS[number] and abs(each["score"] - scores[number]) <= SAME_TOKENS * max(scores)
 
 
 # -- the texts ---------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_a_folder_of_other_options_is_not_continued(tmp_path: Path, capsys: Prin
     source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
     ran(capsys, "bulk", source, "-o", out, "-m", DENSE)
     ran(capsys, "bulk", source, "-o", out, "-m", DENSE)
-    assert "was made with options null, now" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE, *OPTIONS)
+    assert "was made with options None, now" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE, *OPTIONS)
 
 
 @pytest.mark.parametrize(("given", "measure"), [([], "euclidean"), (["--similarity-fn-name", "dot"], "dot")])

@@ -1,11 +1,11 @@
 """Vectors with a mistake, made by sentence-transformers and transformers: what servers and ports give when they err.
 
-Nothing of what judges them is used here. `PLANTED` has for each mistake the names that are
-right, and how it is made.
+Nothing of what judges them is used here. `PLANTED` has for each mistake the name that is right, and how it is made.
 """
 
 from __future__ import annotations
 
+import string
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -188,10 +188,6 @@ def zero_rows(name: str) -> Callable[[Model], None]:
     return change
 
 
-def no_first_norm(model: Model) -> None:
-    model.bert.embeddings.LayerNorm = model.torch.nn.Identity()
-
-
 def rounded_weights(dtype: str) -> Callable[[Model], None]:
     def change(model: Model) -> None:
         model.whole.to(getattr(model.torch, dtype)).float()
@@ -238,15 +234,33 @@ def reversed_rows(x: Array) -> Array:
     return x[::-1].copy()
 
 
-def no_cls_weighted(model: Model, texts: list[str]) -> Array:
-    found = []
-    for text in texts:
-        ids = model.tokenizer([text], truncation=True, max_length=model.longest)["input_ids"][0][1:]
-        with model.torch.no_grad():
-            rows = model.bert(model.torch.tensor([ids])).last_hidden_state[0].numpy()
-        weights = np.arange(1, len(rows) + 1)[:, None]
-        found.append((rows * weights).sum(0) / weights.sum())
-    return unit(np.stack(found))
+def states(pick: Callable[[Any], Any]) -> Made:
+    """The mean of other rows: from all hidden states."""
+
+    def made(model: Model, texts: list[str]) -> Array:
+        found = []
+        for text in texts:
+            batch = model.tokenizer([text], truncation=True, max_length=model.longest, return_tensors="pt")
+            with model.torch.no_grad():
+                found.append(pick(model.bert(**batch, output_hidden_states=True).hidden_states)[0].mean(0).numpy())
+        return unit(np.stack(found))
+
+    return made
+
+
+def no_pieces(model: Model) -> None:
+    """Words that the vocabulary does not have whole are unknown."""
+    model.tokenizer.backend_tokenizer.model.continuing_subword_prefix = "\0"
+
+
+def split_at_spaces(model: Model) -> None:
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+
+    model.tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+
+
+def other_end(model: Model) -> None:
+    model.tokenizer.truncation_side = "left"
 
 
 HONEST: dict[str, tuple[str, Made]] = {
@@ -260,6 +274,8 @@ HONEST: dict[str, tuple[str, Made]] = {
     "bfloat16 weights": ("bfloat16", on_model(rounded_weights("bfloat16"))),
     "computed in bfloat16": ("bfloat16", lambda m, t: m.whole.to(m.torch.bfloat16).encode(
         t, convert_to_tensor=True).float().numpy()),
+    "computed in float16, pooled and normalized in float32": ("float16", lambda m, t: m.whole.half() and m.each(
+        t, lambda batch, rows: rows.astype(np.float32).mean(0))),
     "int8 weights, a scale for each row": ("int8", on_model(int8_rows)),
 }  # fmt: skip
 
@@ -269,12 +285,10 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "last": ("pooling lasttoken", pooled(lambda batch, rows: rows[-1])),
     "weighted": ("pooling weightedmean", pooled(
         lambda batch, rows: (rows * np.arange(1, len(rows) + 1)[:, None]).sum(0) / np.arange(1, len(rows) + 1).sum())),
-    "root of length": ("pooling mean_sqrt_len_tokens + vectors not normalized", pooled(
-        lambda batch, rows: rows.sum(0) / np.sqrt(np.float32(len(rows))), norm=False)),
     "not normalized": ("vectors not normalized", pooled(mean, norm=False)),
-    "no special tokens": ("special tokens missing", on_ids(lambda ids: ids[1:-1] or ids[:1])),
-    "no CLS": ("no special token at the beginning", on_ids(lambda ids: ids[1:])),
-    "no SEP": ("no special token at the end", on_ids(lambda ids: ids[:-1])),
+    "no special tokens": ("special tokens left out", on_ids(lambda ids: ids[1:-1] or ids[:1])),
+    "no CLS": ("first special token left out", on_ids(lambda ids: ids[1:])),
+    "no SEP": ("last special token left out", on_ids(lambda ids: ids[:-1])),
     "special tokens not pooled": ("special tokens left out of pooling", pooled(
         lambda batch, rows: rows[1:-1].mean(0) if len(rows) > 2 else rows.mean(0) * 0 + 1e-9)),
     "query prompt": ("'query: ' put before the texts", on_text(lambda text: f"query: {text}")),
@@ -286,10 +300,9 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "accents kept": ("accents kept", by_tokenizer(strip_accents=False)),
     "no Chinese spaces": ("Chinese characters not set apart", by_tokenizer(handle_chinese_chars=False)),
     "control characters": ("control characters kept", by_tokenizer(clean_text=False)),
-    "ASCII": ("letters beyond ASCII dropped", on_text(lambda text: "".join(c for c in text if ord(c) < 128))),
+    "ASCII": ("text without letters beyond ASCII", on_text(lambda text: "".join(c for c in text if ord(c) < 128))),
     "Latin-1": ("text read as Latin-1", on_text(lambda text: text.encode("utf-8").decode("latin-1"))),
     "NFKC": ("text in NFKC", on_text(lambda text: unicodedata.normalize("NFKC", text))),
-    "padding pooled, 128": ("truncated at 128 tokens + padding pooled", padded_to(128, False, True)),
     "padding pooled, 256": ("padding pooled", padded_to(256, False, True)),
     "padding pooled by request": ("padding pooled", in_requests(8, pools=True)),
     "padding seen, 256": ("padding seen", padded_to(256, True, False)),
@@ -301,22 +314,25 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "gelu by tanh": ("activation gelu_new", on_model(set_activation("GELU", approximate="tanh"))),
     "relu": ("activation relu", on_model(set_activation("ReLU"))),
     "silu": ("activation silu", on_model(set_activation("SiLU"))),
-    "last block": ("last block missing", on_model(leave_block(-1))),
-    "first block": ("first block missing", on_model(leave_block(0))),
+    "last block": ("hidden_states.5 pooled", on_model(leave_block(-1))),
     "no positions": ("position rows left out", on_model(zero_rows("position_embeddings"))),
     "no types": ("type rows left out", on_model(zero_rows("token_type_embeddings"))),
-    "no first norm": ("norm of the input layer not applied", on_model(no_first_norm)),
     "truncated to 128 numbers": ("truncated to the first 128 numbers", lambda m, t: cut_last(m.encode(t), 128, False)),
     "truncated, normalized": ("truncated to the first 128 numbers and normalized again",
                               lambda m, t: cut_last(m.encode(t), 128, True)),
-    "another order": ("another order", lambda m, t: reversed_rows(m.encode(t))),
-    "cls, no prompt, not normalized": ("vectors not normalized + pooling cls",
-                                       pooled(lambda batch, rows: rows[0], norm=False)),
+    "another order": ("texts in another order", lambda m, t: reversed_rows(m.encode(t))),
     "tanh in float16": ("activation gelu_new", on_model(
         both(set_activation("GELU", approximate="tanh"), rounded_weights("float16")))),
-    "accents kept, truncated at 512": ("accents kept + truncated at 512 tokens", lambda m, t:
-                                       tokenizer_with(m, strip_accents=False) or cut_at(512)(m, t)),
-    "cls, accents kept, truncated at 128": ("accents kept + truncated at 128 tokens + pooling cls", lambda m, t:
-        tokenizer_with(m, strip_accents=False) or m.each(t, lambda batch, rows: rows[0], max_length=128)),
-    "no CLS, weighted": ("no special token at the beginning + pooling weightedmean", no_cls_weighted),
+    "BGE's prompt": ("'Represent this sentence for searching relevant passages: ' put before the texts", on_text(
+        lambda text: f"Represent this sentence for searching relevant passages: {text}")),
+    "256 beside the special ones": ("truncated at 256 tokens beside the special ones", cut_at(258)),
+    "the beginning truncated": ("truncated at the beginning", on_model(other_end)),
+    "1000 letters": ("text cut at 1000 letters", on_text(lambda text: text[:1000])),
+    "no punctuation": ("text without punctuation", on_text(
+        lambda text: "".join(c for c in text if c not in string.punctuation))),
+    "no pieces": ("words not cut into pieces", on_model(no_pieces)),
+    "punctuation in words": ("punctuation not set apart", on_model(split_at_spaces)),
+    "the third hidden state": ("hidden_states.3 pooled", states(lambda states: states[3])),
+    "cls in float16": ("pooling cls", lambda m, t: m.whole.half() and m.each(
+        t, lambda batch, rows: rows[0].astype(np.float32))),
 }  # fmt: skip

@@ -19,9 +19,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 LONGEST = 14  # tokens, where the position table has more
 PROMPT = "clouds "
-IN_BLOCKS = {"activation gelu_new": "activation gelu_new", "causal": "causal mask where there is none",
-             "no scale": "no division by sqrt(head_dim)",
-             **{f"{which} residual missing": f"{which} residual missing" for which in ("first", "second")}}  # fmt: skip
+IN_BLOCKS = {"activation gelu_new": "activation gelu_new", "causal": "causal mask where there is none"}
+REQUEST = 8  # texts that are padded together
 
 
 def write(folder: Path, pooling: str = "mean", kind: str = "bert") -> Path:
@@ -54,30 +53,16 @@ class VectorPort:
         inside = [IN_BLOCKS[name] for name in wrong if name in IN_BLOCKS]
         self.port = loops.Port(folder, inside[0] if inside else "", dtype)
         self.depth = self.port.config["num_hidden_layers"] - ("last block missing" in self.wrong)
-        if "blocks exchanged" in self.wrong:
-            other = {"encoder.layer.0.": "encoder.layer.1.", "encoder.layer.1.": "encoder.layer.0."}
-            stored = self.port.tensors
-            self.port.tensors = {other.get(name[:16], name[:16]) + name[16:]: x for name, x in stored.items()}
-        if "without biases" in self.wrong:
-            self.port.tensors = {k: x * (not k.endswith("bias")) for k, x in self.port.tensors.items()}
-        if "one bias" in self.wrong:
-            self.port.tensors = {
-                k: x * (not k.endswith("intermediate.dense.bias")) for k, x in self.port.tensors.items()
-            }
-        if "one head" in self.wrong:
-            self.port.size *= self.port.heads
-            self.port.heads = self.port.key_heads = 1
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = {"lowercase": "case kept" not in self.wrong, "strip_accents": "accents kept" not in self.wrong}
         self.tokenizer.normalizer = normalizers.BertNormalizer(**settings)
 
     def __call__(self, texts: Sequence[str]) -> Array:
         counts = [len(self.ids(text)) for text in texts]
-        longest = [max(counts[i - i % 4 :][:4]) if "requests of 4" in self.wrong else 20 for i in range(len(texts))]
+        requests = [counts[i - i % REQUEST :][:REQUEST] for i in range(len(texts))]
+        longest = [max(counts) for counts in requests]
         made = np.stack([self.vector(text, most) for text, most in zip(texts, longest, strict=True)])
-        if "sum of sizes" in self.wrong:
-            made = made / np.abs(made).sum(1, keepdims=True)
-        elif "vectors not normalized" not in self.wrong:
+        if "vectors not normalized" not in self.wrong:
             made = made / np.sqrt((made * made).sum(1, keepdims=True))
         if "truncated to 6" in self.wrong:
             made = made[:, :6]
@@ -87,26 +72,19 @@ class VectorPort:
         prompts = {"prompt missing": "", "prompt doubled": 2 * PROMPT}
         prompt = next((text for name, text in prompts.items() if name in self.wrong), PROMPT)
         ids = list(self.tokenizer.encode(prompt + text).ids)
-        longest = 8 if "truncated at 8" in self.wrong else LONGEST
+        longest = LONGEST
         if len(ids) > longest:
             at_the_end = [*ids[: longest - 1], ids[-1]]
-            others = {"beginning cut": [ids[0], *ids[1 - longest :]], "ids cut": ids[:longest],
-                      "ids cut before": ids[-longest:]}  # fmt: skip
+            others = {"beginning cut": [ids[0], *ids[1 - longest :]], "ids cut": ids[:longest]}
             ids = next((others[name] for name in others if name in self.wrong), at_the_end)
-        if "[SEP] twice" in self.wrong:
-            ids = [*ids, ids[-1]]
-        if "[CLS] twice" in self.wrong:
-            ids = [ids[0], *ids]
-        if "exchanged" in self.wrong:
-            ids = [ids[-1], *ids[1:-1], ids[0]]
         if "no [CLS]" in self.wrong:
             ids = ids[1:]
         return ids[:-1] if "no [SEP]" in self.wrong else ids
 
     def vector(self, text: str, longest: int) -> Array:
-        ids, left = self.ids(text), "padding before" in self.wrong
-        count, pads = len(ids), longest - len(ids) if left or {"padding pooled", "padding seen"} & self.wrong else 0
-        batch = {"input_ids": np.array([[0] * pads + ids if left else ids + [0] * pads])}
+        ids = self.ids(text)
+        count, pads = len(ids), longest - len(ids) if {"padding pooled", "padding seen"} & self.wrong else 0
+        batch = {"input_ids": np.array([ids + [0] * pads])}
         if pads and "padding seen" not in self.wrong:
             batch["attention_mask"] = (batch["input_ids"] != 0).astype(np.int64)
         start = 1 if "positions from 1" in self.wrong else 0
@@ -115,18 +93,12 @@ class VectorPort:
             batch["token_type_ids"] = np.ones_like(batch["input_ids"])
         made = self.port.run(batch)
         rows = made[f"hidden_states.{self.depth}"][0]
-        if "first and last block" in self.wrong:
-            rows = (rows + made["hidden_states.1"][0]) / 2
-        if "rows of length 1" in self.wrong:
-            rows = rows / np.sqrt((rows * rows).sum(1, keepdims=True))
         if "padding pooled" not in self.wrong:
-            rows = rows[pads:] if left else rows[:count]
+            rows = rows[:count]
         if "special tokens not pooled" in self.wrong:
             rows = rows[1:-1]
         if "[CLS] not pooled" in self.wrong:
             rows = rows[1:]
-        if "sum" in self.wrong:
-            return rows.sum(0)
         if "first token" in self.wrong:
             return rows[0]
         if "largest" in self.wrong:

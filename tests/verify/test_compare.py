@@ -88,18 +88,11 @@ def test_vectors_of_zeros_are_said_to_be_zeros(tmp_path: Path) -> None:
     assert not found.passed and not found.mistakes and "every vector is zeros" in str(found)
 
 
-@pytest.mark.parametrize("change", [lambda x: x[::-1], lambda x: x - x.mean(0), lambda x: x * np.nan])
+@pytest.mark.parametrize("change", [lambda x: x[::-1], lambda x: x * np.nan])
 def test_what_is_named_without_looking_at_each_text_has_the_differences_of_each(change: Any, tmp_path: Path) -> None:
     folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b", "z y x"]
     found = minibert.compare(folder, against=change(VectorPort(folder)(texts)), texts=texts)
     assert len(found.mistakes) == 1 and list(found.differences) == texts and min(found.differences.values()) > 0
-
-
-def test_texts_with_one_vector_show_no_batch(tmp_path: Path) -> None:
-    """Where all right vectors are equal, any others looked centred over the batch."""
-    folder, texts = write(tmp_path / "model"), ["the clouds"] * 3
-    wrong = minibert.compare(folder, against=VectorPort(folder, "first token")(texts), texts=texts)
-    assert not wrong.passed and not [name for name in wrong.mistakes if "batch" in name]
 
 
 PORT = """

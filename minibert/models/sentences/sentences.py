@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, not_take
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
+S = TypeVar("S", bound="Sentences")
 BATCH_SIZE = EncodeOptions._fields.index("batch_size")
 OF_ALL_TEXTS = ("show_progress_bar", "precision", "ranges", "truncation")
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
@@ -336,14 +337,20 @@ class Sentences(Model):
     def sentence_tokenizer(self) -> Tokenizer:
         """The tokenizer, as the folder changes it: a lowercasing step before it, prefixes as one token each."""
         own = self.sentence_config
-        prefixes = own.late.prefixes if own.late else ()
-        if not own.lower_case and not prefixes:
-            return self.embeddings.tokenizer
         if self._changed_tokenizer is None:
             found = self.embeddings.tokenizer
             found = found.lowercased() if own.lower_case else found
-            self._changed_tokenizer = found.with_whole(prefixes)
+            self._changed_tokenizer = found.with_whole(own.late.prefixes if own.late else ())
         return self._changed_tokenizer
+
+    def with_settings(self: S, tokenizer: Tokenizer | None = None, **changes: Any) -> S:
+        """Share this model's weights with one that has other fields of `SentenceConfig`, or another tokenizer.
+
+        Closing the one does not close the other.
+        """
+        made, own = object.__new__(type(self)), self.sentence_config._replace(**changes)
+        vars(made).update(vars(self), _sentence_config=own, _changed_tokenizer=tokenizer, _last=(None, (), None))
+        return made
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

@@ -15,6 +15,7 @@ from minibert.equations.input_layer import Array
 from minibert.verify.judge.input_layer import Subject
 
 from .modules import Paths, Seen, Source
+from .numpy_files import opened
 from .traces import Traces, read_arrays
 
 TREE = "_debug_tree_FULL_TENSORS.json"
@@ -30,7 +31,7 @@ class DebugTree(Source):
         self._folder = folder
         (path,) = sorted(folder.glob(f"*{TREE}"))[:1]
         try:
-            self._tree = json.loads(path.read_text("utf-8"))
+            self._tree = json.loads(opened(path).read_text("utf-8"))
             self._class = str(self._tree["module_path"])
             self._nodes = [(node["module_path"].removeprefix(f"{self._class}."), node) for node in _below(self._tree)]
             self._given, *_ = [_inputs(node) for node in (self._tree, *_below(self._tree))]

@@ -23,16 +23,25 @@ TIMES = 8  # bfloat16 that was converted to float64 is packed to a quarter or a 
 HEADER = 10_000  # bytes at most, as NumPy itself wants of files that are not trusted
 
 
+def opened(path: Path) -> Path:
+    """Give the path of a file that can be read to its end. Raises ValueError for a pipe or a device, which may wait."""
+    if path.is_dir():  # a library would speak of a device
+        raise IsADirectoryError(f"{path} is a folder; name the file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file but a pipe or a device, which may never end; write it to a file")
+    return path
+
+
 def read_npy(path: Path) -> Array:
     """Read the one array of a .npy file. Raises ValueError that names the file."""
-    with reading(str(path), "NumPy", *BROKEN), open(path, "rb") as file:
+    with reading(str(path), "NumPy", *BROKEN), open(opened(path), "rb") as file:
         found = _array(file, path.stat().st_size)
     return checked(found, str(path))
 
 
 def npz_names(path: Path) -> list[str]:
     """List the arrays of a .npz file."""
-    with reading(str(path), "NumPy", *BROKEN), ZipFile(path) as file:
+    with reading(str(path), "NumPy", *BROKEN), ZipFile(opened(path)) as file:
         return [name.removesuffix(".npy") for name in file.namelist()]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,8 @@ class OnnxModel(Source):
         entering = {path: _entering(nodes, path) for path in paths.entering}
         softmax = {key: value for path, keys in paths.softmax.items() for key, value in _softmax(nodes, path, keys)}
         wanted = {name for found in (*leaving.values(), *entering.values()) for name in found} | {*softmax.values()}
-        session = onnxruntime.InferenceSession(self.name, providers=["CPUExecutionProvider"])
+        with self._computing():
+            session = onnxruntime.InferenceSession(self.name, providers=["CPUExecutionProvider"])
         marked = [each.name for each in session.get_outputs()]
         if not (asked := [name for name in marked if name in wanted]):
             raise ValueError(f"{self.name}: none of its outputs is what a module gives; mark all intermediates as such")
@@ -73,7 +75,8 @@ class OnnxModel(Source):
             if feeds is None:
                 left.append(kind)
                 continue
-            made = dict(zip(asked, self._run(session, asked, feeds), strict=True))
+            with self._computing():
+                made = dict(zip(asked, session.run(asked, feeds), strict=True))
             seen = Seen(_arrays(leaving, made), _arrays(entering, made),
                         {key: made[name] for key, name in softmax.items() if name in made})  # fmt: skip
             inputs[kind], found[kind] = batch, paths.trace(seen, batch)
@@ -83,12 +86,14 @@ class OnnxModel(Source):
         self.lines += [f"left out, since the ONNX model does not take them so: {', '.join(left)}"] if left else []
         return inputs, found
 
-    def _run(self, session: Any, asked: Sequence[str], feeds: Mapping[str, Array]) -> Any:
-        from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
-
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Name the file where onnxruntime cannot open or compute it: a missing file of weights, an unknown operator."""
         try:
-            return session.run(asked, feeds)
-        except (Fail, InvalidArgument, RuntimeException) as error:
+            yield
+        except Exception as error:
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
             raise ValueError(f"{self.name}: onnxruntime cannot compute it: {error!s:.200}") from None
 
     def _nodes(self) -> list[Node]:
@@ -99,19 +104,19 @@ class OnnxModel(Source):
             graph = onnx.load(self.name, load_external_data=False).graph
         except DecodeError as error:
             raise ValueError(f"{self.name}: expected an ONNX model ({error})") from None
-        return [Node(node.op_type, node.input, node.output, _path(node)) for node in graph.node]
+        return [Node(node.op_type, node.input, node.output, self._module(node)) for node in graph.node]
 
-
-def _path(node: Any) -> str | None:
-    """The path of the innermost module: the scopes end with the node's own name."""
-    for each in node.metadata_props:
-        if each.key == SCOPES:
-            try:
-                scopes = ast.literal_eval(each.value)
-            except (ValueError, SyntaxError):
-                return None
-            return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else None
-    return None
+    def _module(self, node: Any) -> str | None:
+        """Give the path of the innermost module: the scopes end with the node's own name."""
+        for each in node.metadata_props:
+            if each.key == SCOPES:
+                try:
+                    scopes = ast.literal_eval(each.value)
+                except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # of very many brackets too
+                    kind = type(error).__name__
+                    raise ValueError(f"{self.name}: {SCOPES} of node {node.name!r} is no list ({kind})") from None
+                return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else None
+        return None
 
 
 def _is_in(node: Node, path: str) -> bool:

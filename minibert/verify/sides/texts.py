@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minibert.files.lines import raw_lines
 
-from .traces import opened
+from .numpy_files import opened
 
 
 class Telling(NamedTuple):

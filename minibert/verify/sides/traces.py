@@ -20,7 +20,7 @@ from minibert.files.writing import naming, write_output
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
-from .numpy_files import npz_names, read_npz
+from .numpy_files import npz_names, opened, read_npz
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
@@ -79,15 +79,6 @@ def write_traces(path: Path, inputs: Traces, traces: Traces, about: str = "") ->
         write_output(path, content.getvalue())
     else:  # not save_file, which makes files that their owner alone may read
         write_output(path, save(arrays, {ABOUT: about} if about else None))
-
-
-def opened(path: Path) -> Path:
-    """Give the path of a file that can be read to its end. Raises ValueError for a pipe or a device, which may wait."""
-    if path.is_dir():  # a library would speak of a device
-        raise IsADirectoryError(f"{path} is a folder; name the file in it")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no file but a pipe or a device, which may never end; write it to a file")
-    return path
 
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:

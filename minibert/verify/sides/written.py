@@ -14,9 +14,9 @@ from minibert.verify.judge.input_layer import Subject
 
 from .debug_tree import TREE, DebugTree
 from .modules import Source
-from .numpy_files import checked, npz_names, read_npy, read_npz
+from .numpy_files import checked, npz_names, opened, read_npy, read_npz
 from .onnx_model import OnnxModel
-from .traces import NPZ, Traces, as_traces, opened, read_file
+from .traces import NPZ, Traces, as_traces, read_file
 
 Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 

@@ -1,37 +1,43 @@
-"""Are these vectors the model's, and if not, which mistake is it? What `minibert verify --vectors` does and prints."""
+"""Says whether vectors are the model's, and if not, which setting or mistake gives them: `minibert verify --vectors`.
+
+Vectors pass as the model's own, or as its own computation in a narrower format. Else each other way from texts to
+vectors is tried on the four shortest texts that differ, and what fits there on all.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import dot, normalized
+from minibert.equations.sentences import normalized
 from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import Slot
+from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
 from minibert.verify.report import Report, table
-from minibert.verify.sides.numpy_files import read_npy
+from minibert.verify.sides.numpy_files import opened, read_npy
 from minibert.verify.sides.texts import TEXTS, read_texts
-from minibert.verify.sides.traces import opened, read_arrays
+from minibert.verify.sides.traces import read_arrays
 
-from .vector_batches import OVER_BATCH, REMEDIES, ZEROS, empty_texts, one_factor, over_batches, twins, without_zeros
-from .vector_recipes import SAME, Maker, distances
-from .vector_verdict import Judge, Verdict
+from .ways import FORMS, Way, Ways
 
+SAME = 1e-5  # of a vector's length: measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
+STRAY = 1e-4  # a wrong model may be more sensitive: some text in ten may be so far away
+FEW = 4  # texts by which most ways are ruled out
+ROUNDS = 3.0  # times what a format changes in our own computation, rms
 OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
-SHOWN = 60  # letters of a text
-AS_INT8 = 0.6  # of a vector's length: measured 0.53 where torch's dynamic int8 kernels compute all-MiniLM-L6-v2
-BROKEN = "NaN or infinity"
-CANNOT_TELL = (
-    "from vectors alone int8 kernels, which round what enters a product too, cannot be told from a mistake: a missing "
-    "bias, or a checkpoint that was trained further, can be as near"
-)
+DECIMALS = range(2, 7)  # more are within float32's own rounding; of one most vectors are zeros
+LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
+ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 where torch computes all-MiniLM-L6-v2 in FORMS
+HALF = 0.5  # of a way's change, to be in vectors
+BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
 
 
 def verify_vectors(
@@ -48,10 +54,13 @@ def verify_vectors(
 
     vectors: a file as `read_vectors` reads it, or an array (n, dim). texts: a file with the texts, in the order of the
     vectors, or the texts themselves; without it they are those of the file of vectors, where that has them, else
-    `TEXTS`. prompt: what the model puts before each text; None: its own.
+    `TEXTS`. prompt: the text that stands before each of them; None: the model's own. tolerance: the largest
+    distance that passes, as a share of a vector's length; `SAME` passes always.
 
     Raises ValueError where vectors and texts do not belong together, and what reading raises.
     """
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
     given = read_texts(texts) if isinstance(texts, Path) else texts
     found, own = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
     source = vectors if isinstance(vectors, Path) else "the array"
@@ -64,7 +73,7 @@ def verify_vectors(
         raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
         report = Report(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
-        judge(report, encoder, asked, found, prompt=prompt)
+        judge(report, encoder, asked, found, prompt, tolerance)
     return report
 
 
@@ -114,217 +123,221 @@ def as_vectors(found: Any, where: str) -> Array:
     if array.dtype.kind != "f" or array.ndim != 2 or not array.size:
         shown = "rows of unequal length, or no numbers" if array.dtype.kind != "f" else f"shape {array.shape}"
         raise ValueError(f"{where} must have one vector a row, (texts, numbers), float; found {shown}")
-    return array if array.dtype == np.float64 else array.astype(np.float32)
+    return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
 def judge(
-    report: Report, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt_name: str | None = None,
-    prompt: str | None = None,
+    report: Report, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
+    tolerance: float = 0.0,
 ) -> None:  # fmt: skip
-    """Say of each vector whether it is the model's, and which mistake fits where some are not."""
-    with Slot(1):  # in products as small as one text's BLAS's threads do little but wait for each other
-        _judge(report, texts, vectors, Maker(encoder, prompt_name, prompt))
+    """Compare vectors with the model's, and look for the way that makes them where they differ."""
+    before, limit = encoder.sentence_config.prompt(None, prompt), max(tolerance, SAME)
+    with Slot(1), np.errstate(all="ignore"):  # numbers of a port may be as large as they like
+        right = np.asarray(encoder.encode([*texts], prompt=before))
+        apart = distances(vectors, right)
+        search = Search(Ways(encoder, before, texts, vectors.shape[1]), texts, vectors, right, apart)
+        good = apart <= limit
+        said = [] if good.all() else search.run(report)
+        report.passed = bool(good.all() or report.rounding)
+        good |= report.passed
+        report.texts = [
+            {"text": text, "distance": far if np.isfinite(far) else None, "passed": passed}
+            for text, far, passed in zip(texts, apart.tolist(), good.tolist(), strict=True)
+        ]
+        wrong = np.flatnonzero(~good).tolist()
+        how = f" in {report.rounding}" if report.rounding else f" within {limit:g}" if limit > SAME else ""
+        others = f"; not those of texts {_numbers(wrong)}" if wrong else ""
+        report.say(f"{len(texts) - len(wrong)} of {len(texts)} vectors are the model's{how}{others}", *said)
+        rows = [[str(i + 1), f"{apart[i]:.2g}", repr(texts[i][:SHOWN])] for i in wrong[:LISTED]]
+        if rows:
+            report.say("", *table([["text", "distance", "of the vector's length, and text"], *rows]))
 
 
-def _judge(report: Report, texts: Sequence[str], vectors: Array, maker: Maker) -> None:
-    right = np.concatenate([maker.vectors(text, maker.right) for text in texts])
-    maker.aside = empty_texts(right, vectors, maker, texts)
-    broken = [i for i in np.flatnonzero(~np.isfinite(vectors).all(1)).tolist() if texts[i] not in maker.aside]
-    if len(broken) + len(maker.aside) >= len(texts) or not vectors.any():
-        maker.aside = {}  # the empty text is as all others are
-    else:  # the others show what they show without these
-        maker.aside |= dict.fromkeys((texts[i] for i in broken), BROKEN)
-    vectors = np.where([[text in maker.aside] for text in texts], np.float32(0), vectors)
-    shorter = without_zeros(vectors, right.shape[1]) if np.isfinite(vectors).all() else vectors
-    also = [*[ZEROS] * (shorter.shape != vectors.shape), *dict.fromkeys(maker.aside.values())]
-    _look(report, Judge(maker, texts, shorter))
-    if also:
-        if report.passed:
-            report.lines[-1] += ", but for this:"
-        explained = [[name] for name in report.matches] or [[]] * report.passed
-        report.matches = [" + ".join([*each, *also]) for each in explained]
-        report.fail(*(_broken(broken) if name == BROKEN else f"matches: {name}. {REMEDIES[name]}" for name in also))
+class Search:
+    """Looks for a format in which vectors are the model's, and for the way by which they are not."""
+
+    def __init__(self, ways: Ways, texts: Sequence[str], vectors: Array, right: Array, apart: Array) -> None:
+        self.ways, self.texts, self.vectors, self.right, self.apart = ways, list(texts), vectors, right, apart
+        differ = np.flatnonzero(apart > SAME).tolist()
+        self.few: list[int] = sorted(differ, key=lambda i: (not self.texts[i].strip(), len(self.texts[i])))[:FEW]
+        self.rounding, self.form = _stored(vectors)
+
+    def run(self, report: Report) -> list[str]:
+        """Give the lines that say what was found, and put the names into the report."""
+        if broken := np.flatnonzero(~np.isfinite(self.vectors).all(1)).tolist():
+            report.matches.append(BROKEN)
+            return [f"matches: {BROKEN}, in texts {_numbers(broken)}. It comes of a division by 0, of a mask that "
+                    "leaves nothing, or of a number too large for its format (float16 ends at 65,504)"]  # fmt: skip
+        report.rounding = self._rounded()
+        if report.rounding:
+            return []
+        if order := self._order():
+            report.matches.append(ANOTHER_ORDER)
+            return [f"matches: {ANOTHER_ORDER}. {order}"]
+        tried = list[tuple[Way, Array]]()  # and what it makes of few texts
+        found = self._explain(tried)
+        for form in FORMS if not found and self.right.shape == self.vectors.shape else ():
+            ours = self.ways.computed_in(ROUNDINGS[form])([self.texts[i] for i in self.few]) - self.right[self.few]
+            found = self._within(form, ours, tried)
+            if not found and self._is_alike(ours):
+                report.rounding = form
+                hidden = f"{rms(self.apart):.1g} of their length"
+                return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
+            if found:
+                break
+        report.matches = list(dict.fromkeys(way.name for way in found))
+        report.ruled_out = [name for name in dict.fromkeys(way.name for way, _ in tried) if name not in report.matches]
+        remedies = {way.name: way.remedy for way in found}
+        return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
+
+    def _explain(self, tried: list[tuple[Way, Array]]) -> list[Way]:
+        """Find the settings that give all vectors, else padding, else the wrong models."""
+        found, everything = list[Way](), range(len(self.texts))
+        for tier in (self.ways.settings(), self.ways.padding(), self.ways.wrong_models()):
+            for way in () if found else tier:
+                made = self._made(way, self.few)
+                tried.append((way, made))
+                if same(self._far(made, self.few)) and same(self._far(self._made(way, everything), everything)):
+                    found.append(way)
+        return found
+
+    def _made(self, way: Way, which: Sequence[int]) -> Array:
+        try:
+            made = way.make([self.texts[i] for i in which])
+        except (ValueError, TypeError, IndexError, KeyError):  # this way cannot be gone with these texts
+            return np.full((len(which), 0), np.nan)
+        return made
+
+    def _far(self, made: Array, which: Sequence[int]) -> Array:
+        """Measure how far vectors are from those of a way; of a text that it leaves no token nothing is known."""
+        unknown = np.isnan(made).all(1)
+        if unknown.all() or made.shape[1] != self.vectors.shape[1]:
+            return np.full(len(which), np.inf)
+        return np.where(unknown, 0.0, distances(self.vectors[which], self._as_stored(made, which)))
+
+    def _as_stored(self, made: Array, which: Sequence[int]) -> Array:
+        """Round numbers as the vectors are rounded; one near a tie goes the vector's way."""
+        if self.rounding is None:
+            return made
+        theirs, spread = self.vectors[which], SAME / 10 * np.abs(made).max(1, initial=0, keepdims=True)
+        either = (theirs == self.rounding(made - spread)) | (theirs == self.rounding(made + spread))
+        return np.where(either, theirs, self.rounding(made))
+
+    # -- narrower formats ----------------------------------------------------------------------------------------
+
+    def _rounded(self) -> str:
+        """Name the format in which the numbers or the parameters explain the vectors exactly; "" for none."""
+        everything = list(range(len(self.texts)))
+        if self.right.shape != self.vectors.shape:
+            return ""
+        if self.rounding and same(self._far(self.right, everything)):
+            return self.form
+        for way in self.ways.formats():
+            if all(same(self._far(self._made(way, which), which)) for which in (self.few, everything)):
+                return way.name
+        return ""
+
+    def _is_alike(self, ours: Array) -> bool:
+        """Say whether all is computed in the format in which our own computation changes few vectors by `ours`.
+
+        The vectors are no farther from the model than that, and the difference points where that one does: both round
+        the same parameters. A mistake's points elsewhere.
+        """
+        theirs, right = self.vectors[self.few] - self.right[self.few], self.right[self.few]
+        longer = max(np.linalg.norm(theirs), np.linalg.norm(ours))
+        near = rms(self.apart) <= ROUNDS * rms(distances(right + ours, right))
+        return bool(near and np.vdot(theirs, ours) >= ALIKE * longer * np.linalg.norm(ours))
+
+    def _within(self, form: str, ours: Array, tried: Sequence[tuple[Way, Array]]) -> list[Way]:
+        """Find the way that is in vectors of a narrower format: it leaves what is rounded, and of the difference beyond
+        that about once its own change. One whose change is small beside the rest would show by chance.
+        """
+        found, theirs = list[tuple[float, Way]](), self.vectors[self.few] - self.right[self.few]
+        for way, made in tried if form == FORMS[0] else ():
+            if made.shape == theirs.shape and np.isfinite(made).all():
+                change, rest = made - self.right[self.few], theirs - ours
+                square, left = float(np.vdot(change, change)), float(np.linalg.norm(theirs - change))
+                shows = square >= HALF * float(np.vdot(rest, rest)) and np.vdot(rest, change) >= HALF * square
+                if shows and left <= ROUNDS * np.linalg.norm(ours):
+                    found.append((left, way._replace(remedy=f"In {form}. {way.remedy}")))
+        nearest, every = [way for _, way in sorted(found, key=lambda each: each[0])[:1]], range(len(self.texts))
+        most = ROUNDS * distances(self.right[self.few] + ours, self.right[self.few]).max()
+        return [way for way in nearest if self._far(self._made(way, every), every).max() <= most]
+
+    # -- where no way fits ---------------------------------------------------------------------------------------
+
+    def _order(self) -> str:
+        """Say which texts the vectors are of, where all are there but in other places; else ""."""
+        if self.vectors.shape != self.right.shape or not (self.apart > SAME).any():
+            return ""
+        own = [_nearest(vector, self.right) for vector in self.right]  # of texts with one vector the first
+        other = [_nearest(vector, self.right) for vector in self.vectors]
+        if -1 in other or sorted(own) != sorted(other):
+            return ""
+        moved = [(i, j) for i, j in enumerate(other) if j != own[i]]
+        shown = ", ".join(f"{i + 1} is of text {j + 1}" for i, j in moved[:4])
+        return f"Of vectors {shown}" + (f" and {len(moved) - 4} more" if len(moved) > 4 else "")
+
+    def _hints(self, count: int) -> list[str]:
+        lines = [f"none of {count} settings and mistakes gives all of these (their names: --json); where it is, "
+                 "intermediates say: --encoder --save, then --against"]  # fmt: skip
+        first = {text: i for i, text in reversed([*enumerate(self.texts)])}
+        for i, j in ((first[text], j) for j, text in enumerate(self.texts) if first[text] != j):
+            if (apart := distances(self.vectors[[i]], self.vectors[[j]])[0]) > SAME:
+                lines.append(f"texts {i + 1} and {j + 1} are one, their vectors {apart:.2g} of a length apart: random, "
+                             "as with dropout on, or a vector depends on the texts beside it")  # fmt: skip
+        if self.vectors.shape != self.right.shape:
+            lines.append(f"the vectors have {self.vectors.shape[1]} numbers, this model's {self.right.shape[1]}")
+        elif not self.vectors.any():
+            lines.append("every vector is zeros: nothing was computed, or nothing handed on")
+        elif np.abs(np.vecdot(normalized(self.right), normalized(self.vectors))).max() <= OTHER:
+            lines.append("the directions have nothing to do with this model's: another model, weights that are read "
+                         "wrongly, or a mistake in every block")  # fmt: skip
+        return lines
 
 
-def _broken(which: Sequence[int]) -> str:
-    return (
-        f"matches: {BROKEN}, in the vectors of texts {', '.join(str(i + 1) for i in which)}. It comes of a division by "
-        "0, of a mask that leaves nothing, or of a number too large for its format (float16 ends at 65,504)"
-    )
+def distances(vectors: Array, made: Array) -> Array:
+    """Measure how far each vector is from the one made, as a share of that one's length; infinity for another width.
+
+    >>> distances(np.array([[3.0, 0.0]]), np.array([[4.0, 0.0]]))
+    array([0.25])
+    """
+    if vectors.shape != made.shape:
+        return np.full(len(vectors), np.inf)
+    off, true = vectors.astype(np.float64) - made, made.astype(np.float64)
+    length = np.linalg.norm(true, axis=1)
+    far = np.linalg.norm(off, axis=1) / np.where(length == 0, 1, length)
+    return np.where(np.isfinite(far), far, np.inf)
 
 
-def _look(report: Report, judging: Judge) -> None:
-    right, vectors, maker = judging.right, judging.vectors, judging.maker
-    apart = np.array([distances(vector, own[None])[0] for vector, own in zip(vectors, right, strict=True)])
-    _tell_texts(report, judging, apart, (apart <= SAME).tolist())
-    if names := over_batches(right, vectors, maker, judging.texts):
-        report.matches += names
-        report.fail(*(f"matches: {name}. {OVER_BATCH}" for name in names))
-        return
-    factor, remedy = one_factor(right, vectors)
-    if factor:
-        report.matches.append(factor)
-        report.fail(f"matches: {factor}. {remedy}")
-        return
-    if broken := np.flatnonzero(~np.isfinite(vectors).all(1)).tolist():
-        report.matches.append(BROKEN)
-        report.fail(_broken(broken))
-        return
-    if order := _order(right, vectors):
-        report.matches.append("another order")
-        report.fail(f"matches: another order. The vectors are the model's, but of other texts: {_shown_order(order)}")
-        return
-    verdict = judging.verdict()
-    report.say(*_of_each_text(judging, verdict, right), "")
-    form = judging.form(verdict)
-    near = [form is not None or bool(judging.level(each)) for each in verdict.right.tolist()]
-    _tell_texts(report, judging, verdict.right, near)
-    report.ruled_out = [name for name, _ in verdict.ruled]
-    if form is not None:
-        names = [fit.name for fit in verdict.fits if fit.mistakes]
-        report.rounding = form
-        rounded = f", in {form}" if form else ""
-        report.say(f"this is the model{rounded}" + (f" (as {' or '.join(names)} would be)" if names else ""))
-        return
-    report.passed = False
-    if verdict.fits and not any(fit.real for fit in verdict.fits):
-        wrong = [str(i + 1) for i, apart in enumerate(verdict.right) if not judging.level(apart)]
-        report.say(
-            f"not passed: most vectors are as near as a narrower format rounds, not texts {', '.join(wrong)}"
-            if 0 < len(wrong) < len(verdict.right) / 2 else
-            f"not passed: the vectors are farther than a narrower format rounds; {CANNOT_TELL}"
-            if wrong else
-            f"not passed: the vectors are as near as {verdict.level} rounds, {verdict.right.max():.2g} of a vector's "
-            f"length at most, but their numbers are in no format that explains them; {CANNOT_TELL}"
-        )  # fmt: skip
-        _say_random(report, judging, dict(judging.limits)["bfloat16"])
-    elif verdict.fits:
-        _say_matches(report, verdict)
-    else:
-        _say_nothing_fits(report, judging, verdict, right)
+def _nearest(vector: Array, others: Array) -> int:
+    """Find the first of the others that is the same; -1 for none."""
+    fits = distances(np.broadcast_to(vector, others.shape), others) <= SAME
+    return int(fits.argmax()) if fits.any() else -1
 
 
-def _tell_texts(report: Report, judging: Judge, apart: Array, near: Iterable[bool]) -> None:
-    """Put down how far each vector is from the right one, for programs."""
-    aside = [text in judging.maker.aside for text in judging.texts]
-    report.texts = [
-        {"text": text, "distance": None if left or not np.isfinite(far) else far, "passed": good and not left}
-        for text, far, good, left in zip(judging.texts, apart.tolist(), near, aside, strict=True)
-    ]
+def same(apart: Array) -> bool:
+    """Say whether distances are those of one computation: some text in ten may be as far away as `STRAY`."""
+    return bool(apart.max(initial=0.0) <= STRAY and np.count_nonzero(apart > SAME) <= len(apart) / 10)
 
 
-def _say_matches(report: Report, verdict: Verdict) -> None:
-    if len(verdict.fits) > 1:
-        report.say(f"{len(verdict.fits)} explanations fit all texts as well as each other:")
-    rounding = f" (in {verdict.level})" if verdict.level not in ("", "float32") else ""
-    for fit in verdict.fits:
-        report.matches.append(fit.name)
-        remedies = " ".join(mistake.remedy for mistake in fit.mistakes if not mistake.rounding)
-        report.say(f"matches: {fit.name}{rounding}. {remedies}")
+def rms(x: Array) -> float:
+    """Give the root of the mean of the squares."""
+    return float(np.sqrt(np.mean(np.square(x)))) if len(x) else 0.0
 
 
-def _say_nothing_fits(report: Report, judging: Judge, verdict: Verdict, right: Array) -> None:
-    limit = judging.limits[-1][1]
-    good = int(np.count_nonzero(verdict.right <= SAME)) - sum(text in judging.maker.aside for text in judging.texts)
-    report.say(f"none of the {len(judging.known)} mistakes fits all texts, alone or in pairs")
-    if good:
-        wrong = np.flatnonzero(verdict.right > SAME).tolist()
-        report.say(f"{good} of {len(judging.texts)} vectors are the model's; not those of texts "
-                   f"{', '.join(str(i + 1) for i in wrong)}")  # fmt: skip
-    elif (farthest := verdict.right.max()) <= AS_INT8:
-        report.say(f"the vectors are {farthest:.2g} of a vector's length away at most; {CANNOT_TELL}")
-    elif verdict.nearest.mistakes:
-        report.say(f"nearest: {verdict.nearest.name}, which leaves {verdict.nearest.worst:.2g} of a vector's length; "
-                   f"rounding to int8 would leave {limit:.2g}")  # fmt: skip
-    width, rows = judging.vectors.shape[1], judging.maker.encoder.dim
-    if width == rows != right.shape[1]:
-        report.say(f"the vectors have {width} numbers, as a token's row has; this model's have {right.shape[1]}")
-    elif width > max(rows, right.shape[1]) and width % rows and width % right.shape[1]:  # no part, and not several
-        report.matches.append("another model's vectors")
-        report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}: another model's")
-    elif width != right.shape[1]:
-        report.say(f"the vectors have {width} numbers, this model's {right.shape[1]}")
-    elif not judging.vectors.any():
-        report.say("every vector is zeros: nothing was computed, or nothing handed on")
-    elif _say_random(report, judging, limit):
-        pass
-    elif (alike := unrelated(right, judging.vectors)) is not None:
-        report.say(
-            "the directions have nothing to do with this model's, and vectors alone do not say why: another model, "
-            "weights read wrongly and a mistake in every block look alike "
-            f"(which texts are alike agrees with this model by a correlation of {alike:.2f})"
-        )
-    if verdict.ruled:
-        report.say("ruled out:", *_shown_ruled(verdict.ruled))
+def _stored(vectors: Array) -> tuple[Formula | None, str]:
+    """Find the narrowest format that has all numbers as they are."""
+    formats: dict[str, Formula] = {f"{count} decimals": partial(_rounded_to, count) for count in DECIMALS}
+    formats |= {form: ROUNDINGS[form] for form in reversed(FORMS)}
+    held = [name for name, rounding in formats.items() if np.array_equal(rounding(vectors), vectors)]
+    return (formats[held[0]], held[0]) if held else (None, "")
 
 
-def _shown_ruled(ruled: Sequence[tuple[str, int]]) -> list[str]:
-    """Write a line for each mistake and the text that rules it out; one for all blocks that it was tried in alone."""
-    blocks: dict[tuple[str, int], list[str]] = {}
-    for name, i in ruled:
-        mistake, where, block = name.partition(" in block ")
-        alone = block.isdecimal()
-        blocks.setdefault((mistake + where if alone else name, i), []).append(block if alone else "")
-    return [f"  {name}{', '.join(some)} (text {i + 1})" for (name, i), some in blocks.items()]
+def _rounded_to(decimals: int, x: Array) -> Array:
+    return np.round(x.astype(np.float64), decimals).astype(x.dtype)
 
 
-def _say_random(report: Report, judging: Judge, limit: float) -> bool:
-    """Name it where one text has two vectors, further apart than the limit."""
-    if said := twins(judging.right, judging.vectors, judging.texts, limit):
-        report.matches.append("random")
-        report.say(f"matches: random: {said}. {REMEDIES['random']}")
-    return bool(said)
-
-
-def unrelated(right: Array, vectors: Array) -> float | None:
-    """Where no vector is near the right one: how far the similarities between texts agree; else None."""
-    if len(right) < 3 or not vectors.any():
-        return None
-    a, b = normalized(right.astype(np.float64)), normalized(vectors.astype(np.float64))
-    if np.abs(np.vecdot(a, b)).max() > OTHER:
-        return None
-    upper = np.triu_indices(len(a), 1)
-    return float(np.corrcoef(dot(a, a)[upper], dot(b, b)[upper])[0, 1])
-
-
-def _order(right: Array, vectors: Array) -> list[tuple[int, int]]:
-    """Which text each vector is of, where all are there but in other places; only those that moved. Else nothing."""
-    if right.shape != vectors.shape:
-        return []
-    first = [int(np.argmax(distances(each, right) <= SAME)) for each in right]  # of texts with one vector the first
-    moved = []
-    for i, vector in enumerate(vectors):
-        apart = distances(vector, right)
-        if apart[i] > SAME:
-            moved.append((i, int(np.argmin(apart))))
-            if not apart.min() <= SAME:
-                return []
-    same = sorted(first[i] for i, _ in moved) == sorted(first[j] for _, j in moved)
-    return moved if same else []
-
-
-def _shown_order(order: Sequence[tuple[int, int]]) -> str:
-    shown = ", ".join(f"{i + 1} is of text {j + 1}" for i, j in order[:4])
-    return shown + (f" and {len(order) - 4} more" if len(order) > 4 else "")
-
-
-def _of_each_text(judging: Judge, verdict: Verdict, right: Array) -> Iterator[str]:
-    """One line for each text: tokens, cosine, distance, verdict."""
-    rows = [["text", "tokens", "cosine", "distance", "verdict and text"]]
-    for i, (text, apart) in enumerate(zip(judging.texts, verdict.right.tolist(), strict=True)):
-        own, theirs = right[i].astype(float), judging.vectors[i].astype(float)
-        cosine = "-"
-        if own.shape == theirs.shape and own.any() and theirs.any():
-            cosine = f"{own @ theirs / np.sqrt((own @ own) * (theirs @ theirs)):.6f}"
-        level = judging.level(apart)
-        aside = judging.maker.aside.get(text, "").replace(BROKEN, "not judged").rpartition(" as ")[2]
-        word = aside or ("the model's" if level == "float32" else f"as {level} rounds" if level else "DIFFERENT")
-        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-        rows.append(
-            [str(i + 1), str(judging.tokens[i]), cosine, "-" if aside else f"{apart:.2g}", f"{word:18} {shown!r}"]
-        )
-    yield from table(rows)
-    yield ""
-    yield "distance: |here - there| / |there|, of a vector's length; " + ", ".join(
-        f"{name} up to {limit:.2g}" for name, limit in judging.limits
-    )
+def _numbers(which: Sequence[int]) -> str:
+    shown = ", ".join(str(i + 1) for i in which[:LISTED])
+    return shown + (f" and {len(which) - LISTED} more" if len(which) > LISTED else "")
