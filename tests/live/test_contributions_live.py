@@ -33,7 +33,7 @@ def hold(torch: Any, module: Any, kind: str) -> None:
 
 def gradients(folder: Any, name: str, row: int, label: int) -> tuple[float, list[np.ndarray[Any, Any]]]:
     """A centred logit, and each block's context times its gradient (seq, dim), by the reference's own forward pass."""
-    torch = pytest.importorskip("torch")
+    import torch
     import transformers
 
     if name == "bert":

@@ -14,6 +14,7 @@ from checkpoints import same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_texts import many_texts
+from needed import absent, missing
 from peaks import peak
 from reference_files import REFERENCE, opened
 from safetensors.numpy import load_file
@@ -249,7 +250,8 @@ def test_memory_does_not_grow_with_the_stream() -> None:
 
 
 def test_a_bar_counts_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
+    if absent("tqdm"):
+        missing("tqdm not installed, which huggingface-hub brings")
     encoder = opened("sentences-bare")
     encoder.encode(["we"] * 600, show_progress_bar=True)
     captured = capsys.readouterr()

@@ -16,6 +16,7 @@ from checkpoints import VOCAB, numbers, same_bits
 from command_line import Printed, failure, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needed import need
 from reference_files import REFERENCE, opened
 from static_folders import ROWS, static_folder
 
@@ -171,7 +172,7 @@ def test_a_page_has_no_token_that_encode_truncates(tmp_path: Path) -> None:
 
 
 def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Printed) -> None:
-    pytest.importorskip("pyarrow")
+    need("pyarrow", "bulk")
     folder, texts = REFERENCE / "static-dense", ["we lived", "above the clouds", ""]
     want = opened("static-dense").encode(texts)
     out, _ = ran(capsys, "info", folder)

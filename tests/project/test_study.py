@@ -163,12 +163,16 @@ SAID = {
 }
 
 
+UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_a_study_file_runs_on_the_real_checkpoint(name: str, minilm: Path, tmp_path: Path) -> None:
+def test_a_study_file_runs_as_a_script_on_the_real_checkpoint(name: str, minilm: Path, tmp_path: Path) -> None:
+    """As a notebook it has run too: test_study_notebooks.py looks at that."""
     printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
     assert [said for said in SAID.get(name, ()) if said not in printed] == []
-    assert ("UNTRAINED" in printed) == (name in ("002_sinusoids_t5", "t5_relative_bias"))
+    assert ("UNTRAINED" in printed) == (name in UNTRAINED)
     of_another = (
         "001_gpt2_positions",
         "002_sinusoids_t5",

@@ -1,4 +1,5 @@
-"""The study files as notebooks and pages: they run, name their kernel, print little, and need no network to be read."""
+"""The study files as notebooks and pages, as sh scripts/study/build has made them: they say what they claim, draw, name
+their kernel, print little, and need no network to be read."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from needed import absent, missing
-from notebooks import BACKWARD
+from test_study import FILES, SAID, STUDY, UNTRAINED
 
-STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
+FOLDER = STUDY.parents[1] / "build" / "study"
 NEEDS = ("jupytext", "nbclient", "nbconvert", "ipykernel")
 
 pytestmark = pytest.mark.study
@@ -39,37 +41,43 @@ class Loads(HTMLParser):
             self.found.append(f"{tag} {source}")
 
 
-def built(what: str, folder: Path, **environment: str) -> str:
-    """Build notebooks and pages; give what is printed."""
+def of_today(name: str) -> list[dict[str, Any]]:
+    """The cells of a study and its answers, as they were run."""
     if names := absent(*NEEDS):
         missing(f"{', '.join(names)} not installed; in the extra `study`, which sh scripts/study/build installs")
-    done = subprocess.run(
-        [sys.executable, str(STUDY / "notebooks.py"), what, "--output", str(folder)], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(STUDY.parents[1]), **environment}, timeout=300,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    import jupytext
+
+    path = FOLDER / "answers" / f"{name}.ipynb"
+    found = json.loads(path.read_text("utf-8"))["cells"] if path.is_file() else []
+    now = [
+        cell for file in (STUDY / f"{name}.py", STUDY / "answers" / f"{name}.py") for cell in jupytext.read(file).cells
+    ]
+    if ["".join(cell["source"]) for cell in found] != [cell.source for cell in now]:
+        missing(f"{path} was not made of {name}.py as it is now: sh scripts/study/build")
+    return found
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one study file that needs no model, built."""
-    folder = tmp_path_factory.mktemp("built")
-    *pages, _, last = built("learning", folder).splitlines()
-    assert pages == [str(folder / name) for name in ("learning.html", "index.html")] and last.startswith(
-        "Open these in a browser."
-    )
-    return folder
+def folder() -> Path:
+    of_today("learning")
+    return FOLDER
 
 
-def test_a_notebook_names_its_kernel_and_holds_what_was_printed_and_drawn(folder: Path) -> None:
-    notebook = json.loads((folder / "learning.ipynb").read_text("utf-8"))
-    assert notebook["metadata"]["kernelspec"] == {"name": "python3", "display_name": "Python 3", "language": "python"}
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+@pytest.mark.parametrize("name", FILES)
+def test_a_study_says_what_it_claims_and_draws_its_pictures(name: str) -> None:
+    code = [cell for cell in of_today(name) if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell["outputs"]]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
-    assert not any(output.get("name") == "stderr" for output in outputs)
+    assert not any(output.get("name") == "stderr" for output in outputs), "a warning"
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == len(FILES[name])
+    printed = "".join("".join(output.get("text", "")) for output in outputs)
+    assert [said for said in SAID.get(name, ()) if said not in printed] == []
+    assert ("UNTRAINED" in printed) == (name in UNTRAINED)
+
+
+def test_a_notebook_names_its_kernel(folder: Path) -> None:
+    notebook = json.loads((folder / "learning.ipynb").read_text("utf-8"))
+    assert notebook["metadata"]["kernelspec"] == {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
 def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
@@ -96,9 +104,7 @@ def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder:
         for name in (f"heads.{suffix}", f"learned_tables.{suffix}", "index.html"):
             assert found.count(f'"{name}"' if suffix == "html" else f"({name})") == 2, name
     assert re.findall(r'href="(\w+)\.html"', order)[0] == "003_bert_step_by_step"
-    assert set(re.findall(r'href="(\w+)\.html"', order)) == {path.stem for path in STUDY.glob("*.py")} - {
-        "study", "probes", "texts", "training", "masked", "notebooks", *(Path(name).stem for name in BACKWARD)
-    }  # fmt: skip
+    assert set(re.findall(r'href="(\w+)\.html"', order)) == set(FILES)
 
 
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
@@ -119,7 +125,12 @@ def test_a_sheet_ends_with_its_exercises_and_the_answers_lie_in_a_folder_of_thei
 
 
 def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) -> None:
-    built("--lab", tmp_path, MINIBERT_MODEL=str(minilm))
+    done = subprocess.run(
+        [sys.executable, str(STUDY / "notebooks.py"), "--lab", "--output", str(tmp_path)], timeout=600,
+        env={**os.environ, "PYTHONPATH": str(STUDY.parents[1]), "MINIBERT_MODEL": str(minilm)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
     for name, exercises in {"1_input_layer": 8, "2_attention": 8, "3_change_it": 8, "4_words": 6}.items():
         blank, answers = (
             json.loads((tmp_path / "lab" / folder / f"{name}.ipynb").read_text("utf-8")) for folder in ("", "answers")

@@ -22,6 +22,10 @@ def absent(*modules: str) -> list[str]:
     return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
+def need(module: str, extra: str) -> None:
+    if absent(module):
+        missing(f"{module} not installed; it is in the extra `{extra}`")
+
+
 def need_sentence_transformers() -> None:
-    if absent("sentence_transformers"):
-        missing("sentence-transformers not installed; it is in the extra `reference`")
+    need("sentence_transformers", "reference")

@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from command_line import Printed, failure
+from needed import missing
 from reference_files import REFERENCE
 
 import minibert
@@ -455,7 +456,7 @@ def test_which_libraries_can_be_held() -> None:
 def test_the_real_blas_is_held_and_given_back() -> None:
     libraries = computing.libraries()
     if not libraries:
-        pytest.skip("NumPy's BLAS cannot be held here")
+        missing("a BLAS of NumPy that threadpoolctl can hold")
     before, seen = [each.num_threads for each in libraries], list[int]()
     compute(lambda tile: seen.extend(each.num_threads for each in libraries), range(3), 2)
     assert set(seen) == {1}

@@ -260,7 +260,8 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Pat
             if with_mistake(each, list(places(encoder, subject.head))[-1]) and (not everywhere or each in of_blocks)
         ] or [None]  # fmt: skip
         if mistake is None:
-            return  # no block can have it
+            assert everywhere, "this head cannot have it"
+            return  # no block can
         parts = (BLOCKS, HEAD) if everywhere else (HEAD,)
         theirs = {"plain": ported(encoder, inputs["plain"], mistake, parts, subject.head)}
         write_traces(tmp_path / "port.npz", inputs, theirs)
