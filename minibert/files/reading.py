@@ -51,18 +51,33 @@ def existing(path: FileName) -> bool:
 
     Raises CheckpointError for a folder, a pipe, a link to nothing or to itself, and a file that may not be looked at.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    mode = mode_of(path)
+    if not mode:
         if not os.path.lexists(path):
             return False
-        raise CheckpointError(f"{path} is a link to nothing; fetch the file again") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be opened ({error.strerror}); fetch it again") from None
+        raise CheckpointError(f"{path} is a link to nothing or to itself; fetch the file again")
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no file"
         raise CheckpointError(f"{path} is {kind}, where a file of this name is read; take it away, or fetch the file")
     return True
+
+
+def mode_of(path: FileName) -> int:
+    """Give the mode of what a path leads to, 0 where nothing is there.
+
+    Raises CheckpointError where this user may not read it.
+    """
+    user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
+    advice = "its owner can allow it (chmod, chown)"
+    try:
+        mode = os.stat(path).st_mode
+    except PermissionError:
+        raise CheckpointError(f"{user} may not read {os.path.dirname(path)}; {advice}") from None
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return 0
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise CheckpointError(f"{user} may not read {path}; {advice}")
+    return mode
 
 
 def read_object(

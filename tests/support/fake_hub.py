@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -33,7 +32,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 CHUNK = 1 << 16
-ENDLESS = 100_000_000  # bytes after which a body without end does end, or a wrong client would take all memory
 PATIENCE = 20.0  # seconds that a client waits for the first answer: a busy machine is no Hub that is absent
 
 
@@ -80,7 +78,6 @@ class Answer:
     content: bytes | Path = b""
     closed: bool = False  # close the connection after the body
     silent: bool = False  # keep the connection open and say nothing
-    endless: bool = False  # after the body come zeros, until the client hangs up or is seen not to
     bytes_per_second: float | None = None
     slow_head: bool = False  # the head comes as slowly as the body
 
@@ -127,30 +124,18 @@ def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answe
     """Say and send the bytes next to those that were asked for."""
     if answer.status == 206:
         answer.start, answer.stop = answer.start + 1, answer.stop + 1
+        answer.closed, answer.headers["Connection"] = True, "close"  # at the end of a file there is no such byte
         size = _size(answer.content)
         answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
     return answer
 
 
-def endless(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Send in chunks, which announce no size, and never stop."""
-    answer.headers.pop("Content-Length", None)
-    answer.headers["Transfer-Encoding"] = "chunked"
-    answer.endless = True
+def longer(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+    """Send a thousand bytes more than Content-Range promises."""
+    answer.stop += 1000
+    answer.closed, answer.headers["Connection"] = True, "close"
+    answer.headers["Content-Length"] = str(answer.stop - answer.start)
     return answer
-
-
-def announced(size: int) -> Fault:
-    """Announce a body of another size than the one that follows; zeros follow where it is larger."""
-
-    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-        answer.headers["Content-Length"] = str(size)
-        answer.endless = size > answer.stop - answer.start
-        if not answer.endless:  # what comes after the announced size is not the next answer
-            answer.headers["Connection"] = "close"
-        return answer
-
-    return fault
 
 
 def drip(bytes_per_second: float, head: bool = False) -> Fault:
@@ -166,13 +151,6 @@ def with_fields(**fields: Any) -> Fault:
 def with_header(name: str, value: str) -> Fault:
     """Set one header of an answer."""
     return lambda hub, request, answer: replace(answer, headers={**answer.headers, name: value})
-
-
-def wrong_size(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Claim that the whole file has another size than it had."""
-    if answer.status == 206:
-        answer.headers["Content-Range"] = answer.headers["Content-Range"].rpartition("/")[0] + "/12345678"
-    return answer
 
 
 def short_body(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -207,7 +185,6 @@ def redirect_to_second(hub: FakeHub, request: Request, answer: Answer) -> Answer
     return Answer(302, {**own, **linked, "Content-Length": "0"})
 
 
-other_commit = with_header("X-Repo-Commit", commit_of("another"))
 silent = with_fields(silent=True)  # the request is taken, and never answered
 
 
@@ -351,14 +328,10 @@ class FakeHub:
             sleep(1 / answer.bytes_per_second if answer.slow_head and answer.bytes_per_second else 0)
         if request.method == "HEAD":
             return
-        handler.close_connection = answer.closed or answer.endless or "Connection" in answer.headers
-        chunked = "Transfer-Encoding" in answer.headers
-        zeros = itertools.repeat(bytes(CHUNK)) if answer.endless else ()
-        for piece in itertools.chain(_pieces(answer), zeros):
+        handler.close_connection = answer.closed
+        for piece in _pieces(answer):
             self._count(request, len(piece))
-            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-            if answer.endless and (self._closing.is_set() or request.sent > ENDLESS):
-                return
+            handler.wfile.write(piece)
             if answer.bytes_per_second is not None:
                 sleep(len(piece) / answer.bytes_per_second)
 
@@ -448,10 +421,7 @@ def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
     """Point the client of this process, which reads its variables only once, at an endpoint and an empty home."""
     from huggingface_hub import constants
 
-    from minibert.hub import transfer
-
-    monkeypatch.setattr(transfer, "FIRST_ANSWER", PATIENCE)
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MINIBERT_CACHE", "HF_HUB_ETAG_TIMEOUT"):
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MINIBERT_CACHE", "SENTENCE_TRANSFORMERS_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {
         "ENDPOINT": endpoint,
@@ -461,28 +431,17 @@ def use(monkeypatch: Any, endpoint: str, home: Path) -> None:
         "HF_ASSETS_CACHE": str(home / "assets"),
         "HF_TOKEN_PATH": str(home / "token"),
         "HF_HUB_OFFLINE": False,
+        "HF_HUB_ETAG_TIMEOUT": PATIENCE,
+        "HF_HUB_DOWNLOAD_TIMEOUT": PATIENCE,
         "HF_HUB_DISABLE_TELEMETRY": True,  # no request that only says who is asking
         "HF_HUB_DISABLE_XET": True,
     }.items():
         monkeypatch.setattr(constants, name, value)
 
 
-def quick_pauses(monkeypatch: Any) -> list[float]:
-    """Let a client wait a twentieth of what it means to wait before it tries again; returns what it meant to wait.
-
-    Its clock runs ahead by the rest, so that no limit in seconds has to shrink with the pauses: work takes its time.
-    """
-    meant: list[float] = []
-    clock, earlier = time.monotonic, set(threading.enumerate()) - {threading.current_thread()}
-
-    def quick(seconds: float) -> None:
-        sleep(seconds / 20)
-        if threading.current_thread() not in earlier:  # one that another test gave up may still be trying
-            meant.append(seconds)
-
-    monkeypatch.setattr(time, "sleep", quick)
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(meant) * 19 / 20)
-    return meant
+def quick_pauses(monkeypatch: Any) -> None:
+    """Let a client wait a thousandth of its pauses before it tries again."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 1000))
 
 
 def environment(endpoint: str, home: Path, **more: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,7 @@ from minibert.families.parts.steps import Bound, Tokens
 from minibert.families.rows import FAMILIES
 from minibert.families.static import MODEL_TYPE, ROWS, STATIC
 from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
-from minibert.files.reading import FileName, existing, note_model_file, read_object
+from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
 from minibert.files.tokenizer_files import Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
 
@@ -33,6 +34,8 @@ def load(
     dtype: str = "float32",
     mmap: bool = True,
     family: Family | None = None,
+    cache_folder: FileName | None = None,
+    token: str | None = None,
 ) -> EmbeddingLayer:
     """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
 
@@ -49,6 +52,8 @@ def load(
     shorten the file: a mapped table changes with its file, and reading a row after the file's new end stops the
     process (SIGBUS on Linux and macOS).
     family: a row of your own.
+    cache_folder: where the Hub's files are kept, in place of SENTENCE_TRANSFORMERS_HOME and of the Hub's own cache.
+    token: in place of HF_TOKEN; a pickle does not hold it.
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
@@ -59,8 +64,9 @@ def load(
             f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
             "leave it out: config.json says which family it is"
         )
-    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap)
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, None, cache_folder, token)
     options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, side=side, mmap=mmap, family=family)
+    options["cache_folder"] = opened.cache_folder
     again = partial(load, opened.lasting, revision=opened.commit, dtype=np.dtype(dtype).name, **options)
     return assemble(opened, opened.source(), family or family_of(opened), side, dtype, again)
 
@@ -102,6 +108,7 @@ class Opened:
         """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it."""
         self._every, self._checkpoint = every, checkpoint
         self.where, self.lasting, self.commit = where, lasting, commit
+        self.cache_folder: str | None = None  # of a Hub name: where its files are, if not where they usually are
         self.found: dict[str, FileName] = {}
         self._inside = weights_folder(self.root, where) if weights_folder else ""
         path = self.find("config.json")
@@ -157,6 +164,8 @@ def open_model(
     lazy: bool = False,
     mmap: bool = True,
     weights_folder: Callable[[Find, str], str] | None = None,
+    cache_folder: FileName | None = None,
+    token: str | None = None,
 ) -> Opened:
     """Open a folder or a Hub name: see `load`.
 
@@ -176,14 +185,14 @@ def open_model(
     from minibert.hub.repository import resolve
 
     where = full_name(where)
-    repository = resolve(where, revision, local_files_only)
+    repository = resolve(where, revision, local_files_only, cache_folder, token)
 
     def checkpoint(sub: str) -> Checkpoint:
-        if weights_folder and not lazy:
-            return repository.whole_checkpoint(sub, mmap)
-        return repository.checkpoint(lazy, mmap, sub)
+        return repository.checkpoint(lazy, mmap, sub, whole=weights_folder is not None and not lazy)
 
-    return Opened(repository.file, checkpoint, where, where, repository.commit, weights_folder)
+    opened = Opened(repository.file, checkpoint, where, where, repository.commit, weights_folder)
+    opened.cache_folder = os.fspath(repository.cache) if cache_folder is not None else None
+    return opened
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
@@ -203,10 +212,14 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
     separated = name.replace(os.sep, "/")
     if name[0] in "./~" or separated.count("/") > 1 or os.path.isabs(name):
         return True
-    return any(os.path.isfile(os.path.join(name, file)) for file in ("config.json", "modules.json"))
+    try:
+        return any(stat.S_ISREG(mode_of(os.path.join(name, file))) for file in ("config.json", "modules.json"))
+    except CheckpointError:  # it is there, and may not be read: so says who opens it
+        return True
 
 
 def _open_local(folder: str) -> Find:
+    mode_of(os.path.join(folder, "config.json"))  # a folder that may not be read is not taken for an absent one
     if not os.path.isdir(folder):
         kind = "a file, not a folder" if os.path.isfile(folder) else "no such folder"
         raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")

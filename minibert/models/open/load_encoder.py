@@ -55,6 +55,8 @@ def load_encoder(
     similarity_fn_name: str | None = None,
     max_seq_length: int | None = None,
     max_length: int | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
+    token: str | None = None,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
@@ -103,7 +105,8 @@ def load_encoder(
     longest = max_length if max_seq_length is None else max_seq_length
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, longest).checked()
     threads = checked_threads(threads)
-    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, weights_folder=transformer_folder)
+    place = transformer_folder, cache_folder, token
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, *place)
     if lazy and not opened.static:
         raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
     return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy, same_bits, asked)
@@ -134,8 +137,9 @@ def encoder_of(
     config = family.configure(opened.config, place) if opened.static else blocks.configure(family, opened.config, place)
     source = opened.source()
     options: dict[str, Any] = dict(
-        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap
-    )
+        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap,
+        cache_folder=opened.cache_folder,
+    )  # fmt: skip
     again = partial(load, opened.lasting, **options, lazy=lazy)
     layer = assemble(opened, source, family, "encoder", dtype, again)
     bind = partial(TensorBinder, config, source, family.prefixes, layer.dtype, opened.where, low_memory)
