@@ -31,7 +31,7 @@ CLIP = replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer")
 
 
 def _end_of_text(config: Config) -> Callable[[Array], Array]:
-    """Where `eos_token_id` stands first. It is 2 in older files, whose end of text is their largest id."""
+    """Find the first place of `eos_token_id`. It is 2 in older files, whose end of text is their largest id."""
     eos_id = config.integer("eos_token_id")
     return first_of_largest if eos_id == 2 else partial(first_of_id, wanted=eos_id)
 

@@ -1,4 +1,4 @@
-"""What a row of the families table is: an ordered tuple of steps, and the reference's words around it."""
+"""A row of the families table: an ordered tuple of steps, and the reference's words around it."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ class Family(Frozen):
         return printed(modules, classes, self.order, above.pop() if len(above) == 1 else "")
 
     def place(self, path: str) -> int:
-        """Where the reference prints a module among others; those of equal places keep their order."""
+        """Rank a module's place in the reference's printed tree; those of equal places keep their order."""
         last = path.rpartition(".")[2]
         return self.order.index(last) if last in self.order else len(self.order)

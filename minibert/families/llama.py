@@ -18,7 +18,7 @@ from .rows import Row
 
 
 def embedding_multiplier(config: Config) -> float:
-    """Granite's factor, a number of its own."""
+    """Granite's factor, which config.json names."""
     return config.number("embedding_multiplier")
 
 

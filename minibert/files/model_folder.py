@@ -1,4 +1,4 @@
-"""How this package writes a model's folder: one safetensors file and what belongs to it, whole or not at all.
+"""minibert writes a model's folder: one safetensors file and what belongs to it, whole or not at all.
 
 The folder is made under another name and moved into place, so a broken run leaves nothing behind. The file notes what
 the folder holds, so that `force` replaces nothing else.

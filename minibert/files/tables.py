@@ -32,7 +32,7 @@ EVERY_DTYPE = NUMPY_DTYPE | INTEGERS
 
 
 class Table(Protocol):
-    """What the layer needs of a table: two sizes and two ways to read it."""
+    """A layer needs this much of a table: two sizes and two ways to read it."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -203,7 +203,7 @@ class StoredTable:
         return self._same and self._aligned
 
     def part(self, *where: slice) -> StoredTable:
-        """Take some rows, or some rows and columns, as a table of its own; nothing is copied."""
+        """Take some rows, or some rows and columns, as a table; nothing is copied."""
         return StoredTable(self._raw[where], self.stored, self.dtype)
 
 

@@ -21,7 +21,7 @@ CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{
 
 
 class Settings(NamedTuple):
-    """What the builders ask: a flag of tokenizer_config.json, a named token, and parts of tokenizer.json.
+    """The builders' questions to a folder: a flag of tokenizer_config.json, a named token, and parts of tokenizer.json.
 
     flag: key and default -> true or false, or None where the default is. token: "cls" -> "[CLS]".
     charsmap: the file's own map of characters, where it has one.
@@ -42,7 +42,7 @@ class Rules(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What stands around texts, by the names of tokens: "cls $A sep"; `:1` after a name is its segment."""
+    """The special tokens around texts, by their names: "cls $A sep"; `:1` after a name is its segment."""
 
     single: str
     pair: str

@@ -224,7 +224,7 @@ def _typed(row: TokenizerClass, settings: Json) -> bool:
 
 
 def _content(value: Any, key: str) -> str | None:
-    """Give the text of a token, which is written as it is or as an object with its flags."""
+    """Give the text of a token, which is stored as a string or as an object with flags."""
     found = value.get("content") if isinstance(value, dict) else value
     if found is not None and not isinstance(found, str):
         raise _UnfitError(f"tokenizer_config.json: {key!r} must be a token, found {value!r:.40}")

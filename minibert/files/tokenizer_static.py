@@ -79,7 +79,7 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
 
 
 def unknown_token(model: dict[str, Any]) -> str | None:
-    """Give the token for what is not in the vocabulary; `model` as in tokenizer.json."""
+    """Give the token for unknown words; `model` as in tokenizer.json."""
     if model["type"] == "Unigram":
         return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
     found: str | None = model.get("unk_token")

@@ -1,4 +1,4 @@
-"""How this package writes every file: it appears complete or not at all (an atomic write).
+"""minibert writes every file this way: it appears complete or not at all (an atomic write).
 
 `write_output` is for a path that a user has named: links are followed, and pipes and devices are written to directly.
 `atomic_write` is for a name in a folder of our own: no link is followed.
@@ -66,7 +66,7 @@ def write_output(path: FileName, *pieces: Content) -> None:
 
 
 def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, lasting: bool = False) -> None:
-    """Write a file under a name of its own beside `path`, then move it there: a reader sees all or nothing.
+    """Write a file under a temporary name beside `path`, then move it there: a reader sees all or nothing.
 
     A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
     file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, and

@@ -1,1 +1,1 @@
-"""What rows are made of: settings of the input layer, parts of blocks and heads, and how each is read and bound."""
+"""The parts of rows: settings of the input layer, parts of blocks and heads, and how each is read and bound."""

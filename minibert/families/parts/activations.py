@@ -61,7 +61,7 @@ def torch_class(path: Any) -> str:
 
 
 def activation_name(config: Config, key: Key) -> Any:
-    """What the config names under a key, or what gives the name from it."""
+    """The config's key that names an activation, or a function that reads the name."""
     return config.get(key) if isinstance(key, str) else key(config)
 
 

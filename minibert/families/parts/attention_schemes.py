@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class AttentionPosition(Frozen):
-    """What `layer.attention_position` is: one of the five schemes below, each of which answers to one method.
+    """`layer.attention_position` is one of the five schemes below, each of which answers to one method.
 
     A method that the family does not have raises AttributeError, which says what it has.
 

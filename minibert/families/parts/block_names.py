@@ -31,7 +31,7 @@ def module_path(key: str) -> str:
 
 
 def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
-    """Sort what is known by a module's key by its path: in the order in which a shared module is called.
+    """Group values of keys `path.name` by their module's path: in the order in which a shared module is called.
 
     >>> by_module({"layers.0[0].ffn": "a", "layers.0[1].ffn": "b"})
     {'layers.0.ffn': ['a', 'b']}

@@ -1,4 +1,4 @@
-"""What blocks are made of: parts as a row names them. `bound_blocks` says what they become with a checkpoint.
+"""The parts of blocks: parts as a row names them. `bound_blocks` says what they become with a checkpoint.
 
 Rows are read with the input layer, which computes no block: what computes is imported when a block is bound.
 
@@ -31,7 +31,7 @@ FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are st
 
 
 class Site(NamedTuple):
-    """Where parts are bound: which block, how its names begin, and its modules so far, in the reference's order."""
+    """Parts are bound here: which block, how its names begin, and its modules so far, in the reference's order."""
 
     config: Config
     tensors: Tensors
@@ -225,7 +225,7 @@ class Residual(Frozen):
 
 
 class TextVector(Frozen):
-    """What a model of its own gives for a text: the last hidden state of one token, and a map of it without a bias.
+    """How this model type pools a text: the last hidden state of one token, and a map of it without a bias.
 
     token       which token, from the config: a function of the ids (texts, seq) of texts
     projection  path of the map; a file without it gives the hidden state itself
@@ -310,7 +310,7 @@ class Blocks(Frozen):
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """How the names of the blocks' tensors begin, in older files too."""
+        """List the beginnings of the blocks' tensor names, of older files too."""
         return tuple(path.partition("{")[0] for path in (self.path, self.older_path) if path)
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
@@ -340,7 +340,7 @@ class Blocks(Frozen):
         return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:
-        """How the keys of block i begin: where several blocks use one module, the block's number stands behind it."""
+        """Give the beginning of block i's keys; of several blocks with one module the number stands last."""
         return f"{self.path.format(i=i)}." if self.shared is None else f"{self.shared(config, i)}[{i}]."
 
     @property
@@ -355,7 +355,7 @@ class Blocks(Frozen):
 
 
 def stays_causal(config: Config) -> bool:
-    """What config.json says under `is_causal`: in a causal model, false lets every token see all others.
+    """Read `is_causal` of config.json: in a causal model, false lets every token see all others.
 
     Raises CheckpointError for null too: the reference then masks later tokens only in texts without padding.
     """
@@ -366,7 +366,7 @@ def stays_causal(config: Config) -> bool:
 
 
 def heads_of(config: Config) -> int:
-    """How many heads there are. Raises CheckpointError where they do not divide the width."""
+    """Count the heads. Raises CheckpointError where they do not divide the width."""
     dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if heads == 0 or dim % heads:
         raise config.refused(f"'hidden_size' must be a multiple of 'num_attention_heads', found {dim} and {heads}")
@@ -374,5 +374,5 @@ def heads_of(config: Config) -> int:
 
 
 def _given(config: Config, key: str) -> int:
-    """What config.json says under a key that a row may lack: 0 where there is no key, or nothing under it."""
+    """Read a key of config.json that a row may lack: 0 where there is no key, or nothing under it."""
     return config.integer(key) if key and config.get(key) is not None else 0

@@ -52,12 +52,12 @@ class Dense:
 
     @property
     def stored(self) -> bool:
-        """Whether the weight stays as it is stored, and is converted for each use."""
+        """Whether the weight stays in its stored format, and is converted for each use."""
         return isinstance(self._weight, StoredTable)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What it computes in."""
+        """The dtype of its products."""
         return self._weight.dtype
 
     @property
@@ -109,7 +109,7 @@ class BoundAttention(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a trace has of it, in the order of computing."""
+        """List its traced steps in the order of computing."""
         return (*self.maps, *filter(None, self.norms), self.scores, self.probabilities, self.context, self.output)
 
     @property
@@ -119,7 +119,7 @@ class BoundAttention(NamedTuple):
 
     @property
     def edges(self) -> tuple[int, int]:
-        """Where keys and values begin, if queries, keys and values stand side by side."""
+        """Find the columns of keys and values where queries, keys and values stand side by side."""
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
 
@@ -215,7 +215,7 @@ def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
 
 
 def keep(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
-    """What each token sees, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
+    """Visibility mask, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
     seen, positions = real[:, None, None, :], np.arange(real.shape[1])
     if causal:
         seen = seen & np.tri(len(positions), k=ahead, dtype=bool)
@@ -223,7 +223,7 @@ def keep(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Arr
 
 
 def hidden_by(keep: Array, scores: Array) -> Array:
-    """What is added to scores."""
+    """Give the numbers that are added to scores."""
     return equations.additive_mask(keep, scores.dtype)
 
 
@@ -239,7 +239,7 @@ class BoundFeedForward(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a trace has of it, in the order of computing."""
+        """List its traced steps in the order of computing."""
         if self.gate and self.gate != self.up:
             return self.gate, self.activation, self.up, self.output
         return self.up, self.activation, self.output
@@ -287,7 +287,7 @@ class BoundConvolution(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a trace has of it."""
+        """List its traced steps."""
         return (self.output,)
 
     @property
@@ -296,7 +296,7 @@ class BoundConvolution(NamedTuple):
         return self.keys
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """What stands around each token, the map, and the activation of what no padding is."""
+        """Gather each token's neighbours, apply the map, and activate the tokens that are no padding."""
         from minibert.equations.disentangled import token_windows
 
         from .plan import REAL, Step, activated, mapped
@@ -325,7 +325,7 @@ class BoundResidual(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a trace has of it, in the order of computing."""
+        """List its traced steps in the order of computing."""
         return tuple(filter(None, (self.before, *self.work.keys, self.within, self.sum, self.after)))
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
@@ -352,7 +352,7 @@ class BoundBlock(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What a trace has of it, in the order of computing."""
+        """List its traced steps in the order of computing."""
         return tuple(key for part in self.parts for key in part.keys)
 
     def plan(self, i: int, stack: Any) -> dict[str, Step]:

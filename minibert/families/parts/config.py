@@ -15,7 +15,7 @@ LARGEST = 1e38
 
 
 class Config(Mapping[str, Any]):
-    """What config.json says, with the family's defaults for what it leaves out.
+    """config.json with the family's defaults for missing keys.
 
     A name is looked up in the file under all words that mean the same (`aliases`: GPT-2 says `n_embd` where BERT
     says `hidden_size`), then in the family's defaults. Iteration and `len` show the file alone.

@@ -1,4 +1,4 @@
-"""What the rows of heads are made of: what a model computes from its last hidden state.
+"""The parts of rows of heads: what a model computes from its last hidden state.
 
 A head takes some tokens (every one, each text's first, or its last) through its steps in order: maps, activations,
 norms. The last step gives the logits. Paths are those of the reference's classes with that head.
@@ -194,7 +194,7 @@ def mean_of_texts(x: Array, real: Array) -> Array:
 
 
 def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
-    """What a head takes of hidden states (batch, seq, dim): all, or one row of each text (batch, dim)."""
+    """Select the hidden states (batch, seq, dim) that a head takes: all, or one row of each text (batch, dim)."""
     if takes in ("every", "late"):
         return x
     if takes == "mean":

@@ -87,7 +87,7 @@ def _said_of_rows(step: Lookup, module: Embedding) -> str:
 
 
 def kind_of(ids: str) -> str:
-    """What one of these ids is called: "id", "position", "type"."""
+    """Name one of these ids: "id", "position", "type"."""
     return {"input_ids": "id", "token_type_ids": "type", "langs": "language"}.get(
         ids, ids.removesuffix("_ids").replace("_", " ")
     )

@@ -60,7 +60,7 @@ def _place(path: str, order: Sequence[str]) -> int:
 
 
 def _runs(lines: dict[str, list[str]]) -> dict[str, int]:
-    """How many numbered children from each on are printed alike."""
+    """Count the numbered children, from each on, that print alike."""
     runs: dict[str, int] = {}
     first = ""
     for name, own in lines.items():

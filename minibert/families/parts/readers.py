@@ -1,4 +1,4 @@
-"""What rows ask of config.json: switches, widths, the types of layers, position schemes."""
+"""Rows read these settings of config.json: switches, widths, the types of layers, position schemes."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def layer_type(config: Config, i: int, sliding: bool) -> str:
 
 
 def window(config: Config) -> int:
-    """How many tokens away a token still sees: in a causal model the config's number counts the token itself."""
+    """Count the tokens seen on each side: in a causal model the config's number counts the token itself."""
     return max(0, config.integer("sliding_window") - 1) if stays_causal(config) else config.integer("sliding_window")

@@ -1,4 +1,4 @@
-"""What config.json says of rotary positions, as one rotation: frequencies, their scaling, the factor on cos and sin.
+"""Rotations as config.json describes them: frequencies, their scaling, the factor on cos and sin.
 
 The formulas are in `equations.rotary` and `equations.rotary_scaling`.
 """
@@ -29,7 +29,7 @@ LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twic
 
 
 class Rotation(NamedTuple):
-    """How the layers of one type rotate their queries and keys.
+    """The rotation of queries and keys in layers of one type.
 
     frequencies        at lengths up to that of the first training
     attention_factor   what cos and sin are multiplied by
@@ -88,7 +88,7 @@ def read_rotation(
     partial_by_default: bool = False,
     longrope_names: tuple[str, ...] = (),
 ) -> Rotation:
-    """Read one rotation from what is given for it, "rope_theta" always among it; lengths and sizes from the config.
+    """Read one rotation from its settings, which hold "rope_theta"; lengths and sizes from the config.
 
     Only a part of a head may rotate: where a rule scales the frequencies, and where the family's own unscaled rule
     reads "partial_rotary_factor" too (`partial_by_default`).

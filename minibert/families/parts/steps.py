@@ -47,7 +47,7 @@ class Tensors(Protocol):
 
 
 class Binder(Tensors, Protocol):
-    """What a step may ask for while it is bound: the config, and tensors by their candidate names."""
+    """A step asks the binder for tensors: the config, and tensors by their candidate names."""
 
     config: Config
     where: str  # of the tensors, for errors
@@ -55,7 +55,7 @@ class Binder(Tensors, Protocol):
     def table(
         self, names: tuple[str, ...], shape: tuple[int, ...] | None, formats: tuple[str, ...] = ..., axes: int = ...
     ) -> Table:
-        """Give a large table, not read yet; without a shape the tensor's own, of so many axes."""
+        """Give a large table, not read yet; without a shape the tensor's own, of `axes` axes."""
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         """List the tensors of one part of a model, asked for or not."""

@@ -47,7 +47,7 @@ class RelativeTerm(NamedTuple):
     alone: bool = True
 
     def shared(self, length: int) -> Array:
-        """What all blocks take for texts up to a length: (heads, query, key), all rows views of one for each head."""
+        """Make the bias of all blocks up to a length: (heads, query, key), all rows views of one for each head."""
         last = max(length, 1) - 1  # the token that sees each distance once
         by_distance = self.scheme.relative_bias(1, 2 * last + 1, last)[:, 0]
         return sliding_window_view(by_distance, last + 1, axis=1)[:, ::-1]
@@ -87,7 +87,7 @@ def relative_term(site: Any) -> RelativeTerm:
 
 
 class PositionTerm(NamedTuple):
-    """What queries, or keys, make of the rows of distances (DeBERTa).
+    """Score queries, or keys, with the rows of distances (DeBERTa).
 
     map       what the rows pass: the keys' where queries look at them, or the other way round
     mapped    gives them as they leave it, times `scale`: (heads, rows, head_dim); computed once
@@ -152,7 +152,7 @@ class PositionTerm(NamedTuple):
 
 
 def position_kinds(config: Config) -> tuple[str, ...]:
-    """Which terms DeBERTa's config asks for in a list or a string: "c2p", content to position, and "p2c"."""
+    """Read the terms that DeBERTa's config names in a list or a string: "c2p", content to position, and "p2c"."""
     given = config.get("pos_att_type") or ()
     kinds = [kind.strip() for kind in given.lower().split("|")] if isinstance(given, str) else given
     if not isinstance(kinds, list | tuple) or not all(isinstance(kind, str) for kind in kinds):
