@@ -4,7 +4,7 @@
     python scripts/bench                     every section, one after another
     python scripts/bench forward --quick     one of cold, forward, embed, memory, load, growth, encoder,
                                              families, sentences, bits, parts, cores, soak, serve, served,
-                                             traffic, bulk, weights, search, static, live; three rounds
+                                             traffic, bulk, halves, weights, search, static, live; three rounds
     python scripts/bench sentences --kernels own Haswell    with one kernel of BLAS, then with another
     python scripts/bench --json FILE         the figures as JSON too
 
@@ -52,11 +52,11 @@ What is measured, and how it was chosen
                   refused, slow clients, silent ones and such that leave; who gets 503 comes again after a second, as
                   OpenAI's client does. Every answer is compared with what `encode` and `predict` give. Memory is what
                   the process has for itself (Pss_Anon)
-    bulk          from JSON lines on the disk to Parquet shards on the disk, MiniLM; each contender in a process of its
-                  own. In memory: `encode` and `embed` of the same texts in a list. One process with two cores beside
-                  two with one core and half of the texts each: whole runs of the command, start included. Memory: a
-                  whole run, looked at ten times a second. Requests: counted by a server of this machine that answers
-                  as the Hub does
+    bulk          from JSON lines on the disk to shards on the disk, MiniLM; each contender in a process of its own. In
+                  memory: `encode` and `embed` of the same texts in a list. Memory: a whole run, looked at ten times a
+                  second. Requests: counted by a server of this machine that answers as the Hub does
+    halves        one process with two cores beside two with one core and half of the texts each: whole runs of `bulk`,
+                  start included
     weights       a whole model of Qwen3-Embedding-0.6B's sizes in bfloat16, made up: load_encoder(low_memory=True)
                   beside the same with its weights converted
     search        a million made-up vectors of 384 numbers in a folder as `bulk` writes it, the ten best rows of each
@@ -114,6 +114,7 @@ SECTIONS = {  # each is a function of a file and gives rows; what it needs
     "served": ("traffic", ("MiniLM", "Linux", "server")),
     "traffic": ("traffic", ("MiniLM", "Linux", "server")),
     "bulk": ("bulk", ("MiniLM", "Linux")),
+    "halves": ("bulk", ("MiniLM", "Linux")),
     "weights": ("memory", ("Linux",)),
     "search": ("arrays", ("Linux",)),
     "static": ("static", ("MiniLM",)),

@@ -1,4 +1,4 @@
-"""The section bulk: files of many texts to folders of vectors; and what a billion texts would take.
+"""Sections bulk and halves: files of many texts to folders of vectors; and what a billion texts would take.
 
 Speeds are taken in turn between processes that are held while another works. Memory is what the kernel counts of a
 whole run of the command, sampled while it works.
@@ -51,11 +51,19 @@ def bulk(settings: Settings) -> Iterable[Row]:
             texts = Path(scratch, f"{kind}.jsonl")
             child("bulk.write_texts", texts, KINDS[kind][0], 5, 40)
             yield from _speeds(settings, kind, texts)
-            yield _two_processes(kind, texts, Path(scratch))
         yield from _memory(settings, Path(scratch))
     for who, (requests, sent) in child("bulk.asks").items():
         yield Row(f"what 100 workers ask of the Hub, {who}", f"{100 * requests:,} requests",
                   note=f"{100 * sent / 1e9:.1f} GB; each {requests} requests, {sent / 1e6:.1f} MB")  # fmt: skip
+
+
+def halves(settings: Settings) -> Iterable[Row]:
+    """8,000 texts of 5 to 40 words, whole runs: two processes with one core and half of the texts each, beside one."""
+    number = 2_000 if settings.quick else 8_000
+    with tempfile.TemporaryDirectory() as scratch:
+        texts = Path(scratch, "sentence.jsonl")
+        child("bulk.write_texts", texts, number, 5, 40)
+        yield _two_processes("sentence", texts, number, Path(scratch))
 
 
 def _speeds(settings: Settings, kind: str, texts: Path) -> Iterable[Row]:
@@ -109,9 +117,9 @@ def _wait(*runs: Run) -> float:
     return seconds
 
 
-def _two_processes(kind: str, texts: Path, scratch: Path) -> Row:
+def _two_processes(kind: str, texts: Path, number: int, scratch: Path) -> Row:
     """The same texts by one process with two cores, and by two with one core each and half of the texts."""
-    number, cores = KINDS[kind][0], sorted(os.sched_getaffinity(0))[:2]
+    cores = sorted(os.sched_getaffinity(0))[:2]
     lines = texts.read_text().splitlines(keepends=True)
     halves = [scratch / f"{kind}-{part}.jsonl" for part in range(2)]
     for part, half in enumerate(halves):

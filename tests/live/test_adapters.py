@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Patch
 from needed import absent, missing
 from served import opened, served
 
 import minibert
+from minibert.cli import main
 from minibert.serve.app import Server
 from minibert.serve.kinds import model_of, names_of
 
@@ -59,6 +62,33 @@ def test_each_adapter_is_tried() -> None:
     """Here, or in tests/project/test_recipes.py."""
     files = {path.stem for path in RECIPES.glob("*.py")}
     assert files == {*NEEDED, "openai_client", "aws_lambda", "classify", "nearest", "stored"}
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_other_programs_read_a_folder_of_bulk(form: str, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Each line of the page's block gives a table of all rows."""
+    for name in ("datasets", "duckdb", "lancedb", "pandas", "polars", "pyarrow"):
+        if absent(name):
+            missing(f"{name} not installed; it is in the extra `adapters`")
+    blocks = re.findall(r"^```python\n(.*?)^```$", (RECIPES / "README.md").read_text("utf-8"), re.M | re.S)
+    blocks = [block for block in blocks if "import datasets" in block]
+    (block,) = (block for block in blocks if ("read_parquet" in block) == (form == "parquet"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    Path("texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), encoding="utf-8")
+    bulk = ["bulk", "texts.jsonl", "-o", "vectors", "--format", form, "-m", str(minilm), "--rows-per-shard", "3"]
+    assert main(bulk) == 0
+    # how each says how many rows it has
+    counts = {"pandas": len, "polars": lambda x: x.lazy().collect().height, "duckdb": lambda x: len(x.fetchall()),
+              "datasets": len, "lancedb": lambda x: x.count_rows()}  # fmt: skip
+    lines, names, tried = block.splitlines(), dict[str, Any](), set[str]()
+    for line in lines:
+        exec(line, names)
+        if line.startswith("table = "):
+            program = "pandas" if "pandas" in line else line.removeprefix("table = ").partition(".")[0]
+            tried.add(program)
+            assert counts[program](names["table"]) == len(TEXTS), line
+    assert tried == {*counts}
 
 
 @pytest.mark.parametrize("name", NEEDED)

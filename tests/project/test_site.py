@@ -49,6 +49,8 @@ RUN_BY = {
         "nearest_neighbours",
         "a_search_of_what_bulk_wrote",
         "a_search_of_what_bulk_wrote",
+        "other_programs_read_a_folder_of_bulk",
+        "other_programs_read_a_folder_of_bulk",
         "a_folder_for_aws_lambda",
     ),
     "server": (
