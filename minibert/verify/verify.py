@@ -21,7 +21,7 @@ from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import Slot
 from minibert.verify.judge.blocks import EncoderSubject
-from minibert.verify.judge.compare import over_kinds
+from minibert.verify.judge.compare import Difference, over_kinds
 from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import identity, printed, shipped
 from minibert.verify.sides.counterparts import Counterpart, File, Live, Shipped
@@ -191,10 +191,7 @@ def compare_with(
         told = in_format(subject, inputs, theirs, form)
         differences = told.differences
     else:
-        if truth is None:
-            with subject.exact() as exact:
-                truth = exact.traces(inputs, theirs)
-        differences = subject.compare(inputs, ours, theirs, truth)
+        differences = _differences(subject, inputs, ours, theirs, truth)
     report.differences = [d.loosened(tolerance) for d in differences]
     known = keys_of(ours)
     if not report.differences:
@@ -219,6 +216,25 @@ def compare_with(
         loose = tolerance if place else 0.0  # where numbers pass by it, many mistakes would fit too
         look(report, subject, inputs, theirs, loose, isinstance(other, File), form if told else "")
     other.close(report, subject)
+
+
+def _differences(
+    subject: Subject, inputs: Traces, ours: Traces, theirs: Traces, truth: Callable[[Traces], Traces] | None
+) -> list[Difference]:
+    """Compare two traces; a batch is computed in float64 where some intermediate is beyond its tolerance."""
+    found = subject.compare(inputs, ours, theirs, {})
+    wanted = {(d.kinds[0], d.key) for d in found if not d.passes}
+    far = {kind: batch for kind, batch in inputs.items() if any(kind == each for each, _ in wanted)}
+    if not far:
+        return found
+    if truth is None:
+        with subject.exact() as exact:
+            exactly = exact.traces(far, theirs)
+    else:
+        exactly = truth(far)
+    mine = {kind: {key: x for key, x in ours[kind].items() if (kind, key) in wanted} for kind in far}
+    again = {(d.kinds[0], d.key): d for d in subject.compare(far, mine, theirs, exactly)}
+    return [again.get((d.kinds[0], d.key), d) for d in found]
 
 
 def against_printed(report: Report, subject: Subject, values: dict[str, Any], before: str) -> None:

@@ -450,8 +450,7 @@ def test_the_table_shows_what_the_issue_is(tmp_path: Path) -> None:
     (norm,) = [line for line in report.lines if line.startswith("embeddings.LayerNorm")]
     assert norm.endswith("within rounding") and "100 %" not in norm
     (total,) = [line for line in report.lines if line.startswith("sum ")]
-    assert re.search(r" 10 +0 +100 % +\S+e-\d+ +\S+e-\d+  equal$", total)
-    assert all(d.error_ours < 1e-6 for d in report.differences if d.key != "position_ids")
+    assert re.search(r" 10 +0 +100 % +- +-  equal$", total)  # what is equal is not computed in float64
 
 
 def test_summing_up_keeps_the_worst() -> None:

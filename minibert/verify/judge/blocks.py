@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def at_tokens(x: Array, mask: Array) -> Array:
     array([0, 0, 1])
     """
     full: Array = np.broadcast_to(x, (*mask.shape, *x.shape[2:]))
-    return full[mask]
+    return full.reshape(mask.size, *full.shape[2:]) if mask.all() else full[mask]
 
 
 def at_pairs(x: Array, mask: Array, keep: Array) -> Array:
@@ -133,10 +134,10 @@ class EncoderSubject(Subject):
     def seen(self, inputs: Traces) -> Callable[[str, str, Array], Array]:
         """Select the tokens that are not padding, and the scores of pairs that are seen."""
         stack = self.encoder.stack
-        masks = {kind: tokens_of(batch)[1] for kind, batch in inputs.items()}
+        masks = cache(lambda kind: tokens_of(inputs[kind])[1])
 
         def seen(kind: str, key: str, x: Array) -> Array:
-            mask = masks[kind]
+            mask = masks(kind)
             if key in self._window:
                 positions = np.arange(mask.shape[1])
                 return at_pairs(x, mask, visible(positions, positions, stack.causal, self._window[key]))

@@ -107,10 +107,15 @@ def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, fl
     """The largest difference, the share of equal entries, and both rms errors."""
     if not fits(ours, theirs):
         return np.inf, 0.0, np.nan, np.nan
-    a, b = (x.astype(np.float64) for x in np.broadcast_arrays(ours, theirs))
-    with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, which passes nothing
-        largest = float(np.max(np.abs(a - b) / np.maximum(1, np.abs(b)), initial=0.0))
-    equal = float(np.mean(a == b)) if a.size else 1.0
+    a, b = np.broadcast_arrays(ours, theirs)
+    if not a.dtype == b.dtype == np.float32:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity is NaN, which passes nothing
+        off, size = np.subtract(a, b), np.abs(b)
+        equal = 1 - np.count_nonzero(off) / off.size if off.size else 1.0
+        np.abs(off, out=off)
+        off /= np.maximum(size, 1, out=size)
+    largest = float(off.max(initial=0.0))
     if truth is None or truth.dtype.kind != "f":
         return largest, equal, np.nan, np.nan
     return largest, equal, rms(a - truth), rms(b - truth)
@@ -153,11 +158,17 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
             kinds=tuple(kind for d in group for kind in d.kinds),
             largest=max((d.largest for d in group), key=lambda x: (np.isnan(x), x)),
             equal=float(np.mean([d.equal for d in group])),
-            error_ours=rms(np.array([d.error_ours for d in group])),
-            error_theirs=rms(np.array([d.error_theirs for d in group])),
+            error_ours=_pooled([d.error_ours for d in group]),
+            error_theirs=_pooled([d.error_theirs for d in group]),
         )
         for group in grouped.values()
     ]
+
+
+def _pooled(errors: list[float]) -> float:
+    """The root mean square of the batches' errors that are known; NaN where none is."""
+    known = np.array([error for error in errors if not np.isnan(error)])
+    return rms(known) if known.size else np.nan
 
 
 def _worst(group: list[Difference]) -> Difference:

@@ -8,7 +8,7 @@ modules vanish. A mistake of the list is tried where it changes a step behind th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -99,8 +99,8 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
 
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
     """
-    found, keys, parts, maps = list[Local](), set[str](), set[str](), 0
-    whole = [mistake for mistake in MISTAKES if mistake.where != "local"]
+    found, keys, maps = list[Local](), set[str](), 0
+    wholes = Wholes(tolerance)
     with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
         for place in places(subject, exact, inputs, theirs, form):
             at, compared = place.at, place.compared()
@@ -110,35 +110,72 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
                 seen = [d for d in compared if d.key != own.context or own.probabilities in theirs[d.kinds[0]]]
                 wrong = differing(seen)
             keys |= {d.key for d in compared if at.part != INPUT_LAYER}
-            parts |= {at.part for _ in wrong}
             maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
-            for d in wrong if subject.has_places else ():
-                module = WrongModule(place, d, tolerance)
-                if not found:
-                    whole = [mistake for mistake in whole if module.left_by(mistake) is not None]
+            modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
+            wholes.narrow(place, bool(wrong), modules[:1])
+            for d, module in zip(wrong, modules, strict=False):
                 fits = module.names()
-                found.append(
-                    Local(
-                        d.key,
-                        subject.place(d.key),
-                        d.largest,
-                        fits,
-                        [] if fits else module.excluded(),
-                        module.step.kind,
-                        module.share_of_size(),
-                    )
-                )
-
-        def explaining(known: list[Mistake], change: Callable[[Place], Place] = lambda place: place) -> list[Mistake]:
-            for place in places(subject, exact, inputs, theirs, form) if known else ():
-                if place.at.part in parts:
-                    known = change(place).explained_by(known, tolerance)
-            return known
-
-        whole = explaining(whole) if parts else []
-        if len(whole) > 1:  # some mistakes of the mask differ only at padding
-            whole = explaining(whole, Place.with_padding) or whole
+                excluded = [] if fits else module.excluded()
+                found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
+                                   module.share_of_size()))  # fmt: skip
+        for place in places(subject, exact, inputs, theirs, form) if wholes.unsure() else ():
+            if not wholes.narrow_before(place):
+                break
+    whole = wholes.found()
     return Judged(_named_by(whole, found), keys, maps, whole)
+
+
+class Wholes:
+    """The mistakes that explain all of each part of the model in which a module is wrong.
+
+    Places before the first wrong one are looked at last: there only what is left then can be ruled out.
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.left: dict[str, list[Mistake]] = {}  # part -> what explains its places so far
+        self.padded: dict[str, list[Mistake]] = {}  # the same with every token compared, padding too
+        self.first: list[Mistake] | None = None  # what explains the first module that is wrong
+        self.before: dict[str, int] = {}  # part -> how many of its places are right before the first wrong one
+
+    def narrow(self, place: Place, is_wrong: bool, modules: list[WrongModule]) -> None:
+        """Keep what explains one more place."""
+        part = place.at.part
+        if part not in self.left and not is_wrong:
+            self.before[part] = self.before.get(part, 0) + 1
+            return
+        if self.first is None:
+            known = [mistake for mistake in MISTAKES if mistake.where != "local"]
+            self.first = [each for each in known if all(module.left_by(each) is not None for module in modules)]
+        self._keep(place)
+
+    def _keep(self, place: Place) -> None:
+        part = place.at.part
+        self.left[part] = place.explained_by(self.left.get(part, self.first or []), self.tolerance)
+        padded = self.padded.get(part, self.left[part])
+        if len(self.left[part]) > 1:
+            padded = place.with_padding().explained_by(padded, self.tolerance)
+        self.padded[part] = padded
+
+    def unsure(self) -> bool:
+        """Whether places before the first wrong one are still to be explained."""
+        return bool(self.found()) and any(self.before.get(part) for part in self.left)
+
+    def narrow_before(self, place: Place) -> bool:
+        """Keep what explains a place before the first wrong one; False where all of these are done."""
+        part = place.at.part
+        if part in self.left and self.before.get(part):
+            self.before[part] -= 1
+            self._keep(place)
+        return any(self.before.get(part) for part in self.left)
+
+    def found(self) -> list[Mistake]:
+        """What explains every part."""
+        several = [self.left[part] for part in self.left]
+        found = [each for each in self.first or [] if all(each in left for left in several)]
+        if len(found) > 1:  # some mistakes of the mask differ only at padding
+            found = [each for each in found if all(each in left for left in self.padded.values())] or found
+        return found
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minibert.equations.fast import faster
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.plan import REAL, Plan, Step
@@ -37,6 +39,7 @@ class Fed:
     def __init__(self, theirs: Mapping[str, Array], values: dict[str, Any]) -> None:
         self.theirs, self.flow = theirs, values
         self.fed = set[str]()  # what is theirs
+        self.plan: Plan = {}
 
     def go(self, plan: Plan) -> None:
         """Take the batch through the steps of the input layer, of a block, or of a head."""
@@ -82,10 +85,40 @@ class Fed:
         found: Array | None = of(key)
         return found
 
-    def values(self, wrong: Plan | None) -> dict[str, Array]:
-        """What all is with a mistake, each from the port's own numbers."""
-        made = {key: self.value(key, wrong) if wrong else None for key in self.found}
+    def values(self, wrong: Plan | None, keys: Iterable[str] = ()) -> dict[str, Array]:
+        """Compute all, or some, with a mistake, each from the port's own numbers."""
+        made = {key: self.value(key, wrong) if wrong else None for key in keys or self.found}
         return {key: self.found[key] if x is None else x for key, x in made.items()}
+
+
+class Widened(dict[str, Fed]):
+    """Every batch in float64, fed when it is asked for: most batches of most places are right in float32."""
+
+    def __init__(self, fed: Mapping[str, Fed], narrow: Mapping[str, Fed], plan: Plan) -> None:
+        super().__init__()
+        self.before, self.narrow, self.plan = fed, narrow, plan
+
+    def __missing__(self, kind: str) -> Fed:
+        self[kind] = self.before[kind]
+        self[kind].go(self.plan)
+        return self[kind]
+
+    def leave(self) -> None:
+        """Go on to the next place: with the port's own rows where it shows them, else with those in float64."""
+        for kind, narrow in self.narrow.items():
+            if kind in self or not any(key in narrow.fed for key in narrow.found if key.startswith("hidden_states.")):
+                self[kind]
+            else:
+                rows = {key: _wide(x) for key, x in kept(narrow.flow).items()}
+                self.before[kind].flow = rows
+
+
+def _fast(step: Step) -> Step:
+    return step._replace(formula=faster(step.formula)) if step.kind == "activation" else step
+
+
+def _wide(x: Any) -> Any:
+    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
 class Place(NamedTuple):
@@ -111,15 +144,25 @@ class Place(NamedTuple):
 
     def compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare what it gives, with a mistake if there is one, with the port's own."""
-        made = []
-        for fed, wide in ((self.fed, False), (self.wide, True)):
-            plan = self.plan(mistake, wide) if mistake else None
-            made.append({kind: fed[kind].values(plan) for kind in self.inputs})
-        found = self.subject.compare(self.inputs, made[0], self.theirs, made[1])
-        if self.form:
-            return weighed(found)
+        plan = self.plan(mistake) if mistake else None
+        ours = {kind: self.fed[kind].values(plan) for kind in self.inputs}
+        found = self._compare(ours, {})
+        far: Traces = {}
+        for d in found:
+            if self.form or (d.weighed and not d.passes):
+                far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
+        if not far:
+            return found
+        plan = self.plan(mistake, wide=True) if mistake else None
+        exact = {kind: self.wide[kind].values(plan, named) for kind, named in far.items()}
+        again = self._compare(far, exact)
+        left = [d for d in found if d.key not in far.get(d.kinds[0], {})]
+        return weighed(again) if self.form else [*left, *again]
+
+    def _compare(self, ours: Traces, truth: Traces) -> list[Difference]:
         return [
-            d._replace(tolerance=NORM_ALONE) if d.weighed and self.at.plan[d.key].kind == "norm" else d for d in found
+            d._replace(tolerance=NORM_ALONE) if d.weighed and self.at.plan[d.key].kind == "norm" else d
+            for d in self.subject.compare(self.inputs, ours, self.theirs, truth)
         ]
 
     def in_float32(self) -> list[Difference]:
@@ -139,8 +182,8 @@ class Place(NamedTuple):
 
         What changes nothing here gives what the right model does: that is compared once.
         """
-        right = self._fits(None, tolerance)
-        return [each for each in known if (self._fits(each, tolerance) if with_mistake(each, self.at) else right)]
+        right = cache(partial(self._fits, None, tolerance))
+        return [each for each in known if (self._fits(each, tolerance) if with_mistake(each, self.at) else right())]
 
     def _fits(self, mistake: Mistake | None, tolerance: float) -> bool:
         try:
@@ -155,8 +198,10 @@ def places(subject: Subject, exact: Subject, inputs: Traces, theirs: Traces, for
     both = zip(all_places(subject.model, subject.head), all_places(exact.model, exact.head), strict=True)
     for at, at_wide in both:
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
+        at = at._replace(plan={key: _fast(step) for key, step in at.plan.items()})
         plan = narrowed(FORMS[form], at) if form else at.plan
         for kind in here:
             fed[kind].go(plan)
-            wide[kind].go(at_wide.plan)
-        yield Place(subject, at, at_wide, fed, wide, here, theirs, form)
+        exactly = Widened(wide, {kind: fed[kind] for kind in here}, at_wide.plan)
+        yield Place(subject, at, at_wide, fed, exactly, here, theirs, form)
+        exactly.leave()

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
-from minibert.families.parts.plan import IDS, REAL, Step, run, value
+from minibert.families.parts.plan import IDS, REAL, Step, run
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, PARTS, tokens_of
@@ -18,16 +16,12 @@ from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, PARTS, token
 from .mistake import At, Mistake, with_mistake
 
 FIRST = "hidden_states.0"
-UNNORMED = ".before the last norm"  # the last block's rows, from which a head may be computed by mistake
 
 
 def places(encoder: Encoder, head: BoundHead | None = None) -> Iterator[At]:
     """The steps of each block, then those of the head."""
     for i, block in enumerate(encoder.stack.blocks):
-        plan = block.plan(i, encoder.stack)
-        if last := plan.get(encoder.stack.last_norm):
-            plan[UNNORMED] = Step(UNNORMED, "un-normed", np.asarray, last.of)
-        yield At(encoder, BLOCKS, plan, i)
+        yield At(encoder, BLOCKS, block.plan(i, encoder.stack), i)
     if head is not None:
         yield At(encoder, HEAD, head.plan(f"hidden_states.{len(encoder.stack.blocks)}"))
 
@@ -51,9 +45,7 @@ def begin(batch: Mapping[str, Any], x: Array | None = None) -> dict[str, Any]:
 
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """What later places begin with: of those before only the hidden states."""
-    return {
-        key: x for key, x in values.items() if key in (REAL, IDS, GIVEN, UNNORMED) or key.startswith("hidden_states.")
-    }
+    return {key: x for key, x in values.items() if key in (REAL, IDS, GIVEN) or key.startswith("hidden_states.")}
 
 
 def plain_parts(
@@ -68,6 +60,4 @@ def plain_parts(
     for at in all_places(model, head):
         wrong = with_mistake(mistake, at) if mistake and at.part in parts else None
         yield dict(run(wrong or at.plan, values))
-        if UNNORMED in at.plan:
-            value(UNNORMED, wrong or at.plan, values)
         values = kept(values)
