@@ -8,14 +8,11 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert.errors import Option, error_of
 
 from .common import Parser, tell
-
-if TYPE_CHECKING:
-    from minibert.serve.app import Server
 
 ABOUT = """a small server for clients of OpenAI, Cohere, Jina and TEI
 For programs in other languages on the same machine. Routes: /v1/embeddings
@@ -108,14 +105,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def answer(
-    server: Server,
+    server: Any,
     listening: socket.socket,
     ready: Callable[[Callable[[], None]], object],
     log_level: str = "warning",
 ) -> int:
     """Answer requests until SIGTERM or Ctrl-C, then finish those accepted: give how many were not done in time.
 
-    `ready` is called once the server listens, with a function that ends it.
+    ready: called once the server listens, with a function that ends it.
     """
     import uvicorn
 
@@ -126,10 +123,7 @@ def answer(
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
             listening.listen(QUEUE)  # asyncio has set it to what it accepts at a time
-            ready(self.end)
-
-        def end(self) -> None:
-            self.should_exit = True
+            ready(lambda: setattr(self, "should_exit", True))
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             super().handle_exit(sig, frame)
@@ -154,4 +148,4 @@ def answer(
         server.close()
         if before is not None:
             signal.signal(signal.SIGTERM, before)
-    return server.undone
+    return int(server.undone)

@@ -122,7 +122,7 @@ class Server:
         self.started, self.inside = int(time.time()), 0
         self.undone = 0  # requests that were not computed, or whose answer was not read, when the grace was over
         self.told = {
-            "/v1/models": self.list_models, "/v1/models/{name:path}": self.one_model, "/info": self.info,
+            "/v1/models": self.list_models, "/v1/models/{name:path}": self.list_models, "/info": self.info,
             "/metrics": self.metrics,
         }  # fmt: skip
         main = [path for path, work in WORK.items() if work.use == next(iter(models[0].work))]
@@ -145,7 +145,6 @@ class Server:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.requests import ClientDisconnect
-        from starlette.responses import Response
         from starlette.routing import Route
 
         def unknown(request: Any, error: Any) -> Any:
@@ -168,7 +167,7 @@ class Server:
         handlers: dict[Any, Any] = {
             Refusal: lambda _, error: refused(error),
             HTTPException: unknown,
-            ClientDisconnect: lambda *_: Response(status_code=GONE),
+            ClientDisconnect: lambda *_: _response(status_code=GONE),
             Exception: fault,
         }
         app = Starlette(routes=[*routes, Route("/health", self.health)], exception_handlers=handlers, lifespan=life)
@@ -200,24 +199,17 @@ class Server:
         own = {"limits": self.limits._asdict(), "requests_inside": self.inside}
         return as_json({**about[0], "models": about, **own})
 
+    async def list_models(self, request: Any) -> Any:
+        """GET /v1/models, or of one of them /v1/models/NAME."""
+        own = {"object": "model", "created": self.started, "owned_by": "minibert"}
+        if name := request.path_params.get("name"):
+            self._model(name)
+            return as_json({"id": name, **own})
+        return as_json({"object": "list", "data": [{"id": model.names[0], **own} for model in self.models]})
+
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""
-        from starlette.responses import Response
-
-        return Response(self.record.metrics(), media_type="text/plain; version=0.0.4")
-
-    async def list_models(self, request: Any) -> Any:
-        """GET /v1/models."""
-        return as_json({"object": "list", "data": [self._named(model.names[0]) for model in self.models]})
-
-    async def one_model(self, request: Any) -> Any:
-        """GET /v1/models/NAME."""
-        name = request.path_params["name"]
-        self._model(name)
-        return as_json(self._named(name))
-
-    def _named(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self.started, "owned_by": "minibert"}
+        return _response(self.record.text(), media_type="text/plain; version=0.0.4")
 
     # -- a request's way -------------------------------------------------------------------------------------
 
@@ -325,10 +317,13 @@ def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
     """Make an answer in ASCII."""
+    return _response(json.dumps(content, allow_nan=False, separators=(",", ":")), status, headers, "application/json")
+
+
+def _response(*parts: Any, **options: Any) -> Any:
     from starlette.responses import Response
 
-    body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-    return Response(body, status, headers, "application/json")
+    return Response(*parts, **options)
 
 
 def create() -> Any:

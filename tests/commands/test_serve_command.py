@@ -6,8 +6,9 @@ import importlib.util
 import re
 import signal
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from minibert.cli import main
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
+LOG = 20_000  # bytes; measured 80
 MANY = 2048  # texts that keep the server at work for a while
 
 
@@ -182,6 +184,20 @@ def test_the_bounds_of_the_command_line_hold() -> None:
         assert address.embed(["a"] * 3).status == 413
         assert "more than 200 bytes; send fewer" in address.embed("a" * 200).error
         assert address.embed(["a"] * 2).status == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of a shell that limits the files of a process")
+@pytest.mark.parametrize("files", [60, 120])
+def test_idle_connections_lock_nobody_out_and_fill_no_log(files: int) -> None:
+    """The process may open few files: connections that were accepted before they are counted cost some too."""
+    shell = "sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"
+    with serving(before=shell) as (process, address), ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", address.port), SECONDS))
+        assert address.embed("dog").status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        assert len(process.stderr.read()) <= LOG
 
 
 def test_several_models_are_chosen_by_their_names() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from needed import absent, missing
 from reference_files import REFERENCE
+from served import SECONDS
 
 import minibert
 
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 
 MODEL, RERANKER, SPARSE = "all-MiniLM-L6-v2", "uses-reranker", "uses-sparse"
+LATE = "late-fixed"  # it can score too, in another order: a client that names no model gets the reranker's scores
 TEXTS = ["The app closes when I open it.", "The screen stays black.", "My card was billed twice this month."]
 QUERY, DOCUMENTS = "clouds", ["we lived", "the clouds above", "above"]  # what the small reranker has words for
 CLOSE = 1e-6  # numbers of a client beside those of `encode`; measured 3e-7
@@ -60,7 +62,8 @@ def service(minilm: Path) -> Iterator[Service]:
     os.environ["ANONYMIZED_TELEMETRY"] = os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
     vectors = minibert.load_encoder(minilm).encode(TEXTS)
     scores = minibert.load_encoder(REFERENCE / RERANKER).predict([(QUERY, text) for text in DOCUMENTS])
-    command = [sys.executable, "-m", "minibert", "serve", str(minilm), str(REFERENCE / SPARSE), "--port", "0"]
+    command = [sys.executable, "-m", "minibert", "serve", str(minilm), str(REFERENCE / SPARSE)]
+    command += [str(REFERENCE / LATE), "--port", "0"]
     options = ["--reranker", str(REFERENCE / RERANKER), "--name", MODEL]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -80,7 +83,7 @@ def openai(url: str) -> Any:
     from openai import OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
-    assert [each.id for each in client.models.list()] == [MODEL, SPARSE, RERANKER]
+    assert [each.id for each in client.models.list()] == [MODEL, SPARSE, LATE, RERANKER]
     assert client.models.retrieve(RERANKER).id == RERANKER
     return [each.embedding for each in client.embeddings.create(model=MODEL, input=TEXTS).data]
 
@@ -184,7 +187,7 @@ def test_openais_client_in_javascript(service: Service, tmp_path: Path) -> None:
     (tmp_path / "client.mjs").write_text(JAVASCRIPT)
     done = subprocess.run(
         ["node", "client.mjs", f"{service.url}/v1", MODEL, json.dumps(TEXTS)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert np.abs(np.array(json.loads(done.stdout)) - service.vectors).max() <= CLOSE

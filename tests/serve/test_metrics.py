@@ -64,15 +64,16 @@ def test_without_prometheus_client_it_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 ONE = """
-import os, sys
-from minibert.serve.metrics import Counts
-counts = Counts(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-counts.requests.labels("/embed", "200").inc()
-counts.inside.inc()
+import sys
+from minibert.serve.metrics import Record
+record = Record(["/embed"])
+record.open()
+record.counts["requests"].labels("/embed", "200").inc()
+record.inside(1)
 print("counted", flush=True)
 sys.stdin.readline()
-sys.stdout.write(counts.text().decode())
-counts.close()
+sys.stdout.write(record.text().decode())
+record.close()
 """
 
 
