@@ -172,6 +172,7 @@ class Checkpoint:
         self._locate = locate
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
+        self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # of tensors that were looked up
         self.taken: dict[str, Tensor] = {}  # those whose tables were requested
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
@@ -180,14 +181,21 @@ class Checkpoint:
         return self._weight_map.keys()
 
     def tensor(self, name: str) -> Tensor:
-        file = self._file(self._weight_map[name])
-        try:
-            return file.tensors[name]
-        except KeyError:
-            raise CheckpointError(
-                f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
-                "other tensors; index and shards are of different saves: fetch both again"
-            ) from None
+        """Give a tensor's place. Raises CheckpointError for an index and shards of different saves."""
+        if name not in self._places:
+            shard = self._weight_map[name]
+            file = self._files[shard] if shard in self._files else self._file(shard)
+            if name not in file.tensors:
+                raise CheckpointError(
+                    f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
+                    "other tensors; index and shards are of different saves: fetch both again"
+                )
+            self._places[name] = file, file.tensors[name]
+        return self._places[name][1]
+
+    def _looked_up(self, name: str) -> tuple[SafetensorsFile, Tensor]:
+        self.tensor(name)
+        return self._places[name]
 
     def known(self) -> dict[str, Tensor | None]:
         """Give every tensor's place, as far as headers have been read: None for those of a shard not opened yet."""
@@ -196,13 +204,13 @@ class Checkpoint:
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
         """Give a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for another than these formats."""
-        tensor = self.tensor(name)
+        file, tensor = self._places[name] if name in self._places else self._looked_up(name)
         if tensor.dtype not in formats:
             raise CheckpointError(
                 f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(formats)}"
             )
         self.taken[name] = tensor
-        return StoredTable(self._file(self._weight_map[name]).raw(tensor), tensor.dtype, dtype)
+        return StoredTable(file.raw(tensor), tensor.dtype, dtype)
 
     def aliases(self) -> dict[str, str]:
         """Other names of stored tensors, as some files list them in `__metadata__`: alias -> stored name."""
@@ -216,11 +224,13 @@ class Checkpoint:
     def expect(self, names: Iterable[str]) -> None:
         """Hint: these tensors will be read in full."""
         for name in names:
-            self._file(self._weight_map[name]).expect(self.tensor(name))
+            file, tensor = self._places[name] if name in self._places else self._looked_up(name)
+            file.expect(tensor)
 
     def close(self) -> None:
         """Drop the maps; each is unmapped when the last array over it is gone."""
         self._files.clear()
+        self._places.clear()
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:

@@ -153,7 +153,7 @@ class RemoteCheckpoint(Checkpoint):
         super().__init__(str, weight_map, mmap)
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
-        tensor, file = self.tensor(name), self._file(self._weight_map[name])
+        file, tensor = self._looked_up(name)
         large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
         if self._lazy and large and tensor.dtype in formats and isinstance(file, RemoteFile):
             self.taken[name] = tensor

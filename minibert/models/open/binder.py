@@ -134,7 +134,7 @@ class TensorBinder:
 
     def taken(self) -> list[Tensor]:
         """List each tensor that has been asked for, with its place in its file."""
-        return [self._source.tensor(name) for name in self._tables]
+        return [self._source.taken[name] for name in self._tables]
 
     def expect(self) -> None:
         """Hint that what has been asked for will be read in full; the input layer's tables are not."""
