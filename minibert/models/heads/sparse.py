@@ -105,7 +105,7 @@ class Sparse(Sentences):
         most = own.max_active_dims if max_active_dims is None else max_active_dims
         table = own.table(task)
         longest = own.lengths.get(task or "", own.longest) if table is None else table.longest
-        tokenizer = self.sentence_tokenizer if table is None else table.tokenizer
+        tokenizer = self.sentence_tokenizer if table is None else table.tokenizer()
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             chunk = [before + text if isinstance(text, str) else text for text in chunk]

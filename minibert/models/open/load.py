@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from minibert.families.parts.steps import Bound, Tokens
 from minibert.families.rows import FAMILIES
 from minibert.families.static import MODEL_TYPE, ROWS, STATIC
 from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
-from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
+from minibert.files.reading import FileName, existing, mode_of, note_model_file
 from minibert.files.tokenizer_files import Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
 
 from .binder import TensorBinder
+
+if TYPE_CHECKING:
+    from minibert.models.sentences.folder import FolderFiles, Module
+    from minibert.models.sentences.saved_folder import SavedFolder
 
 
 def load(
@@ -64,7 +68,7 @@ def load(
             f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
             "leave it out: config.json says which family it is"
         )
-    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, None, cache_folder, token)
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, False, False, cache_folder, token)
     options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, side=side, mmap=mmap, family=family)
     options["cache_folder"] = opened.cache_folder
     again = partial(load, opened.lasting, revision=opened.commit, dtype=np.dtype(dtype).name, **options)
@@ -103,35 +107,52 @@ class Opened:
         where: str,
         lasting: str,
         commit: str | None = None,
-        weights_folder: Callable[[Find, str], str] | None = None,
+        whole: bool = False,
+        saved: bool = False,
     ) -> None:
-        """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it."""
+        """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it.
+
+        whole: all tensors are needed. saved: all that the folder says is read, and modules.json says where they are.
+        """
+        from minibert.models.sentences.folder import FolderFiles
+
         self._every, self._checkpoint = every, checkpoint
         self.where, self.lasting, self.commit = where, lasting, commit
         self.cache_folder: str | None = None  # of a Hub name: where its files are, if not where they usually are
         self.found: dict[str, FileName] = {}
-        self._inside = weights_folder(self.root, where) if weights_folder else ""
-        path = self.find("config.json")
-        self.config = read_object(path)
+        self.files = FolderFiles(self.root, where)
+        self._inside, self._saved = "", cast("SavedFolder | None", None)
+        if saved:
+            self._inside = self.saved.inside
+        self.config = self.files.inside(self._inside).object("config.json")
         self.static = False  # whether it is a static model, of which no model_type says so
         known = str(self.config.get("model_type")) in FAMILIES
-        if path is None or weights_folder or not known:
+        if whole or not known:
             self._look_for_static_rows()
-        if path is None and not self.static:
+        if not self.config and not self.static and self.find("config.json") is None:
             raise CheckpointError(
-                f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(self.root, where)
+                f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(self.files)
             )
+
+    @property
+    def saved(self) -> SavedFolder:
+        """All that the folder says beside its tensors."""
+        from minibert.models.sentences.saved_folder import SavedFolder
+
+        if self._saved is None:
+            self._saved = SavedFolder.read(self.files)
+        return self._saved
 
     def _look_for_static_rows(self) -> None:
         """See whether modules.json lists a StaticEmbedding; where neither it nor a model_type is there, its tensor."""
-        from minibert.models.sentences.folder import STATIC_MODULE, listed_modules
+        from minibert.models.sentences.folder import STATIC_MODULE
 
-        modules = listed_modules(self.root, self.where)
+        modules = self.files.modules()
         if modules:
             self.static = modules[0].kind == STATIC_MODULE
             if self.static:
                 self._inside = modules[0].path
-                self.config = read_object(self.find("config.json"))
+                self.config = self.files.inside(self._inside).object("config.json")
             return
         model_type = self.config.get("model_type")
         if modules is None and model_type is None:
@@ -163,14 +184,12 @@ def open_model(
     local_files_only: bool = False,
     lazy: bool = False,
     mmap: bool = True,
-    weights_folder: Callable[[Find, str], str] | None = None,
+    whole: bool = False,
+    saved: bool = False,
     cache_folder: FileName | None = None,
     token: str | None = None,
 ) -> Opened:
-    """Open a folder or a Hub name: see `load`.
-
-    `weights_folder`: pass it where all tensors are needed; it says in which subfolder they are, "" for the top folder.
-    """
+    """Open a folder or a Hub name: see `load`; whole, saved: as of `Opened`."""
     folder, where = is_folder(name), os.fspath(name)
     if folder:
         if revision is not None:
@@ -180,7 +199,7 @@ def open_model(
         def mapped(sub: str) -> Checkpoint:
             return open_folder(os.path.join(path, sub) if sub else path, mmap)
 
-        return Opened(_open_local(path), mapped, where, os.path.abspath(path), None, weights_folder)
+        return Opened(_open_local(path), mapped, where, os.path.abspath(path), None, whole, saved)
     from minibert.hub.names import full_name
     from minibert.hub.repository import resolve
 
@@ -188,9 +207,9 @@ def open_model(
     repository = resolve(where, revision, local_files_only, cache_folder, token)
 
     def checkpoint(sub: str) -> Checkpoint:
-        return repository.checkpoint(lazy, mmap, sub, whole=weights_folder is not None and not lazy)
+        return repository.checkpoint(lazy, mmap, sub, whole=whole and not lazy)
 
-    opened = Opened(repository.file, checkpoint, where, where, repository.commit, weights_folder)
+    opened = Opened(repository.file, checkpoint, where, where, repository.commit, whole, saved)
     opened.cache_folder = os.fspath(repository.cache) if cache_folder is not None else None
     return opened
 
@@ -237,11 +256,13 @@ def _open_local(folder: str) -> Find:
     return find
 
 
-def _instead_of_config(root: Find, where: str) -> str:
+def _instead_of_config(files: FolderFiles) -> str:
     from minibert.models.sentences.folder import MODULES, TRANSFORMERS
-    from minibert.models.sentences.sentence_modules import read_modules
+    from minibert.models.sentences.saved_folder import SavedFolder
 
-    modules = read_modules(root, where)
+    modules: Sequence[Module] = files.modules() or ()
+    with suppress(CheckpointError):  # of a Router they are those of documents
+        modules = SavedFolder.read(files).modules
     if not modules:
         return "fetch it beside them"
     inside = next((module.path for module in modules if module.kind in TRANSFORMERS and module.path), None)

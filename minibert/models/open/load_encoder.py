@@ -20,8 +20,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.heads.generation import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
-from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
-from minibert.models.sentences.sentence_modules import transformer_folder
+from minibert.models.sentences.sentence_config import SentenceConfig
 from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.pool import checked_threads
 
@@ -105,8 +104,7 @@ def load_encoder(
     longest = max_length if max_seq_length is None else max_seq_length
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, longest).checked()
     threads = checked_threads(threads)
-    place = transformer_folder, cache_folder, token
-    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, *place)
+    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, True, True, cache_folder, token)
     if lazy and not opened.static:
         raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
     return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy, same_bits, asked)
@@ -159,9 +157,9 @@ def encoder_of(
         heads().read()
     if opened.static:
         truncation = layer.tokenizer.truncation
-        sentences = read_static_config(opened.root, config, layer.dim, truncation, layer.dtype, opened.where)
+        sentences = SentenceConfig.of_static(opened.saved, config, layer.dim, truncation, layer.dtype)
     else:
-        sentences = read_sentence_config(opened.root, config, layer.dim, layer.max_length, layer.dtype, opened.where)
+        sentences = SentenceConfig.of(opened.saved, config, layer.dim, layer.max_length, layer.dtype)
         if blocks.vector is not None and not sentences.kind:
             sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     if stack.causal and not opened.static:

@@ -110,17 +110,15 @@ def open_vectors(
     threads = checked_threads(threads)
     name = named_model(name)
     if vectors == "input":
-        opened = open_model(name, revision, local_files_only, weights_folder=lambda find, where: "")
+        opened = open_model(name, revision, local_files_only, whole=True)
         again = partial(load, opened.lasting, revision=opened.commit, local_files_only=local_files_only)
         layer = assemble(opened, opened.source(), family_of(opened), again=again)
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
         pipeline = partial(layer.pipeline, truncation=truncation, threads=threads, at_once=(threads or cores()) > 1)
         return TextModel(vectors, layer, opened, pipeline)
-    from minibert.models.sentences.sentence_modules import transformer_folder
-
     from .load_encoder import INPUT_LAYER, encoder_of
 
-    opened = open_model(name, revision, local_files_only, weights_folder=transformer_folder)
+    opened = open_model(name, revision, local_files_only, whole=True, saved=True)
     try:
         encoder = encoder_of(opened, local_files_only, same_bits=same_bits, asked=asked.checked())
     except (CheckpointError, UnknownFamilyError) as error:

@@ -33,21 +33,15 @@ PYLATE = ("query_prefix", "document_prefix")  # keys of its older folders, which
 
 
 class Module(NamedTuple):
-    """One line of modules.json."""
+    """One line of modules.json, with the settings of its folder."""
 
     kind: str
     path: str
     type: str
+    settings: Mapping[str, Any] = {}
 
 
-def listed_modules(find: Find, where: str) -> list[Module] | None:
-    """Read modules.json: the modules in their order; None where there is none.
-
-    Raises CheckpointError for a file that is no such list, and for a path that leaves the folder.
-    """
-    path = find(MODULES)
-    if path is None:
-        return None
+def _listed(path: FileName, where: str) -> list[Module]:
     try:
         with open(path, "rb") as file:
             entries = json.loads(file.read().decode("utf-8-sig"))  # an editor may have put a byte order mark there
@@ -111,18 +105,39 @@ def by_stanford(files: FolderFiles) -> bool:
 
 
 class FolderFiles:
-    """The JSON files of one folder of a model."""
+    """The JSON files of a model, looked for in one of its folders; each is opened once."""
 
-    def __init__(self, find: Find, folder: str, where: str) -> None:
-        self.find, self.folder, self.where = find, folder, where
+    def __init__(self, find: Find, where: str, folder: str = "", opened: dict[str, Any] | None = None) -> None:
+        """`find` finds a file of the whole model; `folder`: "" for the top one. `opened`: what has been read."""
+        self.find, self.where, self.folder = find, where, folder
         self.place = "/".join(filter(None, (where, folder)))
+        self._opened: dict[str, Any] = {} if opened is None else opened
+
+    def inside(self, folder: str) -> FolderFiles:
+        """Give the files of another folder of the model."""
+        return FolderFiles(self.find, self.where, folder, self._opened)
 
     def path(self, name: str) -> FileName | None:
         return self.find(f"{self.folder}/{name}" if self.folder else name)
 
     def object(self, name: str) -> dict[str, Any]:
         """Read a file that holds an object; {} where there is none."""
-        return read_object(self.path(name))
+        key = f"{self.folder}/{name}"
+        if key not in self._opened:
+            self._opened[key] = read_object(self.path(name))
+        found: dict[str, Any] = self._opened[key]
+        return found
+
+    def modules(self) -> list[Module] | None:
+        """Read modules.json of the top folder: the modules in their order; None where there is none.
+
+        Raises CheckpointError for a file that is no such list, and for a path that leaves the folder.
+        """
+        if MODULES not in self._opened:
+            path = self.find(MODULES)
+            self._opened[MODULES] = None if path is None else _listed(path, self.where)
+        found: list[Module] | None = self._opened[MODULES]
+        return found
 
     def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
         """Give a setting that is true or false; in Python "false", 1 and NaN would all count as true."""
@@ -160,7 +175,7 @@ class FolderFiles:
         if path is None:
             raise self.refuse(
                 f"there is no {SINGLE}; save the model once more where sentence-transformers is installed: "
-                f"{kind_of(FolderFiles(self.find, '', self.place))}(folder).save(folder)"
+                f"{kind_of(self.inside(''))}(folder).save(folder)"
             )
         return TensorBinder(Config({}), Checkpoint(lambda _: path), (), dtype, f"{self.place}/{SINGLE}")
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from minibert.equations.sentences import normalized
 from minibert.families.parts.activations import TORCH
-from minibert.files.tokenizer_files import Find
 
-from .folder import MULTI, FolderFiles, Module, by_stanford
+from .folder import MULTI, FolderFiles, by_stanford
 from .late import TASKS, USUAL, Expansion, LateInteraction
+from .saved_folder import SavedFolder
 from .sentence_modules import TOKENS, After, dense, read_steps
 
 PUNCTUATION = list(string.punctuation)
@@ -42,9 +42,9 @@ class Older(NamedTuple):
     completed: bool = False  # a MultiVectorMask and a Normalize follow the modules
 
 
-def read_older(top: FolderFiles, modules: list[Module], settings: Mapping[str, Any]) -> Older:
-    """Read what PyLate says in `settings`, those of config_sentence_transformers.json; without modules what Stanford's
-    ColBERT says."""
+def read_older(saved: SavedFolder) -> Older:
+    """Read the keys of PyLate's in config_sentence_transformers.json; without modules those of Stanford's ColBERT."""
+    top, modules, settings = saved.files, saved.modules, saved.settings
     metadata = {} if modules else top.object(METADATA)
     for older in (settings, metadata):
         for key in FLAGS:
@@ -87,42 +87,38 @@ def _fixed(length: Any, attend: Any) -> dict[str, Any]:
 
 
 def read_late(
-    modules: list[Module],
+    saved: SavedFolder,
     settings: Mapping[str, Any],
     older: Older,
-    find: Find,
     dim: int,
     longest: int | None,
     dtype: np.dtype[Any] | None,
-    where: str,
 ) -> tuple[LateInteraction, int]:
     """Read the modules behind the transformer, and how a query is filled up; and the width of a token's vector.
 
     settings: the transformer's, `older` among them. longest: rows of the position table.
     """
-    top = FolderFiles(find, "", where)
     steps: list[tuple[After, tuple[str, ...]]] = []
     own = LateInteraction(prefixes=older.prefixes)
     masked = older.completed
-    if not modules:
-        step, dim = _stanford(top, dim, dtype)
+    if not saved.modules:
+        step, dim = _stanford(saved.files, dim, dtype)
         steps.append((step, TASKS))
-    for module in modules[1:]:
-        files = FolderFiles(find, module.path, where)
+    for module in saved.modules[1:]:
+        files = saved.files.inside(module.path)
         if module.kind == "MultiVectorMask":
             if masked:
                 raise files.refuse("a second MultiVectorMask is not computed here")
-            own, masked = _mask(own, files), True
+            own, masked = _mask(own, module.settings, files), True
         elif module.kind == "HierarchicalTokenPooling":
-            steps += _token_pooling(files)
+            steps += _token_pooling(module.settings, files)
         else:
-            made, dim = read_steps([module], find, dim, dtype, where, TOKENS)
+            made, dim = read_steps([module], saved.files, dim, dtype, TOKENS)
             steps += [(step, TASKS) for step in made]
     if older.completed:
         own = own._replace(skipped=older.skipped)
         steps.append((normalized, TASKS))
-    transformer = FolderFiles(find, modules[0].path if modules else "", where)
-    expansion = _expansion(settings, transformer, longest)
+    expansion = _expansion(settings, saved.beside, longest)
     if expansion and not (masked or expansion.attend):
         expansion = None  # neither attended to nor scored
     return own._replace(steps=tuple(steps), expansion=expansion), dim
@@ -134,8 +130,7 @@ def fixed_length(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"query_length": expansion["length"]} if expansion.get("strategy") == "fixed" else {}
 
 
-def _mask(own: LateInteraction, files: FolderFiles) -> LateInteraction:
-    settings = files.object("config.json")
+def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles) -> LateInteraction:
     files.check_keys(settings, MASK)
     only = settings.get("keep_only_token_ids") or None
     if only is not None and not (isinstance(only, list) and all(type(i) is int for i in only)):
@@ -147,8 +142,7 @@ def _mask(own: LateInteraction, files: FolderFiles) -> LateInteraction:
     )
 
 
-def _token_pooling(files: FolderFiles) -> list[tuple[After, tuple[str, ...]]]:
-    settings = files.object("config.json")
+def _token_pooling(settings: Mapping[str, Any], files: FolderFiles) -> list[tuple[After, tuple[str, ...]]]:
     files.check_keys(settings, TOKEN_POOLING)
     factor = settings.get("pool_factor", 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or factor != 1:

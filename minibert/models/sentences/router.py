@@ -5,7 +5,8 @@ That is SPLADE without a model for queries, as OpenSearch's folders have it. Any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class TokenWeights(NamedTuple):
     """A weight for each token: of a text those of its tokens, each counted once, however often the text has it."""
 
     weights: Array
-    tokenizer: Tokenizer  # which puts no special token around a text
+    tokenizer: Callable[[], Tokenizer]  # opens the tokenizer, which puts no special token around a text
     longest: int | None  # how many tokens of a text count; None: all
 
     def vectors(self, encoded: Sequence[Encoded]) -> list[SparseVector]:
@@ -55,9 +56,9 @@ class Router(NamedTuple):
         files.check_keys(settings, ("frozen", "path"))
         longest, stored = files.object("tokenizer_config.json").get("model_max_length"), settings.get("path")
         longest = longest if type(longest) is int and 1 <= longest < 2**63 else None
-        tokenizer = open_tokenizer(files.path, None, None, files.place).without_special_tokens()
+        tokenizer = cache(lambda: open_tokenizer(files.path, None, None, files.place).without_special_tokens())
         if stored is not None:
-            return TokenWeights(_from_json(files, stored, tokenizer, dtype), tokenizer, longest)
+            return TokenWeights(_from_json(files, stored, tokenizer(), dtype), tokenizer, longest)
         return TokenWeights(files.tensors({"weight": None}, dtype)[0], tokenizer, longest)
 
 
@@ -76,7 +77,7 @@ def read_router(files: FolderFiles) -> Router:
     default = parameters.get("default_route") or next(iter(structure))
     if default not in TASKS or parameters.get("route_mappings") or not parameters.get("allow_empty_key", True):
         raise files.refuse(f"{FILES[0]} has 'parameters' that are not known here: {parameters!r:.200}")
-    return Router(document, FolderFiles(files.find, query[0].path, files.where), default)
+    return Router(document, files.inside(query[0].path), default)
 
 
 def _modules(files: FolderFiles, names: Any, types: dict[str, Any]) -> list[Module]:

@@ -1,7 +1,7 @@
-"""Reads what a folder says of its use, as sentence-transformers writes it -> a `SentenceConfig`.
+"""A `SavedFolder` -> a `SentenceConfig`: how the model in it is used.
 
 A folder is made for sentence vectors (SentenceTransformer), for scores of pairs (CrossEncoder), for sparse vectors
-(SparseEncoder) or for a vector of each token (MultiVectorEncoder). `sentence_modules` reads the modules that it lists.
+(SparseEncoder) or for a vector of each token (MultiVectorEncoder). `sentence_modules` computes its modules.
 """
 
 from __future__ import annotations
@@ -17,26 +17,14 @@ from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normal
 from minibert.errors import Load, Option, error_of
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
-from minibert.files.tokenizer_files import Find
 
-from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles, Module, by_stanford, kind_of, listed_modules
+from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles
 from .late import LateInteraction
 from .late_config import fixed_length, read_late, read_older
 from .router import TokenWeights
-from .sentence_modules import read_modules, read_steps, router_of, transformer_folder
+from .saved_folder import TOKENIZER, SavedFolder
+from .sentence_modules import read_steps
 
-TRANSFORMER_CONFIGS = tuple(
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)  # the first was once named after its model
-FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}  # older files have one flag for each pooling; several are laid side by side in this order
 # what a folder is saved as -> the transformer's task, what it gives, and the name of that
 TASKS = {
     "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
@@ -81,6 +69,65 @@ class SentenceConfig(NamedTuple):
     default_task: str | None = None  # of its texts without a task
     max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
     late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
+
+    @classmethod
+    def of(
+        cls, saved: SavedFolder, config: Config, dim: int, longest: int | None, dtype: np.dtype[Any] | None
+    ) -> SentenceConfig:
+        """Give all that a folder says of its use.
+
+        config, dim, longest: of the encoder in it; dtype: of its numbers, None where no number is to be read. Without
+        modules.json the vector is the mean of the tokens, or the last token of a model that was made to continue a
+        text, as in sentence-transformers.
+
+        Raises CheckpointError that names the file and the entry that is not understood.
+        """
+        if not saved.kind:
+            named = config.get("architectures")  # a list of one, in all files that transformers writes
+            continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
+            poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
+            return cls(poolings=poolings, dim=dim, **_lengths({}, saved, config, longest))
+        settings, beside = dict(saved.transformer), saved.beside
+        said = {"lower_case": beside.flag(settings, "do_lower_case", False), **_prompts(saved)}
+        _check_settings(settings, saved)
+        if saved.kind == MULTI:
+            older = read_older(saved)
+            settings = {**older.settings, **settings}
+            said["late"], said["dim"] = read_late(saved, settings, older, dim, longest, dtype)
+            said["prompts"] |= older.prompts
+            settings |= fixed_length(settings)
+        elif saved.kind == "SentenceTransformer":
+            said |= _pooling(saved, dim)
+            width = dim * len(said["poolings"])
+            said["after"], said["dim"] = read_steps(saved.modules[2:], saved.files, width, dtype)
+        elif saved.kind == SPARSE:
+            said["splade"] = _splade(saved)
+        if saved.router:
+            said["default_task"] = saved.router.default
+            said["query_weights"] = None if dtype is None else saved.router.weights(dtype)
+        return cls(kind=saved.kind, **said, **_lengths(settings, saved, config, longest))
+
+    @classmethod
+    def of_static(
+        cls,
+        saved: SavedFolder,
+        config: Config,
+        dim: int,
+        truncation: Mapping[str, Any] | None,
+        dtype: np.dtype[Any] | None,
+    ) -> SentenceConfig:
+        """Give the same of a static model's folder, where `truncation` in tokenizer.json says how long a text may be.
+
+        Without modules.json it is one of model2vec's, whose config.json says whether vectors are normalized. With it,
+        modules.json alone says that.
+        """
+        said: dict[str, Any] = {"dim": dim, "after": (normalized,) if config.flag("normalize") else ()}
+        if saved.modules:
+            said = {"kind": saved.kind, **_prompts(saved)}
+            said["after"], said["dim"] = read_steps(saved.modules[1:], saved.files, dim, dtype)
+        if truncation is not None:
+            said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
+        return cls(**said, static=True)
 
     def check_use(self, wanted: str) -> None:
         """Refuse another use than the folder was saved for; a static model lacks the head, which says why.
@@ -139,71 +186,12 @@ class SentenceConfig(NamedTuple):
         return self.ends_normalized and self.width() == self.dim
 
 
-def read_sentence_config(
-    find: Find, config: Config, dim: int, longest: int | None, dtype: np.dtype[Any] | None, where: str
-) -> SentenceConfig:
-    """Read all that a folder says of its use.
-
-    find: the whole folder's files; config, dim, longest: of the encoder in it; dtype: of its numbers, None where no
-    number is to be read. Without modules.json the vector is the mean of the tokens, or the last token of a model that
-    was made to continue a text, as in sentence-transformers.
-
-    Raises CheckpointError that names the file and the entry that is not understood.
-    """
-    modules, top = read_modules(find, where), FolderFiles(find, "", where)
-    if modules is None and not by_stanford(top):
-        named = config.get("architectures")  # a list of one, in all files that transformers writes
-        continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
-        poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
-        lengths = _lengths({}, "", top, config, longest)
-        return SentenceConfig(poolings=poolings, dim=dim, **lengths)
-    modules, told = modules or [], top.object(SETTINGS) if modules else {}
-    files, kind = FolderFiles(find, transformer_folder(find, where), where), kind_of(top) if modules else MULTI
-    named, settings = next(
-        ((name, found) for name in TRANSFORMER_CONFIGS if (found := files.object(name))), (TRANSFORMER_CONFIGS[0], {})
-    )
-    said = {"kind": kind, "lower_case": files.flag(settings, "do_lower_case", False), **_prompts(kind, top, told)}
-    _check_settings(settings, files, modules[0].kind if modules else "Transformer", kind)
-    if kind == MULTI:
-        older = read_older(top, modules, told)
-        settings = {**older.settings, **settings}
-        said["late"], said["dim"] = read_late(modules, settings, older, find, dim, longest, dtype, where)
-        said["prompts"] |= older.prompts
-        settings |= fixed_length(settings)
-    elif kind == "SentenceTransformer":
-        said |= _vectors(modules, find, dim, dtype, where)
-    elif kind == SPARSE:
-        said["splade"] = _splade(FolderFiles(find, modules[1].path, where))
-        if router := router_of(listed_modules(find, where), find, where):
-            said["default_task"] = router.default
-            said["query_weights"] = None if dtype is None else router.weights(dtype)
-    return SentenceConfig(**said, **_lengths(settings, named, files, config, longest))
-
-
-def read_static_config(
-    find: Find, config: Config, dim: int, truncation: Mapping[str, Any] | None, dtype: np.dtype[Any] | None, where: str
-) -> SentenceConfig:
-    """Read the same of a static model's folder, where `truncation` in tokenizer.json says how long a text may be.
-
-    Without modules.json it is one of model2vec's, whose config.json says whether vectors are normalized. With it,
-    modules.json alone says that.
-    """
-    modules, top = read_modules(find, where), FolderFiles(find, "", where)
-    said: dict[str, Any] = {"dim": dim, "after": (normalized,) if config.flag("normalize") else ()}
-    if modules is not None:
-        said = {"kind": kind_of(top), **_prompts(kind_of(top), top, top.object(SETTINGS))}
-        said["after"], said["dim"] = read_steps(modules[1:], find, dim, dtype, where)
-    if truncation is not None:
-        said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
-    return SentenceConfig(**said, static=True)
-
-
 # -- the modules -------------------------------------------------------------------------------------------------
 
 
-def _splade(files: FolderFiles) -> tuple[str, str]:
+def _splade(saved: SavedFolder) -> tuple[str, str]:
     """Read how the logits of a text's tokens become one sparse vector."""
-    settings = files.object("config.json")
+    settings, files = saved.modules[1].settings, saved.files.inside(saved.modules[1].path)
     names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
     files.check_keys(settings, (*names, "embedding_dimension", "word_embedding_dimension", "chunk_size"))
     pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
@@ -213,24 +201,14 @@ def _splade(files: FolderFiles) -> tuple[str, str]:
     return pooling, activation
 
 
-def _vectors(modules: list[Module], find: Find, dim: int, dtype: np.dtype[Any] | None, where: str) -> dict[str, Any]:
-    """Read a transformer's pooling and what comes behind it."""
-    said = _pooling(FolderFiles(find, modules[1].path, where), dim)
-    said["after"], said["dim"] = read_steps(modules[2:], find, dim * len(said["poolings"]), dtype, where)
-    return said
-
-
-def _pooling(files: FolderFiles, dim: int) -> dict[str, Any]:
-    settings = files.object("config.json")
-    files.check_keys(
-        settings, ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *FLAGS)
-    )
-    width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
-    if width != dim:
+def _pooling(saved: SavedFolder, dim: int) -> dict[str, Any]:
+    """Read how the vectors of a text's tokens become one."""
+    settings, files = saved.modules[1].settings, saved.files.inside(saved.modules[1].path)
+    files.check_keys(settings, ("embedding_dimension", "pooling_mode", "include_prompt"))
+    if (width := settings.get("embedding_dimension")) != dim:
         raise files.refuse(f"config.json pools vectors of {width!r} numbers, but this model's have {dim}")
-    flagged = [mode for flag, mode in FLAGS.items() if files.flag(settings, flag, False)]
-    named = settings.get("pooling_mode", flagged or ["mean"])
-    poolings = (named,) if isinstance(named, str) else tuple(named) if isinstance(named, list) else (named,)
+    named = settings.get("pooling_mode", "mean")
+    poolings = tuple(named) if isinstance(named, list) else (named,)
     unknown = [name for name in poolings if not isinstance(name, str) or name not in POOLINGS]
     if unknown or not poolings:
         raise files.refuse(f"pooling {unknown or named!r} is not known; known are {', '.join(POOLINGS)}")
@@ -240,12 +218,14 @@ def _pooling(files: FolderFiles, dim: int) -> dict[str, Any]:
 # -- the settings ------------------------------------------------------------------------------------------------
 
 
-def _check_settings(settings: dict[str, Any], files: FolderFiles, transformer: str, use: str) -> None:
-    """Refuse what would change the numbers and is not computed here. `use`: a name in `TASKS`."""
+def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
+    """Refuse settings of the transformer that would change the numbers and are not computed here."""
+    files, use = saved.beside, saved.kind
     task, gives, name = TASKS[use]
     forward = ({"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives]))
     neutral = dict(NEUTRAL, transformer_task=(task,), modality_config=tuple(forward), module_output_name=(name,))
-    usual = "fill-mask" if transformer == "MLMTransformer" else "feature-extraction"  # where the settings say nothing
+    masked = bool(saved.modules) and saved.modules[0].kind == "MLMTransformer"
+    usual = "fill-mask" if masked else "feature-extraction"  # where the settings say nothing
     settings = {"transformer_task": usual} | settings
     known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
     known |= {"query_expansion"} if use == MULTI else set()
@@ -276,16 +256,15 @@ def _length(files: FolderFiles, file: str, settings: Mapping[str, Any], *keys: s
 
 
 def _lengths(
-    settings: dict[str, Any], named: str, files: FolderFiles, config: Mapping[str, Any], longest: int | None
+    settings: dict[str, Any], saved: SavedFolder, config: Mapping[str, Any], longest: int | None
 ) -> dict[str, Any]:
-    """How many tokens a text may have, and what says so: the transformer's settings, in the file `named`, else the
-    tokenizer's, but then no more than the config's positions; never more than the table has."""
-    ours = "tokenizer_config.json"
-    tokenizer = files.object(ours)
+    """How many tokens a text may have, and what says so: the transformer's settings, else the tokenizer's, but then no
+    more than the config's positions; never more than the table has."""
+    tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
     found = _length(files, named, arguments, "model_max_length") or _length(files, named, settings, "max_seq_length")
     if not found:
-        found = _length(files, ours, tokenizer, "model_max_length", "max_len")  # the second is its older name
+        found = _length(files, TOKENIZER, tokenizer, "model_max_length", "max_len")  # the second is its older name
         positions = config.get("max_position_embeddings")  # a model that rotates queries and keys has no table of them
         if type(positions) is int and positions >= 1:  # -1: no limit
             found.append((positions, "max_position_embeddings in config.json"))
@@ -300,8 +279,9 @@ def _lengths(
     )
 
 
-def _prompts(kind: str, files: FolderFiles, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What config_sentence_transformers.json says: prompts, how to compare, how much of a vector to give."""
+def _prompts(saved: SavedFolder) -> dict[str, Any]:
+    """Read config_sentence_transformers.json: prompts, how to compare, how much of a vector to give."""
+    kind, files, settings = saved.kind, saved.files, saved.settings
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
         raise files.refuse(f"{SETTINGS}: 'prompts' must be texts by name, found {own!r}")
@@ -310,10 +290,9 @@ def _prompts(kind: str, files: FolderFiles, settings: Mapping[str, Any]) -> dict
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    named = settings.get("similarity_fn_name") or ("dot" if kind == SPARSE else None)
-    similarity = "dot" if named == "dot_score" else named  # the function's name, where the measure's is meant
+    similarity = settings.get("similarity_fn_name") or ("dot" if kind == SPARSE else None)
     if kind == MULTI:  # a measure of single vectors, which PyLate's folders name, is not meant
-        similarity = named if named in MAXSIMS else "maxsim"
+        similarity = similarity if similarity in MAXSIMS else "maxsim"
     elif not isinstance(similarity, str | None) or similarity not in (None, *SIMILARITIES):
         raise files.refuse(
             f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"

@@ -151,16 +151,18 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     """Describe what `encode` gives; no weight is read."""
-    from minibert.models.sentences.folder import USES
-    from minibert.models.sentences.sentence_config import read_sentence_config, read_static_config
+    from minibert.models.sentences.folder import USES, FolderFiles
+    from minibert.models.sentences.saved_folder import SavedFolder
+    from minibert.models.sentences.sentence_config import SentenceConfig
 
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}
     try:
+        saved = SavedFolder.read(FolderFiles(find, "here"))
         if layer.family is STATIC:
-            own = read_static_config(find, layer.config, layer.dim, layer.tokenizer.truncation, None, "here")
+            own = SentenceConfig.of_static(saved, layer.config, layer.dim, layer.tokenizer.truncation, None)
         else:
-            own = read_sentence_config(find, layer.config, layer.dim, layer.max_length, None, "here")
+            own = SentenceConfig.of(saved, layer.config, layer.dim, layer.max_length, None)
     except MinibertError as error:
         return {"sentence vectors": f"not available: {error}"}
     if own.late:

@@ -1,0 +1,74 @@
+"""Oddities of published folders: what older or other programs write in the place of today's keys and values.
+
+Each is one row of a table, applied where the file is read: all else in this package knows today's words alone. The next
+oddity is a row, and a row of `tests/models/test_oddities.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .folder import SETTINGS, FolderFiles
+
+TRANSFORMER = "Transformer"
+Settings = dict[str, Any]
+POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}  # several are laid side by side in this order
+
+
+class Oddity(NamedTuple):
+    """One oddity of a kind of settings: a module's kind, TRANSFORMER, or SETTINGS for those of the whole folder."""
+
+    name: str
+    of: str
+    mend: Callable[[Settings, FolderFiles], Settings]  # the settings, and their files for errors -> today's settings
+
+
+def _renamed(older: str, today: str) -> Callable[[Settings, FolderFiles], Settings]:
+    """Give a value under its key of today, unless that is there too."""
+
+    def mend(settings: Settings, files: FolderFiles) -> Settings:
+        if older not in settings:
+            return settings
+        rest = {key: value for key, value in settings.items() if key != older}
+        return {today: settings[older], **rest}
+
+    return mend
+
+
+def _pooling_by_flags(settings: Settings, files: FolderFiles) -> Settings:
+    """Give the poolings whose flags are set as a list."""
+    flagged = [mode for flag, mode in POOLING_FLAGS.items() if files.flag(settings, flag, False)]
+    rest = {key: value for key, value in settings.items() if key not in POOLING_FLAGS}
+    return {"pooling_mode": flagged, **rest} if flagged else rest
+
+
+def _measure_of_function(settings: Settings, files: FolderFiles) -> Settings:
+    """Give the measure where the name of its function is written."""
+    named = settings.get("similarity_fn_name")
+    return {**settings, "similarity_fn_name": "dot"} if named == "dot_score" else settings
+
+
+ODDITIES = (
+    Oddity("a flag for each pooling", "Pooling", _pooling_by_flags),
+    Oddity(
+        "the older key of a pooling's width", "Pooling", _renamed("word_embedding_dimension", "embedding_dimension")
+    ),
+    Oddity("the name of a measure's function", SETTINGS, _measure_of_function),
+)
+
+
+def mended(of: str, files: FolderFiles, name: str) -> Settings:
+    """Read a file of settings as if it had been written today."""
+    settings = files.object(name)
+    for oddity in ODDITIES:
+        if oddity.of == of:
+            settings = oddity.mend(settings, files)
+    return settings

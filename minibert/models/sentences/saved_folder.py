@@ -1,0 +1,140 @@
+"""`SavedFolder`: all that the small files of a model's folder say of its use, as sentence-transformers writes them.
+
+A name is compared with those that are known here; nothing that a file names is ever imported. What a file asks for and
+this package does not compute is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from minibert.errors import CheckpointError
+
+from .folder import (
+    FAMILY,
+    MODULES,
+    MULTI,
+    PAIRS,
+    RERANKER,
+    SETTINGS,
+    SPARSE,
+    STATIC_MODULE,
+    TRANSFORMERS,
+    FolderFiles,
+    Module,
+    by_stanford,
+    kind_of,
+)
+from .oddities import TRANSFORMER, mended
+from .router import ROUTER, Router, read_router
+from .sentence_modules import KEYS
+
+TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)  # the first was once named after its model
+TOKENIZER, ADAPTER = "tokenizer_config.json", "adapter_config.json"
+MODULES_OF: Mapping[str, tuple[str, ...]] = {
+    "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
+    PAIRS: ("Transformer",),
+    SPARSE: (*TRANSFORMERS, "SpladePooling"),
+    MULTI: ("Transformer", "Dense", "Normalize", "MultiVectorMask", "HierarchicalTokenPooling"),
+}  # what a folder is saved as -> the modules that are computed here
+INSTEAD = {
+    "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no",
+    ROUTER: "; save one of its routes as a model: model[0].sub_modules has the modules of each",
+}  # of modules that are not computed
+OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
+BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
+
+
+class SavedFolder(NamedTuple):
+    """The small files of a model's folder, each opened once."""
+
+    files: FolderFiles  # of the whole folder
+    kind: str = ""  # the class that the folder was saved as, a name in `USES`; "" without modules.json
+    modules: tuple[Module, ...] = ()  # in their order, with their settings; of a Router those of documents
+    router: Router | None = None  # of a SparseEncoder whose queries are looked up
+    settings: Mapping[str, Any] = {}  # config_sentence_transformers.json
+    transformer: Mapping[str, Any] = {}  # the settings of the first module
+    transformer_file: str = TRANSFORMER_CONFIGS[0]  # which says them
+    tokenizer: Mapping[str, Any] = {}  # tokenizer_config.json
+    adapter: Mapping[str, Any] | None = None  # adapter_config.json, as PEFT writes it beside a model
+
+    @property
+    def inside(self) -> str:
+        """The subfolder of the transformer or of the static rows; "" for the top folder, as without modules.json."""
+        return self.modules[0].path if self.modules else ""
+
+    @property
+    def beside(self) -> FolderFiles:
+        """The files beside the transformer."""
+        return self.files.inside(self.inside)
+
+    @property
+    def static(self) -> bool:
+        """Whether modules.json lists a static model."""
+        return bool(self.modules) and self.modules[0].kind == STATIC_MODULE
+
+    @classmethod
+    def read(cls, files: FolderFiles) -> SavedFolder:
+        """Read a folder. Raises CheckpointError that names the first module or file that is not understood."""
+        modules, kind, router = files.modules(), "", None
+        if modules is not None:
+            kind = kind_of(files)
+            if kind == SPARSE and [each.kind for each in modules] == [ROUTER]:
+                router = read_router(files.inside(modules[0].path))
+                modules = router.model
+            _refuse_fault(modules, kind, files)
+        elif by_stanford(files):
+            kind = MULTI
+        first = (modules or [])[:1]
+        others = [
+            each._replace(settings=mended(each.kind, files.inside(each.path), "config.json"))
+            for each in (modules or [])[1:]
+        ]
+        saved = cls(files, kind, (*first, *others), router)
+        beside = saved.beside
+        named = TRANSFORMER_CONFIGS[0]
+        if kind and not saved.static:
+            named = next((name for name in TRANSFORMER_CONFIGS if beside.object(name)), named)
+        return saved._replace(
+            settings=mended(SETTINGS, files, SETTINGS) if modules else {},
+            transformer=mended(TRANSFORMER, beside, named) if kind and not saved.static else {},
+            transformer_file=named,
+            tokenizer=beside.object(TOKENIZER),
+            adapter=beside.object(ADAPTER) or None,
+        )
+
+
+def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> None:
+    if wrong := _fault(modules, kind):
+        alone = files.find("config.json") is not None and kind == "SentenceTransformer"
+        advice = f"; a copy of the folder without {MODULES} gives the tokens' vectors, and their mean" if alone else ""
+        raise CheckpointError(f"{files.where}: {MODULES} {wrong}{advice}")
+
+
+def _fault(modules: Sequence[Module], kind: str) -> str:
+    """Say what keeps a list from being the modules of such a folder in their order."""
+    known = MODULES_OF[kind]
+    for module in modules:
+        if module.kind not in known or not (module.type.startswith(FAMILY) or module.type in OTHERS):
+            return (
+                f"names {module.type!r}, but only {', '.join(known)} of sentence-transformers are computed here in a "
+                f"{kind}{INSTEAD.get(module.kind, '')}"
+            )
+    kinds = [module.kind for module in modules]
+    if kind == "SentenceTransformer":
+        begins = next((some for some in BEGINNINGS if kinds[: len(some)] == some), [])
+        right = bool(begins) and set(kinds[len(begins) :]) <= KEYS.keys()
+        wanted = f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place, then any number of {', '.join(KEYS)}"
+    elif kind == PAIRS:
+        right, wanted = kinds == ["Transformer"], "a Transformer alone"
+    elif kind == MULTI:
+        right = kinds[:1] == ["Transformer"] and "Transformer" not in kinds[1:]
+        wanted = f"a Transformer, then any number of {', '.join(known[1:])}"
+    else:
+        right = len(kinds) == 2 and kinds[0] in known[:2] and kinds[1] == "SpladePooling"
+        wanted = "a Transformer and a SpladePooling"
+    return "" if right else f"lists {', '.join(kinds) or 'nothing'}; expected {wanted}"
