@@ -38,7 +38,7 @@ def load(
     dtype: str = "float32",
     mmap: bool = True,
     family: Family | None = None,
-    cache_folder: FileName | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
     token: str | None = None,
 ) -> EmbeddingLayer:
     """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
