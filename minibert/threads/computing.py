@@ -3,18 +3,17 @@
 BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
 too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
 
-A thread that computes has a `Slot`, and there are no more slots than cores: of eight callers on two
-cores two compute, and the others sleep until one is free, first come, first served.
+A thread that computes has a `Slot`, and there are no more slots than cores: of eight callers on two cores two compute,
+and the others sleep until one is free.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from threading import Lock, RLock, get_ident
+from threading import Condition, get_ident
 from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
@@ -45,80 +44,55 @@ def libraries() -> tuple[Any, ...]:
 
 
 class Slot:
-    """The right to compute on one thread, for a `with` statement: waits until it is there, and gives it back.
+    """The right to compute on one thread, for a `with` statement: it waits until fewer than `most` others compute.
 
-    most: how many slots there may be at once; `or_cores`: as many as there are cores, if that is more. `small`: the
-    only one at work may leave BLAS its threads; as soon as a second one is taken, BLAS is held to one thread for both.
-
-    Ctrl-C may come at any moment. A slot that is dropped, wherever, is given back too: see `__del__`.
+    small: the only one at work may leave BLAS its threads; as soon as a second one comes, BLAS is held to one thread
+    for both. Ctrl-C may come at any moment: a slot that is dropped, wherever, is given back too.
     """
 
-    _slots: _Slots | None = None  # where Ctrl-C came before there was one
-    _ended = False
-
-    def __init__(self, most: int, small: bool = False, or_cores: bool = False) -> None:
-        self.most, self.small, self.or_cores, self.thread = most, small, or_cores, get_ident()
-        self.granted = Lock()
-        self.granted.acquire()
-        self._slots = _slots()
+    def __init__(self, most: int, small: bool = False) -> None:
+        self.most, self.small, self.ended = most, small, False
 
     def __enter__(self) -> None:
-        assert self._slots is not None
-        try:
-            self._slots.take(self)
-            self.granted.acquire()
-        except BaseException:
-            self.end()
-            raise
+        _work.enter(self)
 
-    def end(self, *_: object) -> None:
-        """Give it back, or wait for it no more. Twice is fine."""
-        if self._slots is None:
-            return
-        try:
-            self._slots.give_back(self)
-        except BaseException:  # Ctrl-C: the others must go on all the same
-            self._slots.give_back(self)
-            raise
-        self._ended = True  # not where Ctrl-C came, which may be before anything was done: `__del__` does it then
-
-    __exit__ = end
+    def __exit__(self, *_: object) -> None:
+        _work.leave(self)
+        self.ended = True
 
     def __del__(self) -> None:
-        if not self._ended:
-            self.end()
+        if not self.ended:
+            _work.leave(self)
 
 
-class _Slots:
-    """All slots of this process, and what they make of BLAS. Every step may be interrupted, and is done again then."""
+class _Work:
+    """All threads of this process that compute, and what they make of BLAS. A step may be done twice."""
 
     def __init__(self) -> None:
-        # Not a Lock: a slot may be dropped, and so given back, on the thread that is in here. It is taken for a fork as
-        # well: threadpoolctl has a lock, which a child made meanwhile would find locked, and would never get.
-        self.lock = RLock()
-        self._queue: deque[Slot] = deque()
-        # id of a slot -> whether it is small, and whose it is; not the slot itself: a dropped one is given back
-        self._taken: dict[int, tuple[bool, int]] = {}
+        # taken for a fork as well: threadpoolctl has a lock, which a child made meanwhile would find locked for ever
+        self.changed = Condition()
+        # by the id of a slot: its thread, and whether it is small; not the slot itself: a dropped one is given back
+        self.taken: dict[int, tuple[int, bool]] = {}
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
-
-    def take(self, slot: Slot) -> None:
-        with self.lock:
-            if slot.or_cores and (self._taken or self._queue):  # else there is no need to look at the cores
-                slot.most = max(slot.most, cores())
-            self._queue.append(slot)
-            self._go_on()
-
-    def give_back(self, slot: Slot) -> None:
-        with self.lock:
-            self._taken.pop(id(slot), None)
-            if slot in self._queue:
-                self._queue.remove(slot)
-            self._go_on()
 
     def has(self, thread: int) -> bool:
         """Whether this thread has a slot."""
-        with self.lock:
-            return any(owner == thread for _, owner in self._taken.values())
+        return any(owner == thread for owner, _ in self.taken.copy().values())
+
+    def enter(self, slot: Slot) -> None:
+        own = get_ident()
+        with self.changed:
+            self.changed.wait_for(lambda: sum(thread != own for thread, _ in self.taken.values()) < slot.most)
+            self.taken[id(slot)] = own, slot.small
+            self._hold()
+
+    def leave(self, slot: Slot) -> None:
+        with self.changed:
+            try:
+                self.taken.pop(id(slot), None)
+                self._hold()
+            finally:
+                self.changed.notify_all()
 
     def restore(self) -> None:
         """Restore BLAS's thread count, even while others compute."""
@@ -126,24 +100,15 @@ class _Slots:
             _set(self._before)
             self._before = None
 
-    def _go_on(self) -> None:
-        while self._queue:
-            slot = self._queue[0]
-            if id(slot) not in self._taken and len(self._taken) >= slot.most:
-                break
-            self._taken[id(slot)] = slot.small, slot.thread
-            self._hold()
-            if slot.granted.locked():
-                slot.granted.release()
-            self._queue.popleft()
-        self._hold()
-
     def _hold(self) -> None:
-        if not self._taken:
+        if not self.taken:
             self.restore()
-        elif self._before is None and (len(self._taken) > 1 or not all(small for small, _ in self._taken.values())):
+        elif self._before is None and (len(self.taken) > 1 or not all(small for _, small in self.taken.values())):
             self._before = [each.num_threads for each in libraries()]
             _set([1] * len(self._before))
+
+
+_work = _Work()
 
 
 def _set(numbers: list[int]) -> None:
@@ -154,14 +119,6 @@ def _set(numbers: list[int]) -> None:
         clear(force=True)
         each.set_num_threads(number)
         clear(force=True)
-
-
-@cache
-def _slots() -> _Slots:
-    return _Slots()
-
-
-_slots()  # made here: two threads that come first would each make their own, and one leave BLAS at one
 
 
 class Alone:
@@ -203,25 +160,19 @@ class Alone:
 _alone = Alone()
 
 
-def _before_fork() -> None:
-    _slots().lock.acquire()
-
-
-def _after_fork() -> None:
-    _slots().lock.release()
-
-
 def _in_child() -> None:
     """A forked child has none of the other threads: neither their slots, nor what they would have set back."""
-    left = _slots()
-    _slots.cache_clear()
-    _slots()
+    global _work
+    left, _work = _work, _Work()
     left.restore()
-    left.lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+    os.register_at_fork(
+        before=lambda: _work.changed.acquire(),
+        after_in_parent=lambda: _work.changed.release(),
+        after_in_child=_in_child,
+    )
 
 
 def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, held: bool = False) -> None:
@@ -238,21 +189,15 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
     """
     waiting = list(tiles)
     count = cores() if threads is None else threads
-    if _slots().has(get_ident()):
+    if _work.has(get_ident()):
         for tile in waiting:
             work(tile)
         return
     small = len(waiting) == 1 and not held and threads != 1 and blas_takes() <= count and _alone.pays()
-    helpers = min(count, len(waiting), MOST_THREADS)
-    if helpers > 1 and not libraries():
-        helpers = 1
+    most = max(count, cores())
 
     def one(tile: K) -> None:
-        with Slot(count, small, or_cores=True), _alone.watched() if small else nullcontext():
+        with Slot(most, small), _alone.watched() if small else nullcontext():
             work(tile)
 
-    if helpers > 1:
-        parallel_for(one, waiting, helpers)
-        return
-    for tile in waiting:
-        one(tile)
+    parallel_for(one, waiting, min(count, MOST_THREADS) if libraries() else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from functools import cache
 
 OURS = "MINIBERT_THREADS"
@@ -51,41 +50,15 @@ def running() -> int:
 
 
 @cache
-def quota(root: str = "/") -> int:
-    """A container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: where / is.
-
-    A group has the quota of each group above it as well.
-    """
-    smallest = sys.maxsize
-    for group in _groups(root):
-        smallest = min((smallest, *_limits(group)))
-    return smallest
-
-
-def _groups(root: str) -> Iterator[str]:
-    """The folders of this process's groups, from its own up to the first: v2, and the controller "cpu" of v1.
-
-    In a container /proc may name a group of the host that is not seen from inside; the first one then is the container.
-    """
-    for line in _read(f"{root}/proc/self/cgroup").splitlines():
-        number, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if number == "0" and not controllers:
-            top = f"{root}/sys/fs/cgroup"
-        elif "cpu" in controllers.split(","):
-            top = f"{root}/sys/fs/cgroup/cpu"
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for length in range(len(parts), -1, -1):
-            yield "/".join([top, *parts[:length]])
-
-
-def _limits(group: str) -> Iterator[int]:
-    texts = _read(f"{group}/cpu.max"), f"{_read(f'{group}/cpu.cfs_quota_us')} {_read(f'{group}/cpu.cfs_period_us')}"
-    for text in texts:  # "150000 100000": microseconds of CPU, of each period; "max" and -1: no quota
-        quota, period = map(_number, (*text.split(), "", "")[:2])
-        if quota and period:
-            yield -(-quota // period)
+def quota(root: str = "/sys/fs/cgroup") -> int:
+    """A container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: where its group is."""
+    v1 = f"{_read(f'{root}/cpu/cpu.cfs_quota_us')} {_read(f'{root}/cpu/cpu.cfs_period_us')}"
+    for text in (_read(f"{root}/cpu.max"), v1):
+        # "150000 100000": microseconds of CPU, of each period; "max" and -1: no quota
+        given, period = map(_number, (*text.split(), "", "")[:2])
+        if given and period:
+            return -(-given // period)
+    return sys.maxsize
 
 
 def _number(text: str) -> int:

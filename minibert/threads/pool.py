@@ -1,9 +1,7 @@
 """The threads that help: made once, kept, and never waited for when the process ends.
 
-concurrent.futures would do, but for four things: after Ctrl-C while it starts a thread the process hangs; a thread that
-is blocked, as in reading a pipe, keeps the process alive; it takes no more jobs once the main thread has ended, though
-other threads still work; and a thread that cannot be started is an error. Here a caller that waits for a job without a
-thread does it itself.
+Not concurrent.futures: its threads keep the process alive while one of them reads a silent pipe, it takes no job once
+the main thread has ended, and a command that starts in a tenth of a second would import its logging.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from itertools import islice
-from threading import Lock, Semaphore, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -29,43 +27,32 @@ MOST_THREADS = 64
 
 
 class Job(Generic[T]):
-    """Work that is done once, by a thread of the pool or by a caller that waits for it, or not at all."""
-
-    alone = True  # until the pool has a thread for it
+    """Work that is done once: by a thread of the pool, or by a caller that wants the result before one has begun."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._turn, self._ended = Lock(), Lock()  # the first is taken by the thread that does the work or cancels it
-        self._ended.acquire()
+        self._work, self._turn, self.ended = work, Lock(), Event()
         self._found: list[T] = []
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        """Do the work, unless it has begun."""
-        if not self.cancel():
-            return
-        try:
-            self._found.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - not swallowed: the caller that waits gets it
-            self._error = error
-        finally:
-            del self._work  # and what it holds
-            self._ended.release()
-
-    def cancel(self) -> bool:
-        """Cancel the work; False if it has begun."""
+    def begins(self) -> bool:
+        """Whether the work is this caller's to do, or to leave undone; False if it has begun."""
         return self._turn.acquire(blocking=False)
 
-    def wait(self) -> None:
-        """Wait until the work, which has begun, has ended."""
-        with self._ended:
-            pass
+    def run(self) -> None:
+        """Do the work, unless it has begun."""
+        if self.begins():
+            try:
+                self._found.append(self._work())
+            except BaseException as error:  # noqa: BLE001 - not swallowed: the caller that waits gets it
+                self._error = error
+            finally:
+                del self._work  # and what it holds
+                self.ended.set()
 
-    def result(self) -> T:
-        """Give what the work gives, or raise what it raises; do it here if there is no thread for it."""
-        if self.alone:
-            self.run()
-        self.wait()
+    def finish(self) -> T:
+        """Give what the work gives, or raise what it raises."""
+        self.run()
+        self.ended.wait()
         if self._error is not None:
             raise self._error
         return self._found[0]
@@ -82,19 +69,14 @@ class _Pool:
     def start(self, job: Job[Any]) -> None:
         self._jobs.append(job)
         self._waiting.release()
-        if self._idle.acquire(blocking=False):
-            job.alone = False
-            return
-        if self._count == MOST_THREADS:
+        if self._idle.acquire(blocking=False) or self._count == MOST_THREADS:
             return
         self._count += 1
         try:
             # a daemon: the process ends without it, whatever it waits for
             Thread(target=self._work, daemon=True, name=f"minibert_{self._count}").start()
-        except RuntimeError:  # the system has no more
+        except RuntimeError:  # the system has no more: a caller that waits does the job
             self._count -= 1
-        else:
-            job.alone = False
 
     def _work(self) -> None:
         while True:
@@ -103,26 +85,22 @@ class _Pool:
             self._idle.release()
 
 
-@cache
-def _pool() -> _Pool:
-    """Make it once and keep it: starting a new thread takes longer than a tile."""
-    return _Pool()
+_pool = _Pool()
 
 
-def _new_pool() -> None:
-    """Make one before it is needed: two threads that come first would each make their own."""
-    _pool.cache_clear()
-    _pool()
+def _in_child() -> None:
+    """A forked child has none of its parent's threads."""
+    global _pool
+    _pool = _Pool()
 
 
-_new_pool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_pool)  # a forked child inherits no threads
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _started(work: Callable[[], T]) -> Job[T]:
     job = Job(work)
-    _pool().start(job)
+    _pool.start(job)
     return job
 
 
@@ -147,15 +125,10 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
     The caller works from the front, helpers from the back: threads that meet in one page of fresh memory would each
     fill it with zeros. After an error no further block is begun, and the error reaches the caller.
     """
-    if threads == 1:
-        for block in blocks:
-            work(block)
-        return
     waiting = deque(blocks)
-    failed = False
+    failed: list[BaseException] = []
 
     def take(next_block: Callable[[], K]) -> None:
-        nonlocal failed
         while waiting and not failed:
             try:
                 block = next_block()
@@ -163,26 +136,25 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
                 return
             try:
                 work(block)
-            except BaseException:
-                failed = True
+            except BaseException as error:
+                failed.append(error)
                 raise
 
     helpers: list[Job[None]] = []
-    patient = True
     try:
         helpers.extend(_started(partial(take, waiting.pop)) for _ in range(min(threads, len(waiting)) - 1))
         take(waiting.popleft)
     except BaseException as error:
-        failed = True
-        patient = not isinstance(error, KeyboardInterrupt)  # after Ctrl-C nothing is waited for
+        failed.append(error)
         raise
     finally:
-        # a helper that has not begun is cancelled: the others have done its work
-        begun = [helper for helper in helpers if not helper.cancel()]
-        for helper in begun if patient else ():
-            helper.wait()
+        # the work of a helper that has not begun is done
+        begun = [helper for helper in helpers if not helper.begins()]
+        if not any(isinstance(error, KeyboardInterrupt) for error in failed):  # after Ctrl-C nothing is waited for
+            for helper in begun:
+                helper.ended.wait()
     for helper in begun:
-        helper.result()
+        helper.finish()
 
 
 def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
@@ -204,7 +176,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
 
     try:
         coming = _started(one)
-        while found := coming.result():
+        while found := coming.finish():
             coming = _started(one)
             yield from found
     finally:
@@ -224,13 +196,13 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
 
     def submit(key: K) -> None:
         if under_way:
-            under_way[0].result()  # and if Ctrl-C ends this waiting, the one below still waits
+            under_way[0].finish()  # and if Ctrl-C ends this waiting, the one below still waits
             under_way.clear()
         under_way.append(Job(partial(work, key)))  # before it starts: Ctrl-C may come while it begins
-        _pool().start(under_way[0])
+        _pool.start(under_way[0])
 
     try:
         yield submit
     finally:
         if under_way:
-            under_way[0].result()
+            under_way[0].finish()

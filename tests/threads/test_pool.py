@@ -11,37 +11,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 
-from minibert.threads import pool
+from minibert.threads import computing, pool
 from minibert.threads.pool import behind, parallel_for, prefetch
 
-PATIENCE = 30.0  # seconds, on the busiest machine
 MODEL = REFERENCE / "sentences-dense"
 
 
 def script(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run it in a process of its own, which must end by itself."""
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=CHILD_SECONDS
     )
+
+
+def all_idle() -> None:
+    """Wait until no thread of the pool has a job."""
+    while pool._pool._idle._value < pool._pool._count:  # type: ignore[attr-defined]
+        time.sleep(0.001)
 
 
 # -- without a thread, and with too many jobs --------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["none can be started", "all are taken"])
-def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool._pool.cache_clear()
+    monkeypatch.setattr(pool, "_pool", pool._Pool())
     if request.param == "all are taken":
         monkeypatch.setattr(pool, "MOST_THREADS", 0)
     else:
         monkeypatch.setattr(threading.Thread, "start", fails)
-    yield
-    pool._pool.cache_clear()
 
 
 @pytest.mark.usefixtures("no_thread")
@@ -61,13 +65,12 @@ def test_a_thread_that_could_not_be_started_takes_no_place(monkeypatch: pytest.M
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(pool, "MOST_THREADS", 1)
-    pool._pool.cache_clear()
+    monkeypatch.setattr(pool, "_pool", pool._Pool())
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", fails)
         parallel_for(str, range(2), 2)
     together = threading.Barrier(2)
-    parallel_for(lambda _: together.wait(PATIENCE), range(2), 2)
-    pool._pool.cache_clear()
+    parallel_for(lambda _: together.wait(), range(2), 2)
 
 
 def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,12 +82,12 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", counted)
-    pool._pool.cache_clear()
+    monkeypatch.setattr(pool, "_pool", pool._Pool())
     for _ in range(50):
         together = threading.Barrier(3)  # which three at once pass, and no fewer
-        parallel_for(lambda _, together=together: together.wait(PATIENCE), range(3), 3)
-        time.sleep(0.002)  # for the last to become idle
-    assert 2 <= len(started) <= 4
+        parallel_for(lambda _, together=together: together.wait(), range(3), 3)
+        all_idle()
+    assert len(started) == 2
 
 
 def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +104,14 @@ def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- stopping early -----------------------------------------------------------------------------------------------
 
 
-def test_stopping_waits_for_no_key_that_is_being_read() -> None:
+def test_stopping_waits_for_no_key_that_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_pool", pool._Pool())
     reading, goes_on, made = threading.Event(), threading.Event(), list[int]()
 
     def keys() -> Iterator[int]:
         yield 0
         reading.set()
-        goes_on.wait(PATIENCE)
+        goes_on.wait()
         yield 1
 
     def make(key: int) -> int:
@@ -116,59 +120,61 @@ def test_stopping_waits_for_no_key_that_is_being_read() -> None:
 
     found = prefetch(make, keys(), at_once=True)
     assert next(found) == 0
-    assert reading.wait(PATIENCE)
+    assert reading.wait()
     found.close()  # type: ignore[attr-defined]  # a generator
     assert not goes_on.is_set()
     goes_on.set()
-    time.sleep(0.1)
+    all_idle()
     assert made == [0]  # what comes afterwards is left
 
 
 def test_stopping_waits_for_what_is_being_made() -> None:
-    begun, ended = threading.Event(), list[int]()
+    begun, goes_on, ended = threading.Event(), threading.Event(), list[int]()
 
     def make(key: int) -> int:
         if key:
             begun.set()
-            time.sleep(0.1)
+            goes_on.wait()
         ended.append(key)
         return key
 
     found = prefetch(make, [0, 1], at_once=True)
     assert next(found) == 0
-    assert begun.wait(PATIENCE)
-    found.close()  # type: ignore[attr-defined]  # a generator
+    begun.wait()
+    closer = threading.Thread(target=found.close)  # type: ignore[attr-defined]  # a generator
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    goes_on.set()
+    closer.join()
     assert ended == [0, 1]
 
 
-def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way() -> None:
-    main, goes_on, ended = threading.get_ident(), threading.Event(), list[int]()
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way(error: type[BaseException]) -> None:
+    main, began, goes_on, ended = threading.get_ident(), threading.Event(), threading.Event(), list[int]()
 
-    def work(block: int, error: type[BaseException]) -> None:
+    def work(block: int) -> None:
         if threading.get_ident() == main:
-            began.wait(PATIENCE)
-            threading.Timer(0.1, goes_on.set).start()
+            began.wait()
+            if error is ValueError:
+                threading.Timer(0.05, goes_on.set).start()
             raise error
         began.set()
-        goes_on.wait(PATIENCE)
+        goes_on.wait()
         ended.append(block)
 
-    began = threading.Event()
-    with pytest.raises(ValueError):  # noqa: PT011  it says nothing
-        parallel_for(lambda block: work(block, ValueError), range(9), 2)
-    assert ended == [8]  # and no further one was begun
-    began, goes_on = threading.Event(), threading.Event()
-    with pytest.raises(KeyboardInterrupt):
-        parallel_for(lambda block: work(block, KeyboardInterrupt), range(9), 2)
-    assert ended == [8]
-    assert goes_on.wait(PATIENCE)
+    with pytest.raises(error):
+        parallel_for(work, range(9), 2)
+    assert ended == ([8] if error is ValueError else [])  # and no further one was begun
+    goes_on.set()
 
 
 def test_an_error_of_a_helper_reaches_the_caller() -> None:
     main, both = threading.get_ident(), threading.Barrier(2)
 
     def work(block: int) -> None:
-        both.wait(PATIENCE)
+        both.wait()
         if threading.get_ident() != main:
             raise ValueError("a helper's")
 
@@ -229,25 +235,19 @@ def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
     assert (done.stdout, done.stderr) == ("(1100, 6)\n", "")
 
 
-ALL_MADE = """
-import os
-from minibert.threads import computing, pool
-def made():
-    return [each.cache_info().currsize for each in (computing._slots, pool._pool)]
-here = made()
-turns, threads = computing._slots(), pool._pool()
-if hasattr(os, "fork") and not os.fork():
-    ready = made() == [1, 1] and pool._pool() is not threads  # whose threads a child does not have
-    own = computing._slots() is not turns and computing._slots().lock.acquire(blocking=False)
-    os._exit(0 if ready and own else 7)
-print(here, os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "fork") else 0)
-"""
-
-
-def test_slots_are_made_before_two_threads_ask_for_them_at_once() -> None:
-    """Each would make its own, and find BLAS on the one thread to which the other holds it."""
-    done = script(ALL_MADE)
-    assert (done.stdout, done.stderr) == ("[1, 1] 0\n", "")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_and_slots_of_its_own() -> None:
+    parallel_for(str, range(3), 3)
+    made = pool._pool, computing._work
+    child = os.fork()
+    if not child:
+        new = pool._pool is not made[0] and computing._work is not made[1]
+        together = threading.Barrier(2)
+        computing.compute(lambda _: together.wait(), range(2), 2)  # on threads that are there
+        os._exit(0 if new else 7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert made == (pool._pool, computing._work)
 
 
 LEFT_IN_A_PIPE = """
@@ -266,7 +266,7 @@ def test_a_process_ends_though_a_thread_reads_an_idle_pipe() -> None:
     try:
         os.write(writing, b"we lived\n")
         done = subprocess.run(
-            [sys.executable, "-c", LEFT_IN_A_PIPE], stdin=reading, capture_output=True, text=True, timeout=PATIENCE
+            [sys.executable, "-c", LEFT_IN_A_PIPE], stdin=reading, capture_output=True, text=True, timeout=CHILD_SECONDS
         )
     finally:
         os.close(reading)
