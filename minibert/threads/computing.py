@@ -200,4 +200,5 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
         with Slot(most, small), _alone.watched() if small else nullcontext():
             work(tile)
 
-    parallel_for(one, waiting, min(count, MOST_THREADS) if libraries() else 1)
+    helpers = min(count, len(waiting), MOST_THREADS)
+    parallel_for(one, waiting, helpers if helpers > 1 and libraries() else 1)
