@@ -26,7 +26,7 @@ from command_line import Patch
 from fake_hub import FakeHub, commit_of, use
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
-from served import SECONDS
+from limits import CHILD_SECONDS
 
 import minibert
 from minibert import Embedder
@@ -169,7 +169,7 @@ def test_a_worker_gets_names_and_options_alone(kind: str) -> None:
     assert pickle.dumps(embedder) == before  # an engine that hashes it finds its cache again
     assert same_bits(vectors(copy.deepcopy(embedder), TEXTS), want)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        there = pool.submit(embedder, {"text": TEXTS}).result(SECONDS)
+        there = pool.submit(embedder, {"text": TEXTS}).result(CHILD_SECONDS)
     assert same_bits(there["vector"], want) and there["text"] == TEXTS
 
 
@@ -224,7 +224,7 @@ def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
     """So workers of one machine share them."""
     command = [sys.executable, "-c", WORKER, pickle.dumps(Embedder(minilm)).hex()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=SECONDS, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True)
     found, size = json.loads(done.stdout), (minilm / "model.safetensors").stat().st_size
     assert found["Size:"] >= size and found["Rss:"] > size / 3  # the blocks are nearly half of the file
     assert found["Anonymous:"] == 0  # no page was copied by writing to it
@@ -254,7 +254,7 @@ def test_many_threads_may_call_one_embedder_from_its_first_batch_on(kind: str) -
     embedder, start = Embedder(TINY, kind), threading.Barrier(len(batches))
 
     def work(texts: list[str]) -> Array:
-        start.wait(SECONDS)
+        start.wait(CHILD_SECONDS)
         return vectors(embedder, texts)
 
     before = sys.getswitchinterval()
