@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import SUPPRESS
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,7 @@ from .common import (
     sentence_options,
     tell,
 )
-
-EVERY = 5.0  # seconds between two lines in a log
+from .progress import Progress
 
 ABOUT = """turn files of many texts into a folder of vectors
 Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
@@ -108,7 +105,6 @@ def run(arguments: Any) -> None:
     if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
     rows = ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard
-
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
     texts = Texts(arguments.inputs, *columns, rows)
     asked = SentenceOptions(**sentence_options(arguments))
@@ -127,7 +123,7 @@ def run(arguments: Any) -> None:
         "model_path": model.opened.lasting,
         "model_sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
-    with model.model, closing(_Progress()) as progress:
+    with model.model, closing(Progress()) as progress:
         said = bulk(
             texts, folder, model, settings, form=arguments.format, rows_per_shard=rows, truncation=arguments.truncate,
             bad_rows=arguments.bad_rows, precision=arguments.precision, progress=progress,
@@ -141,46 +137,3 @@ def run(arguments: Any) -> None:
         f"wrote {folder}: {made} {of} in {counted(said['shards'], 'shard')}, "
         f"{counted(said['skipped'], 'row')} left out, {counted(said['cut'], 'text')} truncated"
     )
-
-
-class _Progress:
-    """A bar on a terminal, or a line every few seconds in a log, with the rate of this run and the remaining time."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._began = self._told = 0.0
-        self._before: int | None = None
-
-    def __call__(self, done: int, expected: int | None) -> None:
-        if self._before is None:
-            self._before, self._began = done, time.monotonic()
-            self._told = self._began
-            if sys.stderr is not None and sys.stderr.isatty():
-                from tqdm.auto import tqdm
-
-                self._bar = tqdm(total=expected, initial=done, desc="bulk", unit="row", delay=1.0)
-        elif self._bar is not None:
-            self._bar.total = expected
-            self._bar.update(done - self._bar.n)
-        elif (now := time.monotonic()) - self._told >= EVERY:
-            self._told = now
-            tell(_line(done, done - self._before, now - self._began, expected))
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def _line(done: int, here: int, seconds: float, expected: int | None) -> str:
-    """One line about the progress of a run.
-
-    >>> _line(3000, 1000, 10.0, 9000)
-    '3,000 of about 9,000 rows, 100 rows/s, 0:01:00 left'
-    >>> _line(3000, 1000, 10.0, None)
-    '3,000 rows, 100 rows/s'
-    """
-    rate = here / seconds
-    if expected is None or not here:
-        return f"{done:,} rows, {rate:,.0f} rows/s"
-    left = timedelta(seconds=round(max(0, expected - done) / rate))
-    return f"{done:,} of about {expected:,} rows, {rate:,.0f} rows/s, {left} left"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
 
@@ -20,14 +20,11 @@ from .common import (
     sentence_options,
     tell,
     tell_truncated,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
-    from minibert.models.encoder import Encoder
-    from minibert.models.heads.sparse import Steps
     from minibert.models.open.vectors import TextModel
-    from minibert.models.run.pipeline import Pipeline
     from minibert.models.sentences.sentence_options import SentenceOptions
 
 QUESTIONS = 512  # compared at once; the folder is read once for each 512
@@ -75,9 +72,9 @@ def run(arguments: Any) -> None:
     model = _model(arguments, stored, asked)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        pipeline = truncated.of(_pipeline(model, arguments))
+        steps = truncated.of(_steps(model, arguments.prompt_name, arguments.prompt))
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
-        print_lines(line for chunk in chunks for line in _answers(stored, pipeline, chunk, arguments))
+        print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
     tell_truncated(truncated.count, "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
@@ -117,19 +114,16 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
     return model
 
 
-def _pipeline(model: TextModel, arguments: Any) -> Pipeline | Steps:
+def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
     """Give the steps from questions to vectors, with the prompt for queries."""
     from minibert.models.open.vectors import check_kind
 
-    name, prompt = arguments.prompt_name, arguments.prompt
     if model.kind == "input":
         check_kind(model.kind, name, prompt)
         return model.pipeline
-    encoder = cast("Encoder", model.model)
+    encoder: Any = model.model
     name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
-    steps = encoder.sparse_steps if model.result == "sparse" else encoder.pipeline
-    made: Pipeline | Steps = steps(name, prompt, task="query")
-    return made
+    return (encoder.sparse_steps if model.result == "sparse" else encoder.pipeline)(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:
@@ -145,23 +139,20 @@ def _read(file: str) -> Iterator[str]:
                 yield text
 
 
-def _answers(stored: StoredVectors, steps: Pipeline | Steps, questions: list[str], arguments: Any) -> Iterator[str]:
+def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments: Any) -> Iterator[str]:
     from minibert.equations.quantization import BITS
 
+    alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3
     numbers, scores = stored.search(steps.all(questions), arguments.k)
     ids, texts = stored.ids(numbers.ravel()), stored.texts(numbers.ravel())
     for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
         results = [{"score": score, "id": ids[row], "text": texts[row]} for row, score in zip(rows, found, strict=True)]
         if arguments.json:
-            yield json.dumps({"question": question, "measure": stored.measure, "results": results})
-        else:
-            yield from _shown(question, results, len(arguments.texts) == 1, stored.precision in BITS)
-
-
-def _shown(question: str, results: list[dict[str, Any]], alone: bool, whole: bool) -> Iterator[str]:
-    """Give a line for each result, below its question unless it is the only one."""
-    if not alone:
-        yield question
-    for each in results:
-        line = f"{each['score']:.{0 if whole else 3}f}  {each['id']}  {each['text']}".rstrip()
-        yield line if alone else f"  {line}"
+            # an id may be a date
+            yield json.dumps({"question": question, "measure": stored.measure, "results": results}, default=str)
+            continue
+        if not alone:
+            yield question
+        for each in results:
+            line = f"{each['score']:.{digits}f}  {each['id']}  {each['text']}".rstrip()
+            yield line if alone else f"  {line}"

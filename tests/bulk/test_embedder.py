@@ -24,9 +24,9 @@ import pytest
 from checkpoints import same_bits
 from command_line import Patch
 from fake_hub import FakeHub, commit_of, use
+from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 from safetensors.numpy import load_file, save_file
-from limits import CHILD_SECONDS
 
 import minibert
 from minibert import Embedder
@@ -224,7 +224,9 @@ def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
     """So workers of one machine share them."""
     command = [sys.executable, "-c", WORKER, pickle.dumps(Embedder(minilm)).hex()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True
+    )
     found, size = json.loads(done.stdout), (minilm / "model.safetensors").stat().st_size
     assert found["Size:"] >= size and found["Rss:"] > size / 3  # the blocks are nearly half of the file
     assert found["Anonymous:"] == 0  # no page was copied by writing to it
