@@ -105,7 +105,7 @@ def rows_of(source: Path, text_column: str) -> int:
         found = ", ".join(map(repr, first.names))
         raise ValueError(f"{files[0]}: expected a column {text_column!r}; it has {found}; name it with --text-column")
     kind = first.field(text_column).type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    if str(kind.value_type if pa.types.is_dictionary(kind) else kind) not in ("string", "large_string", "string_view"):
         raise ValueError(f"{files[0]}: column {text_column!r} must hold texts, found {kind}; convert it")
     if VECTOR in first.names:
         raise ValueError(f"{files[0]}: there is a column {VECTOR!r} already; rename it")

@@ -107,13 +107,12 @@ class Texts:
         if name == STDIN:
             rest, records = iter(records), list(islice(records, self._at_once))
             self._stdin = chain(records, rest)
-        seen: dict[str, set[type]] = {}
-        count = 0
-        for record in records:
-            count += 1
-            for column, value in record.items():
-                seen.setdefault(column, set()).add(type(value))
-        seen = seen if count else {self.text_column: set()}
+        count, shapes = 0, set[tuple[tuple[str, ...], tuple[type, ...]]]()
+        for count, record in enumerate(records, 1):  # noqa: B007
+            shapes.add((tuple(record), tuple(map(type, record.values()))))
+        seen: dict[str, set[type]] = {} if count else {self.text_column: set()}
+        for column, kind in (pair for shape in shapes for pair in zip(*shape, strict=True)):
+            seen.setdefault(column, set()).add(kind)
         return pa.schema({column: _kind(kinds, column, name, keep) for column, kinds in seen.items()}), count
 
     def _tables(self, name: str, form: str) -> Iterator[Any]:
@@ -130,19 +129,16 @@ class Texts:
                 yield pa.Table.from_pylist(group, self._own)
 
     def _records(self, name: str, form: str) -> Iterator[Record]:
-        """Read the rows of a file of lines; one that is not right has nothing but a text that is None."""
+        """Read the rows of a file of lines; one that is not right is empty."""
         lines = raw_lines(name)
         if form == "lines":
-            texts = (_decoded(line).removesuffix("\n").removesuffix("\r") for line in lines)
-            records: Iterable[Record] = ({self.text_column: text} for text in texts)
-        else:
-            records = _json(lines) if form == "jsonl" else _csv(lines, _shown(name))
-        for record in records:
-            right = all(_is_utf8(each) for each in (*record, *record.values()) if isinstance(each, str))
-            if right and isinstance(record.get(self.text_column), str | None):
-                yield record
-            else:
-                yield {self.text_column: None}
+            for line in lines:
+                text = _decoded(line.removesuffix(b"\n").removesuffix(b"\r"))
+                yield {self.text_column: text} if _is_utf8(text) else {}
+            return
+        for record in _json(lines) if form == "jsonl" else _csv(lines, _shown(name)):
+            found = record.get(self.text_column)
+            yield record if found is None or type(found) is str else {}
 
 
 def arrow() -> Any:
@@ -207,9 +203,12 @@ def _json(lines: Iterable[bytes]) -> Iterator[Record]:
         if line.strip():  # a line of nothing between others is no row
             try:
                 record = json.loads(line.decode())
+                right = isinstance(record, dict)
+                if right and b"\\u" in line:  # which may stand for half of a character
+                    right = all(_is_utf8(each) for each in (*record, *record.values()) if isinstance(each, str))
             except (ValueError, RecursionError):
-                record = None
-            yield record if isinstance(record, dict) else {}
+                right = False
+            yield record if right else {}
 
 
 def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
@@ -231,7 +230,7 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
             if "field limit" in str(error):
                 return  # the reader would go on in the middle of the field, and read each of its lines as a row
             continue
-        if len(fields) == len(names):
+        if len(fields) == len(names) and all(map(_is_utf8, fields)):
             yield {name: field or None for name, field in zip(names, fields, strict=True)}
         elif fields:  # an empty line is no row
             yield {}
