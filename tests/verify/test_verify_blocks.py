@@ -134,13 +134,13 @@ def test_a_port_that_scales_no_frequency_is_named(changes: dict[str, object], na
     assert report.passed == (not name) and report.matches == [name] * bool(name), report.lines
 
 
-def test_the_long_batch_stops_at_the_table(tmp_path: Path) -> None:
+def test_the_long_batch_reaches_the_last_row_of_the_table(tmp_path: Path) -> None:
     settings = encoders.config("bert", max_position_embeddings=LONG + 40)
     named = encoders.tensors(settings)
     named["embeddings.position_embeddings.weight"] = np.zeros((LONG + 40, encoders.DIM), np.float32)
     encoders.checkpoints.write(tmp_path, settings, named)
     with load_encoder(tmp_path) as encoder:
-        assert encoder_batches(encoder)["long"]["input_ids"].shape == (1, LONG)
+        assert encoder_batches(encoder)["long"]["input_ids"].shape == (1, LONG + 40)
 
 
 def test_scores_of_the_long_batch_are_compared_where_they_are(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from .input_layer import Subject, batches, ids_of, tolerances
 # |difference| / max(1, |value|) in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6
 # (1.8e-6 where probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide.
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
-# Tokens of the longest batch, and tokens beyond each length up to `FARTHEST` at which the model changes. Its
-# scores and attention weights, which grow with the square, are compared where the other program has them.
+# Tokens of the longest batch where no table of positions is as short as `FARTHEST`, and tokens beyond each length up to
+# it at which the model changes. Its scores and attention weights, which grow with the square, are compared where the
+# other program has them.
 LONG, BEYOND, FARTHEST = 300, 8, 1024
 END = "after the blocks"
 
@@ -35,7 +36,8 @@ def encoder_batches(encoder: Encoder) -> Traces:
     kinds = {kind: batch for kind, batch in batches(encoder.embeddings).items() if "past_length" not in batch}
     kinds.pop("full_length", None)
     length = max([LONG, *(n + BEYOND for n in lengths(encoder.stack).values() if n <= FARTHEST)])
-    length = min(length, encoder.max_length or length)
+    if encoder.max_length is not None:  # to the last row of a table that is no longer than that
+        length = encoder.max_length if encoder.max_length <= FARTHEST else min(length, encoder.max_length)
     kinds["long"] = {"input_ids": ids_of((1, length), encoder.embeddings, salt=5)}
     kinds["one_token"] = {"input_ids": kinds["plain"]["input_ids"][:1, :1]}
     return kinds
@@ -85,6 +87,10 @@ class EncoderSubject(Subject):
         if stack.last_norm:
             self._places[f"hidden_states.{depth}"] = END
         self.head, self.without_head = _usual(model)
+        kept = self.head is None and not model.sentence_config.kind  # vectors of sentences do without it
+        self.pooler = model.pooler if kept else None
+        if self.pooler is not None:
+            self._places["pooler"] = "head pooler"
         if self.head is not None:
             paths = [*(path for path, _ in self.head.works), self.head.path, "logits"]
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
@@ -120,6 +126,8 @@ class EncoderSubject(Subject):
         found = trace(self.encoder, batch)
         if self.head is not None and self.reaches_head(batch):
             trace_head(self.head, found, *tokens_of(batch))
+        if self.pooler is not None and tokens_of(batch)[1][:, 0].all():  # it takes the first token
+            found["pooler"] = self.pooler(found[f"hidden_states.{len(self.encoder.stack.blocks)}"][:, 0])
         return found
 
     def reaches_head(self, batch: Mapping[str, Array]) -> bool:
@@ -141,7 +149,7 @@ class EncoderSubject(Subject):
             if key in self._window:
                 positions = np.arange(mask.shape[1])
                 return at_pairs(x, mask, visible(positions, positions, stack.causal, self._window[key]))
-            if self.head is not None and not self.head.of_tokens(key) and self.place(key).startswith("head "):
+            if self.place(key).startswith("head ") and (self.head is None or not self.head.of_tokens(key)):
                 return x  # one row for each sequence
             return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
 

@@ -37,6 +37,7 @@ class Subject:
     entering: Mapping[str, str] = {}
     scores: Sequence[str] = ()
     head: BoundHead | None = None  # whose logits are compared too
+    pooler: Any = None  # the map of the first token, where no head takes it
     without_head: str = ""  # why those of a head that is there are not
     turned: Sequence[str] = ()  # whose output the reference gives with the second and the third axis exchanged
 

@@ -224,6 +224,8 @@ class Reference:
             kept |= dict(zip(subject.scores, scores, strict=True))
             for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
                 kept |= {f"{name}.{i}": _array(array) for i, array in enumerate(arrays)}
+        if subject.pooler is not None and results[-1].get("pooler_output") is not None:
+            kept["pooler"] = _array(results[-1].pooler_output)
         return kept
 
 
