@@ -14,7 +14,7 @@ from planted_ports import Change, Planted, bias, put, several, weight
 from minibert.verify.sides import reference
 from minibert.verify.sides.traces import Traces, write_traces
 
-FORMATS = ("float32", "float16", "bfloat16", "tf32", "int8")
+FORMATS = ("float32", "float16", "bfloat16")  # each rounds more than the one before
 
 
 class Honest(NamedTuple):
@@ -46,6 +46,16 @@ def to(dtype: str) -> Change:
     import torch
 
     return lambda model: model.to(getattr(torch, dtype))
+
+
+def half_as_transformers(model: Any) -> None:
+    """T5's `_keep_in_fp32_modules`."""
+    import torch
+
+    model.half()
+    for path, own in model.named_modules():
+        if path.endswith(".wo"):
+            own.to(torch.float32)
 
 
 def _maps(model: Any) -> list[Any]:
@@ -94,6 +104,8 @@ HONEST: dict[str, Honest] = {
     **{name: Honest(port) for name, port in planted_ports.HONEST.items()},
     "sums in float64": Honest(Planted("bert", {}, sums_in_float64)),
     "products in another order": Honest(Planted("bert", {}, in_pieces)),
+    "T5 in float16, whose wo stays float32": Honest(Planted("t5", {}, half_as_transformers), "float16"),
+    "BERT in float64": Honest(Planted("bert", {}, lambda model: model.double())),
     "BERT in float16": Honest(Planted("bert", {}, lambda model: model.half()), "float16"),
     "GPT-2 in float16": Honest(Planted("gpt2", {}, lambda model: model.half()), "float16"),
     "Qwen3 in float16": Honest(Planted("qwen3", {}, lambda model: model.half()), "float16"),
