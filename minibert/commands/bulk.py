@@ -88,7 +88,7 @@ def run(arguments: Any) -> None:
     from minibert.bulk.shards import check_folder
     from minibert.bulk.texts import Texts
     from minibert.models.open.vectors import open_vectors
-    from minibert.models.sentences.arguments import few
+    from minibert.models.sentences.arguments import warn_few_vectors
     from minibert.models.sentences.sentence_options import SentenceOptions
     from minibert.show.text.text import counted
 
@@ -131,7 +131,7 @@ def run(arguments: Any) -> None:
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
     if said["result"] != "dense":
         made, of = f"{said['result']} vectors of {counted(said['rows'], 'text')},", f"{said['dim']} numbers each,"
-    if remark := few(arguments.precision, min(said["rows"], rows)):
+    if remark := warn_few_vectors(arguments.precision, min(said["rows"], rows)):
         tell(remark)
     tell(
         f"wrote {folder}: {made} {of} in {counted(said['shards'], 'shard')}, "

@@ -116,10 +116,10 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
     import numpy as np
 
     from minibert.equations.quantization import STEPS, quantized
-    from minibert.models.sentences.arguments import few
+    from minibert.models.sentences.arguments import warn_few_vectors
 
     if precision in STEPS and (parts := [*vectors]):
         vectors = [np.concatenate(parts)]
-        if said := few(precision, len(vectors[0])):
+        if said := warn_few_vectors(precision, len(vectors[0])):
             tell(said)
     yield from (quantized(part, precision) for part in vectors)

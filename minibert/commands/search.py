@@ -94,7 +94,7 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
         hub["revision"] = hub["revision"] or meta["commit"]
     arguments.unnamed = False  # the folder names it
     try:
-        asked = asked.before(meta.get("options"))
+        asked = asked.with_defaults(meta.get("options"))
         model = open_vectors(name, meta["vectors"], truncation=True, asked=asked, threads=arguments.threads, **hub)
     except MinibertError as error:
         if arguments.named is not None:

@@ -258,7 +258,7 @@ class Tokenizer:
         return batch
 
     def without_special_tokens(self) -> Tokenizer:
-        """Put none around a text from now on, and tell no segments apart. For one that nobody else uses yet."""
+        """Disable special tokens and segment ids. For one that nobody else uses yet."""
         self._tokenizer.post_processor, self._typed = None, False
         return self
 

@@ -1,4 +1,4 @@
-"""What a caller gets, a layer bound to a checkpoint, and what runs it: tiles, threads, texts, the extract.
+"""Layers and encoders bound to a checkpoint, and the code that runs them: tiles, threads, texts, the extract.
 
 May import: `families`, `hub`, `files`, `equations`, `threads`, `errors`.
 """

@@ -96,7 +96,7 @@ class EmbeddingLayer(Guarded):
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens a sequence may have: the rows of the position table, or None without a limit."""
+        """The most tokens of a sequence: the rows of the position table, or None without a limit."""
         for step, module in self.steps:
             if isinstance(step, Positions):
                 return int(module.table.shape[0]) - step.extra - step.first(self.config)

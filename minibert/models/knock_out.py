@@ -129,7 +129,7 @@ def _in_turn(functions: list[Function]) -> Function:
 
 
 def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
-    """What enters the part leaves it: it adds nothing, and the norm after the sum gives back the sum."""
+    """Pass the input of a part on in place of its output: it adds nothing, and a norm after the sum gives the sum."""
     add(part.within or part.work.output, np.zeros_like)
     if part.after:
         entered = _Kept(part.sum)

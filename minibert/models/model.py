@@ -74,7 +74,7 @@ class Model(Guarded):
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens a call takes: the rows of the position table. `encode` truncates at `max_seq_length`."""
+        """The most tokens that a call takes: the rows of the position table. `encode` truncates at `max_seq_length`."""
         return self.embeddings.max_length
 
     @property
@@ -160,7 +160,7 @@ class Model(Guarded):
 
     @property
     def pooler(self) -> Callable[[Array], Array] | None:
-        """What makes `pooler_output` of each text's first row: `tanh(x @ weight^T + bias)`, (n, dim) -> (n, dim).
+        """The map that gives `pooler_output` of first rows: `tanh(x @ weight^T + bias)`, (n, dim) -> (n, dim).
 
         None where the file has no such map.
         """

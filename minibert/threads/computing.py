@@ -194,11 +194,15 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
             work(tile)
         return
     small = len(waiting) == 1 and not held and threads != 1 and blas_takes() <= count and _alone.pays()
-    most = max(count, cores())
+    most = max(count, cores()) if _work.taken else count  # alone, there is no need to look at the cores
 
     def one(tile: K) -> None:
         with Slot(most, small), _alone.watched() if small else nullcontext():
             work(tile)
 
     helpers = min(count, len(waiting), MOST_THREADS)
-    parallel_for(one, waiting, helpers if helpers > 1 and libraries() else 1)
+    if helpers > 1:
+        parallel_for(one, waiting, helpers if libraries() else 1)
+        return
+    for tile in waiting:
+        one(tile)

@@ -225,7 +225,7 @@ class Residual(Frozen):
 
 
 class TextVector(Frozen):
-    """How this model type pools a text: the last hidden state of one token, and a map of it without a bias.
+    """Pools a text as this model type does: the last hidden state of one token, and a map of it without a bias.
 
     token       which token, from the config: a function of the ids (texts, seq) of texts
     projection  path of the map; a file without it gives the hidden state itself

@@ -128,7 +128,7 @@ class Step(Frozen):
 
 
 class Bound(NamedTuple):
-    """A step and what it found in the checkpoint: a module, a factor, or nothing."""
+    """A step with its loaded module, a factor, or nothing."""
 
     step: Step
     module: Any

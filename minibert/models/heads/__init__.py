@@ -1,1 +1,1 @@
-"""What stands on the blocks: heads, and what their numbers become, words, scores, labels and sparse vectors."""
+"""Heads on the blocks: heads, and what their numbers become, words, scores, labels and sparse vectors."""

@@ -1,4 +1,4 @@
-"""What generation_config.json says of writing a text on. What changes the likeliest word is done here, or refused."""
+"""Reads generation_config.json for a text that is written on: a setting that changes the words is done or refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED: Mapping[str, Any] = {
 
 
 class Generation(NamedTuple):
-    """What holds for each word that is written.
+    """Settings that hold for each word that is written.
 
     ends    ids that end a text
     repetition_penalty  see `penalized`

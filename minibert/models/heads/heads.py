@@ -76,7 +76,7 @@ class Heads:
         return row.named_by(self._architectures), len(row.maps), biased and sized
 
     def _refused(self) -> str:
-        """What `architectures` names and is not computed here, in words."""
+        """Name a head of `architectures` that is not computed here, in words."""
         named = ((name, what) for end, what in REFUSED.items() for name in self._architectures if name.endswith(end))
         return next((f"config.json names {name}, but {what} is not computed here" for name, what in named), "")
 
@@ -103,7 +103,7 @@ class Heads:
 
     @property
     def pooler(self) -> Callable[[Array], Array] | None:
-        """What makes the reference's `pooler_output` of first rows (n, dim); None where the file has no such map."""
+        """The map that makes the reference's `pooler_output` of first rows (n, dim); None without that map."""
         for step in POOLERS:
             with suppress(CheckpointError):
                 if self._binder.stores(f"{step.path}.weight"):
@@ -193,7 +193,7 @@ def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[i
 
 
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
-    """Which of the packed tokens a head takes; None: every one.
+    """Give the packed tokens that a head takes; None: every one.
 
     Raises ValueError for a text without a token, where the head takes one of each.
     """
@@ -236,7 +236,7 @@ def batch_logits(
     dtype: np.dtype[Any],
     run: Callable[[Callable[[Packed, Array], None], Callable[[Packed], Array | None]], object],
 ) -> Array:
-    """Give what the reference calls `logits`: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
+    """Give the `logits` of the reference: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
 
     run: takes a batch through the model; it is given what is done with each tile's last hidden states, and which tokens
     of a tile the head takes.

@@ -222,7 +222,7 @@ def _pair(pair: Any, i: int) -> Pair:
 
 
 def _named(value: Any) -> str:
-    """Say what something is, for an error."""
+    """Name a value's kind, for an error."""
     if isinstance(value, str):
         return f"one text, {value!r:.40}"
     if isinstance(value, list | tuple):

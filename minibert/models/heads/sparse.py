@@ -24,7 +24,7 @@ from .heads import logit_pieces
 
 
 class Steps(NamedTuple):
-    """How texts become sparse vectors: a chunk and the number of its first text -> ids; ids -> vectors."""
+    """Turns texts into sparse vectors: a chunk and the number of its first text -> ids; ids -> vectors."""
 
     tokenize: Callable[[list[Any], int], list[Encoded]]
     vectors: Callable[[Sequence[Encoded]], list[SparseVector]]

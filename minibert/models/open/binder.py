@@ -123,7 +123,7 @@ class TensorBinder:
         )
 
     def _adapters(self) -> str:
-        """What to do with a file whose weights are changed by matrices of their own; "" for all others."""
+        """Say how to load a file whose weights are changed by LoRA matrices; "" for all others."""
         adapters = sorted(name for name in self._names if "lora_" in name)
         if not adapters:
             return ""

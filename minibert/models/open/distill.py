@@ -39,7 +39,7 @@ STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sen
 
 
 class Counted(NamedTuple):
-    """What texts have said of the tokens, in the place of Zipf's law.
+    """Counts of the tokens in texts, in the place of Zipf's law.
 
     How many texts, how many tokens in them, and how many different ones. heavier, lighter: the tokens of the texts
     whose weight has grown and fallen most, with the weight by Zipf's law and the one by the texts.
@@ -53,7 +53,7 @@ class Counted(NamedTuple):
 
 
 class Distilled(NamedTuple):
-    """What was written: rows and their width, the part of the rows' variance that the components keep, the size of the
+    """The written model: rows and their width, the part of the rows' variance that the components keep, the size of the
     file in bytes, the largest rounding error, and what texts have changed."""
 
     folder: Path

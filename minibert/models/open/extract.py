@@ -30,7 +30,7 @@ COMPANIONS = (
 
 
 class Extracted(NamedTuple):
-    """What was written: bytes of the model's files before and of the one file after, and the largest rounding error."""
+    """The written folder: bytes of the files before and of the one after, and the largest rounding error."""
 
     folder: Path
     tensors: int

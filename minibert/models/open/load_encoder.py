@@ -167,7 +167,7 @@ def encoder_of(
     options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
     reopen = partial(load_encoder, opened.lasting, **options)
     encoder = Encoder(
-        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.over(sentences),
+        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.applied_to(sentences),
         generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
     )  # fmt: skip
     if asked.max_seq_length is not None:

@@ -58,14 +58,14 @@ class TextModel(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many numbers a vector has, a text's or a token's."""
+        """The numbers of a vector, a text's or a token's."""
         if self.result == "sparse":
             return len(cast("Encoder", self.model).embeddings.word_embeddings.weight)
         return self.pipeline.dim or cast("Encoder", self.model).get_embedding_dimension()
 
     @property
     def compared(self) -> dict[str, Any]:
-        """How such vectors are compared, a name in `SIMILARITIES`, and whether each has length 1.
+        """The measure of such vectors, a name in `SIMILARITIES`, and whether each has length 1.
 
         Those of tokens have a name in `MAXSIMS`.
         """

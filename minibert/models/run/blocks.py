@@ -105,7 +105,7 @@ class Stack:
 
     @cached_property
     def rows(self) -> Rows:
-        """How tokens stand among the rows of a product."""
+        """The layout of tokens among the rows of a product."""
         return rows_for(self.shapes, self._maps[0][1].dtype, self._same_bits) if self._maps else Rows()
 
     @cached_property
@@ -155,7 +155,7 @@ class Stack:
 
 
 class _Piece(NamedTuple):
-    """What attention computes at a time: some sequences of one length, some heads, some queries."""
+    """One piece of attention, computed at a time: some sequences of one length, some heads, some queries."""
 
     group: Group
     keys: Group  # the same sequences, with the tokens before, which a cache has
@@ -184,7 +184,7 @@ class Scratch(dict[tuple[str, int, int], Array]):
 
 
 class _Run(NamedTuple):
-    """What all blocks of one run share."""
+    """State that all blocks of one run share."""
 
     rows: Rows
     pieces: list[_Piece]
@@ -205,7 +205,7 @@ Norms = tuple[Callable[[Array], Array], ...]  # in place, one after another; emp
 class Ready(NamedTuple):
     """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work.
 
-    of_block  its work is of what entered the block; where a part has such, the first one `keeps` that as it is
+    of_block  reads the block's input, not the previous part's output; the first part then `keeps` that input
     """
 
     works: tuple[Work, ...]
@@ -276,7 +276,7 @@ def run_blocks(
     weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
     rows, fewest = stack.rows, stack.fewest
     if cache:
-        rows, fewest = Rows(), 1  # a text that is written on is alone, and one row of it comes soonest
+        rows, fewest = Rows(), 1  # a text that is written on is alone, and one row is fastest without padding rows
     elif hook and rows.text > 1:
         rows = kernel().usual  # a hook is handed the tokens of a tile side by side
     layouts = [Layout.of(tile.lengths, rows, fewest) for tile in tiles]
@@ -333,7 +333,7 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
 
 
 def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
-    """Make one block ready to run. What a part lacks is asked for here, once."""
+    """Make one block ready to run. Absent norms and gates are dropped here, not per call."""
     made = list[Ready]()
     keeps = any(isinstance(part.work, BoundConvolution) for part in block.parts)
     for before, own, within, summed, after in block.parts:
@@ -438,7 +438,7 @@ def _scores(own: BoundAttention, piece: _Piece, shared: Mapping[Any, Any], q: Ar
 
 
 def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
-    """What becomes of scores, in place: a softmax over what is not hidden."""
+    """Softmax over visible keys, in place."""
     if not scores.size:
         return scores
     if piece.masks:
@@ -452,7 +452,7 @@ def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
 
 
 def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
-    """What happens to queries or keys in each head: a norm, and a rotation."""
+    """Norm and rotate queries or keys in each head: a norm, and a rotation."""
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
         return ()
@@ -545,7 +545,7 @@ def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past:
 
 
 def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
-    """What terms of the scores take from their schemes, for all of a tile's texts."""
+    """Give the terms of the scores their schemes' numbers, for all of a tile's texts."""
     gaps = ((piece.keys.length + piece.group.unseen, piece.group.positions) for piece in pieces)
     longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
     return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

@@ -14,15 +14,15 @@ from minibert.families.family import Family
 from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Bound, Inputs, Positions
 
-from .packing import Lookups
+from .packing import TextPacker
 
 NONE_CACHED = 0
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
-class Preparation(Lookups):
-    """Checks and completes what is passed to one layer; whatever depends on the layer alone is worked out once."""
+class Preparation(TextPacker):
+    """Checks and completes the arguments of one layer; whatever depends on the layer alone is worked out once."""
 
     def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
         super().__init__(config, steps)

@@ -1,4 +1,4 @@
-"""What a token does not see: the keys that some queries may look at, and what hides the others among them."""
+"""Masks of the keys that a token does not see: the keys of some queries, and the numbers that hide others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keys_of(queries: slice, past: int, length: int, causal: bool, window: int | 
 
 
 def masks_of(positions: Array, past: int, causal: bool, dtype: np.dtype[Any], kept: int) -> Masks:
-    """What is added to the scores of some queries; the last ones are kept, for the heads and blocks that follow.
+    """Give the numbers that are added to the scores of some queries; the last are kept for later heads and blocks.
 
     Keys that all of these queries see need no mask: of a long text those are nearly all, and a pass over their scores
     would take as long as the exponentials.

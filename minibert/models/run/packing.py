@@ -87,7 +87,7 @@ class Packed(NamedTuple):
         return np.repeat(self.texts, self.lengths), positions
 
     def groups(self, gaps: bool = False, multiple: int = 1) -> list[Group]:
-        """Give the sequences of each length; with `gaps` those with other padding between their tokens apart.
+        """Give the sequences of each length; `gaps`: split groups whose positions differ.
 
         multiple: of rows that each sequence takes.
         """
@@ -125,7 +125,7 @@ class Packed(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the tokens of a tile stand among the rows of its matrix products, which others fill up."""
+    """The rows of a tile's tokens in its matrix products, which other rows fill up."""
 
     rows: int
     tokens: slice | Array  # the row of each
@@ -154,8 +154,8 @@ def _has_gaps(positions: Array) -> bool:
     return len(positions) > 0 and positions[-1] - positions[0] != len(positions) - 1
 
 
-class Lookups:
-    """What a layer looks up, and what makes texts ready for it."""
+class TextPacker:
+    """Turns token ids into checked, packed inputs."""
 
     def __init__(self, config: Config, steps: Sequence[Bound]) -> None:
         self._config = config
@@ -232,7 +232,7 @@ def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> 
 
 
 def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
-    """Join what stands for the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
+    """Join the values of the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
 
     A slice is the same for every length, but for its end.
     """
@@ -283,7 +283,7 @@ def tile_tokens(tokens: int) -> int:
 
 
 def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
-    """Cut sequences that follow one another into equal parts of about so many tokens, or of one sequence.
+    """Cut sequences that follow one another into equal parts of about `tokens` tokens, or of one sequence.
 
     No part of several sequences has more than `SLACK` times as many.
 

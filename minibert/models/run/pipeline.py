@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Pipeline(NamedTuple):
-    """How one model turns texts into vectors, or into other results."""
+    """Turns texts into vectors, or into other results, as one model does."""
 
     tokenize: Callable[[list[Any], int], list[Encoded]]  # a chunk, and the number of its first text for messages -> ids
     # a chunk's ids and a function, which is called with each tile and its rows (tokens, width), on several threads
@@ -37,7 +37,7 @@ class Pipeline(NamedTuple):
     dtype: np.dtype[Any]
     chunk: int  # texts tokenized, and sorted by length, at once: memory beyond the result is bounded by it
     prefetching: bool = False  # tokenize the next chunk on another thread while this one is computed
-    abreast: int = 1  # threads that each take a chunk, where tokenizing is most of the work
+    chunk_threads: int = 1  # threads that each take a chunk, where tokenizing is most of the work
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Give a chunk's vectors (texts, dim), or the list of its results."""
@@ -62,8 +62,8 @@ class Pipeline(NamedTuple):
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
         if 0 < len(texts) <= self.chunk and not shown_as:
             return self.vectors(self.tokenize(texts, 0))
-        if self.abreast > 1 and not shown_as:
-            return self._abreast(texts)
+        if self.chunk_threads > 1 and not shown_as:
+            return self._chunk_threads(texts)
         chunks = chunked(texts, self.chunk)
         chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
         found = self.stream(chunks, prefetching=len(texts) > self.chunk)
@@ -78,14 +78,14 @@ class Pipeline(NamedTuple):
     def _room(self, count: int) -> Any:
         return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
 
-    def _abreast(self, texts: list[Any]) -> Any:
+    def _chunk_threads(self, texts: list[Any]) -> Any:
         found = self._room(len(texts))
 
         def work(start: int) -> None:
             some = slice(start, start + self.chunk)
             found[some] = self.vectors(self.tokenize(texts[some], start))
 
-        parallel_for(work, range(0, len(texts), self.chunk), self.abreast)
+        parallel_for(work, range(0, len(texts), self.chunk), self.chunk_threads)
         return found
 
 

@@ -1,4 +1,4 @@
-"""How much of texts is left out, because they are longer than a model takes."""
+"""Counts truncated texts."""
 
 from __future__ import annotations
 

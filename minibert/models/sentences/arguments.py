@@ -123,14 +123,14 @@ def check_smaller(precision: str, output_value: str) -> None:
         raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
 
 
-def smaller(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
+def quantize(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
     """Quantize vectors; warn where int8 and uint8 take their ranges from few. Raises as `quantized`."""
-    if ranges is None and (said := few(precision, len(vectors))):
+    if ranges is None and (said := warn_few_vectors(precision, len(vectors))):
         warn(f"{said}; pass ranges, as equations.ranges_of gives them of others")
     return quantized(vectors, precision, ranges)
 
 
-def few(precision: str, count: int) -> str:
+def warn_few_vectors(precision: str, count: int) -> str:
     """Say that ranges come from few vectors, if so."""
     if precision not in STEPS or not 1 < count < ENOUGH:
         return ""

@@ -1,4 +1,4 @@
-"""How alike vectors are, each with each or in pairs: of arrays, of sparse vectors, which are written out for it, and of
+"""Compares vectors, each with each or in pairs: of arrays, of sparse vectors, which are written out for it, and of
 the vectors of texts' tokens."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ("embeddings1", "embeddings2")  # of the arguments
 
 
 class SparseVector(NamedTuple):
-    """What is not zero of a vector: ids (n,) int64, ascending, and weights (n,) float32."""
+    """The numbers of a vector that are not zero: ids (n,) int64, ascending, and weights (n,) float32."""
 
     ids: Array
     weights: Array
@@ -42,7 +42,7 @@ def similarity(measure: str | None, first: Given, second: Given, normalized: boo
 
 
 def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any:
-    """Compare those in the same place: see `Encoder.similarity_pairwise`."""
+    """Compare vectors in the same place: see `Encoder.similarity_pairwise`."""
     a, b, measure = _prepared(measure, first, second)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")

@@ -86,7 +86,7 @@ def leaves(path: str) -> bool:
 
 
 def kind_of(files: FolderFiles) -> str:
-    """What a folder with modules.json was saved as; PyLate's are a MultiVectorEncoder's, and so are Stanford's."""
+    """Give the class that a folder was saved as; PyLate's and Stanford's are a MultiVectorEncoder's."""
     settings = files.object(SETTINGS)
     kind = settings.get("model_type", "SentenceTransformer")
     if kind == "ColBERT" or (

@@ -24,7 +24,7 @@ USUAL = TASKS[1]  # what a text without a task counts as
 
 
 class Expansion(NamedTuple):
-    """What a query is filled up with."""
+    """The tokens that fill a query up."""
 
     length: int  # up to so many tokens
     attend: bool  # whether other tokens see those that fill up
@@ -32,7 +32,7 @@ class Expansion(NamedTuple):
 
 
 class LateInteraction(NamedTuple):
-    """How a text becomes vectors of its tokens after the last block."""
+    """Makes vectors of a text's tokens after the last block."""
 
     steps: tuple[tuple[Callable[[Array], Array], tuple[str, ...]], ...] = ()  # each with the tasks that it is for
     expansion: Expansion | None = None

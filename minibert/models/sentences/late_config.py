@@ -33,7 +33,7 @@ TOKEN_POOLING = ("pool_factor", "num_protected_tokens", "normalize_embeddings", 
 
 
 class Older(NamedTuple):
-    """What older folders say in places of their own."""
+    """Settings of older folders in other places than today's."""
 
     settings: Mapping[str, Any] = {}  # of the transformer, where its own file does not say them
     prompts: Mapping[str, str] = {}  # put before texts of a task

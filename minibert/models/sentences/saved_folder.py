@@ -116,7 +116,7 @@ def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> N
 
 
 def _fault(modules: Sequence[Module], kind: str) -> str:
-    """Say what keeps a list from being the modules of such a folder in their order."""
+    """Say why a list is not that of the modules of such a folder in their order; "" where it is."""
     known = MODULES_OF[kind]
     for module in modules:
         if module.kind not in known or not (module.type.startswith(FAMILY) or module.type in OTHERS):

@@ -45,7 +45,7 @@ IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use
 
 
 class SentenceConfig(NamedTuple):
-    """How a text becomes a vector after the last block, or a pair of texts a score."""
+    """Turns the last block's vectors of a text into its vector, or those of a pair into a score."""
 
     kind: str = ""  # what the folder was saved as, a name in `USES`; "" without modules.json
     static: bool = False  # of a model without heads
@@ -144,7 +144,7 @@ class SentenceConfig(NamedTuple):
             )
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """Give what is put before each text. Raises ValueError for a name that the folder does not have."""
+        """Give the prompt of each text. Raises ValueError for a name that the folder does not have."""
         if prompt is not None:
             if not isinstance(prompt, str):
                 raise TypeError(f"prompt must be a str, found {type(prompt).__name__}")
@@ -159,7 +159,7 @@ class SentenceConfig(NamedTuple):
         return self.prompts[name]
 
     def width(self, truncate_dim: int | None = None) -> int:
-        """How many numbers of a vector are given; `truncate_dim`: what a call asks for at most.
+        """Give the numbers of a vector that are kept; `truncate_dim`: what a call asks for at most.
 
         Raises ValueError where the folder is not for sentence vectors.
         """
@@ -169,7 +169,7 @@ class SentenceConfig(NamedTuple):
 
     @property
     def measure(self) -> str:
-        """How vectors are compared, a name in `SIMILARITIES` or `MAXSIMS`."""
+        """The measure of vectors, a name in `SIMILARITIES` or `MAXSIMS`."""
         return self.similarity or "cosine"
 
     def table(self, task: str | None) -> TokenWeights | None:
@@ -258,8 +258,8 @@ def _length(files: FolderFiles, file: str, settings: Mapping[str, Any], *keys: s
 def _lengths(
     settings: dict[str, Any], saved: SavedFolder, config: Mapping[str, Any], longest: int | None
 ) -> dict[str, Any]:
-    """How many tokens a text may have, and what says so: the transformer's settings, else the tokenizer's, but then no
-    more than the config's positions; never more than the table has."""
+    """Give the most tokens of a text, and the file that says so: the transformer's settings, else the tokenizer's, but
+    then no more than the config's positions; never more than the table has."""
     tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
     found = _length(files, named, arguments, "model_max_length") or _length(files, named, settings, "max_seq_length")

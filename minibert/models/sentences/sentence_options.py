@@ -1,4 +1,4 @@
-"""What a caller asks for in place of what a folder says, by the names of sentence-transformers' constructors."""
+"""Options of a caller that go before a folder's settings, by the names of sentence-transformers' constructors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SentenceOptions(NamedTuple):
     max_seq_length: int | None = None
 
     def given(self) -> dict[str, Any]:
-        """Give those that are asked for."""
+        """Give the options that are asked for."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def checked(self) -> SentenceOptions:
@@ -47,14 +47,14 @@ class SentenceOptions(NamedTuple):
             raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
         return self._replace(prompts=prompts, similarity_fn_name=measure)
 
-    def before(self, others: Any) -> SentenceOptions:
+    def with_defaults(self, others: Any) -> SentenceOptions:
         """Fill in others, as `given` gave them and a file has kept them, where nothing is asked for."""
         kept = others if isinstance(others, Mapping) else {}
         known = SentenceOptions(**{name: kept.get(name) for name in self._fields}).checked().given()
         prompts = {**known.get("prompts", {}), **(self.prompts or {})}
         return SentenceOptions(**{**known, **self.given(), "prompts": prompts or None})
 
-    def over(self, own: SentenceConfig) -> SentenceConfig:
+    def applied_to(self, own: SentenceConfig) -> SentenceConfig:
         """Put what is asked for in place of what the folder says, but for `max_seq_length`, which an encoder checks.
 
         Prompts of the folder stay where no other has their name. Raises ValueError for an option without effect on a

@@ -21,7 +21,7 @@ from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, not_taken, smaller
+from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, not_taken, quantize
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
@@ -67,7 +67,7 @@ class Sentences(Model):
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
-        """How many numbers a vector has that `encode` gives. A token's vector before pooling has `dim`."""
+        """The numbers of a vector that `encode` gives. A token's vector before pooling has `dim`."""
         own = self.sentence_config
         return own.dim if own.late else own.width()
 
@@ -150,7 +150,7 @@ class Sentences(Model):
             pipeline = truncated.of(pipeline, refused=asked.truncation == "error")
         found = pipeline.all(items, "encode" if asked.show_progress_bar else "")
         if asked.precision not in (None, "float32"):
-            found = smaller(found, asked.precision, asked.ranges)
+            found = quantize(found, asked.precision, asked.ranges)
         if truncated and truncated.count:
             warn(f"{truncated.count} of {len(items)} texts truncated, which tokens_cut counts: {own.longest_from}")
         return found[0] if isinstance(texts, str) else found
@@ -301,8 +301,7 @@ class Sentences(Model):
                 return
             run_model(layer.rows, stack, packed, put, inside, held, take)
 
-        abreast = 1 if stack.blocks else most
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=most > 1, abreast=abreast)
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, most > 1, 1 if stack.blocks else most)
 
     def similarity(self, embeddings1: Given, embeddings2: Given, *, normalized: bool = False) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
@@ -329,7 +328,7 @@ class Sentences(Model):
 
     @property
     def sentence_config(self) -> SentenceConfig:
-        """What the folder says of sentence vectors."""
+        """The folder's settings of sentence vectors."""
         self.stack  # noqa: B018  raises where the encoder is closed
         return self._sentence_config
 

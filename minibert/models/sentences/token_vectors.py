@@ -53,7 +53,7 @@ class TokenVectors(Sequence[Array]):
 
     @property
     def width(self) -> int:
-        """How many numbers a token's vector has."""
+        """The numbers of a token's vector."""
         return int(self.rows.shape[1])
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ def by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> A
 
 
 def pairs_by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> Array:
-    """Compare those in the same place: (n,); one of either with each of the others."""
+    """Compare texts in the same place: (n,); one of either with each of the others."""
     n = max(len(queries), len(documents)) if len(queries) and len(documents) else 0
     found = [
         MAXSIMS[measure](queries[i % len(queries)], (rows := documents[i % len(documents)]), np.array([len(rows)]))[0]
