@@ -109,7 +109,7 @@ def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None
     pa = arrow()
     table = table.combine_chunks()
     said = {**said, "sha256": {name: checksum(table[name]) for name in table.column_names}}
-    table = table.replace_schema_metadata({KEY: json.dumps(said, sort_keys=True)})
+    table = table.replace_schema_metadata({KEY: json.dumps(said)})
     with atomic_file(path, lasting=True) as file:
         if path.suffix == ".arrow":
             with pa.ipc.new_file(file, table.schema) as writer:

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 from checkpoints import same_bits, wordpiece_json
 from command_line import Patch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from killed_runs import content
 from many_texts import many_texts
 from numpy.typing import NDArray
@@ -375,6 +377,28 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     path.write_bytes((out / f"vectors-00000.{form}").read_bytes())
     with pytest.raises(ValueError, match=f"{path}: it was written as shard 0; put it back"):
         shards.check_folder(out)
+
+
+VALUES = st.lists(st.none() | st.integers(-9, 9) | st.text(max_size=3) | st.lists(st.integers(0, 3), max_size=2))
+
+
+@example(rows=[[0, 1], [2]], other=[[0], [1, 2]], at=1)
+@given(rows=VALUES, other=VALUES, at=st.integers(0, 5))
+def test_a_checksum_is_of_the_values(place: Path, rows: list[Any], other: list[Any], at: int) -> None:
+    """The same however a column is cut and in either format; another where a value, a null or an end is another."""
+
+    def column_of(values: list[Any], kind: type) -> Any:
+        types = {int: pa.int64(), str: pa.string(), list: pa.large_list(pa.int32())}
+        return pa.chunked_array([[x if isinstance(x, kind) else None for x in values]], types[kind])
+
+    for kind in (int, str, list):
+        column, different = column_of(rows, kind), column_of(other, kind)
+        found = shards.checksum(column)
+        assert found == shards.checksum(pa.chunked_array([*column.slice(0, at).chunks, *column.slice(at).chunks],
+                                                         column.type))  # fmt: skip
+        parquet.write_table(pa.table({"x": column}), place / "x.parquet")
+        assert found == shards.checksum(parquet.read_table(place / "x.parquet")["x"])
+        assert (found == shards.checksum(different)) == (column.to_pylist() == different.to_pylist())
 
 
 # -- what else -----------------------------------------------------------------------------------------------------
