@@ -45,13 +45,10 @@ def declare(parser: Parser) -> None:
     parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more questions; or use --questions")
     parser.add_argument(
         "--questions", metavar="FILE",
-        help='a file of questions: one per line, or .jsonl, .csv or .parquet with a column "text"; - for stdin; '
-        "empty lines are skipped",
+        help='a file of questions: lines, or .jsonl, .csv or .parquet with a column "text"; - for stdin',
     )  # fmt: skip
     add_k(parser, "rows")
-    parser.add_argument(
-        "--json", action="store_true", help="print for each question one line of JSON: question, measure, results"
-    )
+    parser.add_argument("--json", action="store_true", help="print a line of JSON: question, measure, results")
     add_prompts(parser)
     add_sentence_options(parser)
     add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
@@ -81,17 +78,11 @@ def run(arguments: Any) -> None:
 
 
 def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> TextModel:
-    """Open the model that made the vectors, with the options of then where others are not asked for.
-
-    Raises ValueError for another model, or one that has changed.
-    """
+    """Open the model that made the vectors, with the options of then. Raises ValueError for another model."""
     from minibert.models.open.vectors import open_vectors
 
-    meta, hub = stored.meta, from_hub(arguments)
-    name = arguments.named
-    if name is None:
-        name = meta["model_path"]
-        hub["revision"] = hub["revision"] or meta["commit"]
+    meta, hub, name = stored.meta, from_hub(arguments), arguments.named or stored.meta["model_path"]
+    hub["revision"] = hub["revision"] or (meta["commit"] if arguments.named is None else None)
     arguments.unnamed = False  # the folder names it
     try:
         asked = asked.with_defaults(meta.get("options"))
