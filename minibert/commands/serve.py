@@ -69,7 +69,7 @@ def run(arguments: Any) -> int:
         tell(f"no option has the variable {name}: it is ignored")
     arguments.unnamed = not (chosen.model or chosen.reranker)
     if not (find_spec("starlette") and find_spec("uvicorn")):
-        raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.30'")
+        raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.36'")
     token = options.read_token(chosen)
     if token is None and chosen.host not in options.LOCAL:
         raise error_of(

@@ -28,7 +28,7 @@ from .serve import server
 
 PEER = "sentence-transformers"
 CALLERS, ROUNDS, SECONDS, QUICK = (1, 8, 64), 6, 10.0, 3.0
-CROWD, QUERIES, NAME = 200, 8, "minilm"  # callers, each with its turn of the kinds; different queries; the first model
+CROWD, QUERIES, NAME = 200, 2, "minilm"  # callers, each with its turn of the kinds; different queries; the first model
 NEAR = 1e-5  # measured 2.9e-6, of the small sparse folder, whose weights are larger
 MINUTE = 60.0
 LENGTH, LOOK = 10 * MINUTE, 2.0  # seconds of the mixed load, and between two looks
