@@ -32,6 +32,7 @@ from .remote import RemoteCheckpoint, Span, keep
 COMMIT = re.compile(r"[0-9a-f]{40}")
 LIST = "files.json"  # beside the ranges: the names of all files of a commit
 LONGEST_WORDS = 300  # letters of the client's message that are shown
+PASSING = (408, 429, 500, 502, 503, 504)  # statuses that may be gone at the next try
 RETRIES = 3  # of a range, with the client's pauses: after 1, 2 and 4 seconds
 
 
@@ -147,14 +148,18 @@ class Repository:
         They are taken only with status 206 and the requested Content-Range. Raises HubError.
         """
         from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
+        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.utils import hf_raise_for_status, http_backoff  # type: ignore[attr-defined]
 
         agent = f"minibert/{sys.modules['minibert'].__version__}"
         asked = {"Range": f"bytes={span[0]}-{span[1] - 1}", "Accept-Encoding": "identity", "User-Agent": agent}
         with self._in_words(name):
             url = hf_hub_url(self.name, name, revision=self.commit, endpoint=self._endpoint)
             options: dict[str, Any] = dict(timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True)
-            answer = http_backoff("GET", url, headers=asked | self._headers(), max_retries=RETRIES, **options)
+            # what the newest client tries again by default; the oldest one stops at 500, and at a body that was cut
+            again: dict[str, Any] = dict(retry_on_status_codes=PASSING, retry_on_exceptions=HfHubHTTPError.__bases__[0])
+            options |= dict(headers=asked | self._headers(), max_retries=RETRIES)
+            answer = http_backoff("GET", url, **options, **again)
             hf_raise_for_status(answer)
             said = answer.headers.get("Content-Range", "none")
             size = int(said.rpartition("/")[2]) if re.fullmatch(r"bytes \d+-\d+/\d{1,18}", said) else span[1]
