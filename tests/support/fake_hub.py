@@ -79,7 +79,6 @@ class Answer:
     closed: bool = False  # close the connection after the body
     silent: bool = False  # keep the connection open and say nothing
     bytes_per_second: float | None = None
-    slow_head: bool = False  # the head comes as slowly as the body
 
 
 Fault = Callable[["FakeHub", Request, Answer], Answer]
@@ -138,9 +137,9 @@ def longer(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     return answer
 
 
-def drip(bytes_per_second: float, head: bool = False) -> Fault:
-    """Send the body slowly; with `head`, the status line too."""
-    return with_fields(bytes_per_second=bytes_per_second, slow_head=head)
+def drip(bytes_per_second: float) -> Fault:
+    """Send the body slowly."""
+    return with_fields(bytes_per_second=bytes_per_second)
 
 
 def with_fields(**fields: Any) -> Fault:
@@ -323,9 +322,7 @@ class FakeHub:
             return
         head = f"HTTP/1.1 {answer.status} -\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items()) + "\r\n"
         self._count(None, len(head))  # before it goes out: the client must not be faster than the count
-        for piece in [head] if not answer.slow_head else head:
-            handler.wfile.write(piece.encode("latin-1"))
-            sleep(1 / answer.bytes_per_second if answer.slow_head and answer.bytes_per_second else 0)
+        handler.wfile.write(head.encode("latin-1"))
         if request.method == "HEAD":
             return
         handler.close_connection = answer.closed
