@@ -69,6 +69,8 @@ environment() {
     if ! works; then
         say "making ${venv##*/} with $("$python" --version)"
         quietly "$python" -I -m venv "$venv" || die "$python -m venv failed, its words are above; remove $venv and run this again"
+        # a newer pip resolves in a third of the time; where none is to be had, this one does
+        quietly "$venv/bin/python" -I -m pip --disable-pip-version-check install --upgrade pip || :
     fi
     finished
 }
