@@ -6,6 +6,9 @@ import importlib.util
 import json
 import re
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,14 @@ import minibert
 from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.judge.compare import compare
 from minibert.verify.judge.input_layer import tolerances
+from minibert.verify.sides.texts import TEXTS
 from minibert.verify.sides.traces import read_traces, trace
+from minibert.verify.vectors.vectors import read_vectors
 from minibert.verify.verify import verify
 
 GOLDEN = REFERENCE / "golden.safetensors"
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
+MINIBERT = f"[{sys.executable!r}, '-m', 'minibert'"
 TOLERANCE = 2e-6  # after the norm; measured with the page's own code: 2.5e-7
 
 
@@ -111,6 +117,56 @@ def test_the_table_of_vectors_has_every_planted_mistake() -> None:
     rows = [f"| {name} | {named} |" for name, (named, _) in planted_vectors.PLANTED.items()]
     assert sorted(table.splitlines()[2:]) == sorted(rows)
     assert f"| with a mistake | {len(rows)} | {len(rows)} | 0 |" in PAGE
+
+
+def recipe(word: str) -> str:
+    (code,) = [found for found in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in found]
+    return code
+
+
+def test_a_dump_of_llama_cpp_is_read_by_the_page_s_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files hold what a right port computes, under the names of that program's graph."""
+    folder, names = encoders.write(tmp_path / "model", "bert"), {"Qcur": "self.query", "kqv_out": "self.context"}
+    names |= {"Kcur": "self.key", "Vcur": "self.value"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dump").mkdir()
+    with minibert.load_encoder(folder) as encoder:
+        traced = trace(encoder, {"input_ids": np.array([[2, 5, 7, 3]])})
+    dumps = {"inp_norm": "hidden_states.0", "result_embd": "hidden_states.2"}
+    dumps |= {f"{name}-{i}": f"encoder.layer.{i}.attention.{key}" for name, key in names.items() for i in range(2)}
+    for name, key in dumps.items():
+        traced[key].astype("<f4").tofile(f"dump/{name}.f32")
+    exec(compile(recipe("result_embd"), "GOLDEN.md", "exec"), {})
+    found = verify(str(folder), encoder=True, against=Path("dumped.npz"), only=[*dumps.values()])
+    assert found.passed and {d.key for d in found.differences} == {*dumps.values()}
+    (-traced["hidden_states.2"]).astype("<f4").tofile("dump/result_embd.f32")
+    exec(compile(recipe("result_embd"), "GOLDEN.md", "exec"), {})
+    assert not verify(str(folder), encoder=True, against=Path("dumped.npz"), only=[*dumps.values()]).passed
+
+
+def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[dict[str, Any]]()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            rows = [{"index": i, "embedding": [float(i), 0.5]} for i, _ in enumerate(asked[0]["input"])]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": rows}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.chdir(tmp_path)
+    with HTTPServer(("127.0.0.1", 0), Answers) as server, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(server.handle_request)
+        code = recipe("urllib.request").replace("8080", str(server.server_port)).replace('["minibert"', MINIBERT)
+        exec(compile(code, "GOLDEN.md", "exec"), {})
+        answered.result()
+    assert asked[0]["input"] == [each.text for each in TEXTS]
+    found, texts = read_vectors(tmp_path / "vectors.npy")
+    assert found.shape == (len(TEXTS), 2) and found[-1].tolist() == [len(TEXTS) - 1, 0.5] and texts is None
 
 
 @pytest.mark.parametrize(("name", "last"), [("gpt2", "ln_f"), ("llama", "norm"), ("modernbert", "final_norm")])
