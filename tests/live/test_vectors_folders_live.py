@@ -19,11 +19,10 @@ pytestmark = pytest.mark.reference
 # bfloat16 has eight bits as int8 has; numbers as narrow as the checkpoint's own are told apart by their size alone
 ROUNDINGS = {"float32": [""], "float16 weights": ["float16"], "computed in float16": ["float16"],
              "computed in bfloat16": ["bfloat16", "int8"]}  # fmt: skip
-# a norm of few numbers in bfloat16 is near by its size alone, which is no pass and no mistake's name
-BY_SIZE = {("cls", "computed in bfloat16")}
+# of a model of few numbers a difference does not show whether rounding made it: then nothing is said of it
+NOT_TOLD = ("computed in float16", "computed in bfloat16")
 # a Qwen3 has one special token, at the end
 ALSO = {("last-token", "special tokens left out"): "last special token left out"}
-LAST = {"last block left out", "hidden_states.1 pooled"}  # the same where no norm comes after the last block
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,7 +46,7 @@ def judged(folder: Path, made: Array) -> Report:
 def test_honest_vectors_are_the_model_s(how: str, named: tuple[str, Path]) -> None:
     report = judged(named[1], vectors(named[1], HONEST[how]))
     assert not report.matches, "\n".join(report.lines)
-    assert report.passed == ((named[0], how) not in BY_SIZE), "\n".join(report.lines)
+    assert report.passed or how in NOT_TOLD, "\n".join(report.lines)
     assert not report.passed or report.rounding in ROUNDINGS[how]
 
 
@@ -55,7 +54,7 @@ def test_planted_mistakes_are_named_and_never_a_wrong_one_alone(named: tuple[str
     name, folder = named
     found = {mistake: judged(folder, vectors(folder, change)) for mistake, change in PLANTED[name].items()}
     assert [mistake for mistake, report in found.items() if report.passed] == []
-    right = {mistake: LAST if mistake in LAST else {ALSO.get((name, mistake), mistake)} for mistake in found}
+    right = {mistake: {ALSO.get((name, mistake), mistake)} for mistake in found}
     named_ = [mistake for mistake, report in found.items() if right[mistake] & {*report.matches}]
     assert {
         mistake: report.matches for mistake, report in found.items() if report.matches and mistake not in named_

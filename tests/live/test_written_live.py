@@ -148,6 +148,7 @@ def test_an_onnx_model_that_cannot_be_read_ends_with_2_and_its_name(here: Path, 
     run(recipe("torch.onnx.export"))
     for spoil in (without_weights, unknown_operator, endless_metadata):
         spoil(onnx, onnx.load("marked.onnx"))
+        capsys.readouterr()
         assert main(["verify", str(here), "--encoder", "--against", "wrong.onnx"]) == 2, spoil
         assert capsys.readouterr().err.startswith("minibert: error: wrong.onnx: "), spoil
     Path("wrong.onnx").write_bytes(b"\xff" * 20)

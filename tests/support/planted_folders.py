@@ -131,7 +131,7 @@ def no_prompt(whole: Any) -> None:
 COMMON: dict[str, Change] = {
     "pooling max": pooling("max"),
     "pooling weightedmean": pooling("weightedmean"),
-    "last block left out": last_block,
+    "last block missing": last_block,
     "activation gelu_new": gelu_by_tanh,
     "eps 1e-05": eps(1e-5),
     "'query: ' put before the texts": on_text(lambda text: f"query: {text}"),

@@ -314,7 +314,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "gelu by tanh": ("activation gelu_new", on_model(set_activation("GELU", approximate="tanh"))),
     "relu": ("activation relu", on_model(set_activation("ReLU"))),
     "silu": ("activation silu", on_model(set_activation("SiLU"))),
-    "last block": ("hidden_states.5 pooled", on_model(leave_block(-1))),
+    "last block": ("last block missing", on_model(leave_block(-1))),
     "no positions": ("position rows left out", on_model(zero_rows("position_embeddings"))),
     "no types": ("type rows left out", on_model(zero_rows("token_type_embeddings"))),
     "truncated to 128 numbers": ("truncated to the first 128 numbers", lambda m, t: cut_last(m.encode(t), 128, False)),

@@ -26,17 +26,17 @@ from minibert.verify.sides.numpy_files import opened, read_npy
 from minibert.verify.sides.texts import TEXTS, read_texts
 from minibert.verify.sides.traces import read_arrays
 
-from .ways import FORMS, Way, Ways
+from .ways import FORMS, Make, Way, Ways
 
 SAME = 1e-5  # of a vector's length: measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
 STRAY = 1e-4  # a wrong model may be more sensitive: some text in ten may be so far away
-FEW = 4  # texts by which most ways are ruled out
+FEW, SEVERAL = 4, 16  # texts by which most ways are ruled out, and by which formats are told from mistakes
 ROUNDS = 3.0  # times what a format changes in our own computation, rms
 OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
 DECIMALS = range(2, 7)  # more are within float32's own rounding; of one most vectors are zeros
 LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 where torch computes all-MiniLM-L6-v2 in FORMS
-HALF = 0.5  # of a way's change, to be in vectors
+HALF, TINY = 0.5, 1e-30  # of a difference, squared; no division by 0
 BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
 
 
@@ -159,7 +159,8 @@ class Search:
     def __init__(self, ways: Ways, texts: Sequence[str], vectors: Array, right: Array, apart: Array) -> None:
         self.ways, self.texts, self.vectors, self.right, self.apart = ways, list(texts), vectors, right, apart
         differ = np.flatnonzero(apart > SAME).tolist()
-        self.few: list[int] = sorted(differ, key=lambda i: (not self.texts[i].strip(), len(self.texts[i])))[:FEW]
+        self.several: list[int] = sorted(differ, key=lambda i: (not texts[i].strip(), len(texts[i])))[:SEVERAL]
+        self.few = self.several[:FEW]
         self.rounding, self.form = _stored(vectors)
 
     def run(self, report: Report) -> list[str]:
@@ -177,7 +178,7 @@ class Search:
         tried = list[tuple[Way, Array]]()  # and what it makes of few texts
         found = self._explain(tried)
         for form in FORMS if not found and self.right.shape == self.vectors.shape else ():
-            ours = self.ways.computed_in(ROUNDINGS[form])([self.texts[i] for i in self.few]) - self.right[self.few]
+            ours = self._made(self.ways.computed_in(ROUNDINGS[form]), self.several) - self.right[self.several]
             found = self._within(form, ours, tried)
             if not found and self._is_alike(ours):
                 report.rounding = form
@@ -195,15 +196,15 @@ class Search:
         found, everything = list[Way](), range(len(self.texts))
         for tier in (self.ways.settings(), self.ways.padding(), self.ways.wrong_models()):
             for way in () if found else tier:
-                made = self._made(way, self.few)
+                made = self._made(way.make, self.few)
                 tried.append((way, made))
-                if same(self._far(made, self.few)) and same(self._far(self._made(way, everything), everything)):
+                if same(self._far(made, self.few)) and same(self._far(self._made(way.make, everything), everything)):
                     found.append(way)
         return found
 
-    def _made(self, way: Way, which: Sequence[int]) -> Array:
+    def _made(self, make: Make, which: Sequence[int]) -> Array:
         try:
-            made = way.make([self.texts[i] for i in which])
+            made = make([self.texts[i] for i in which])
         except (ValueError, TypeError, IndexError, KeyError):  # this way cannot be gone with these texts
             return np.full((len(which), 0), np.nan)
         return made
@@ -233,7 +234,7 @@ class Search:
         if self.rounding and same(self._far(self.right, everything)):
             return self.form
         for way in self.ways.formats():
-            if all(same(self._far(self._made(way, which), which)) for which in (self.few, everything)):
+            if all(same(self._far(self._made(way.make, which), which)) for which in (self.few, everything)):
                 return way.name
         return ""
 
@@ -243,26 +244,28 @@ class Search:
         The vectors are no farther from the model than that, and the difference points where that one does: both round
         the same parameters. A mistake's points elsewhere.
         """
-        theirs, right = self.vectors[self.few] - self.right[self.few], self.right[self.few]
+        theirs, right = self.vectors[self.several] - self.right[self.several], self.right[self.several]
         longer = max(np.linalg.norm(theirs), np.linalg.norm(ours))
         near = rms(self.apart) <= ROUNDS * rms(distances(right + ours, right))
         return bool(near and np.vdot(theirs, ours) >= ALIKE * longer * np.linalg.norm(ours))
 
     def _within(self, form: str, ours: Array, tried: Sequence[tuple[Way, Array]]) -> list[Way]:
-        """Find the way that is in vectors of a narrower format: it leaves what is rounded, and of the difference beyond
-        that about once its own change. One whose change is small beside the rest would show by chance.
+        """Find the way that is in vectors of float16: of the difference beyond its rounding it leaves less than half.
+
+        Ways that leave more on the few texts are not made of several.
         """
-        found, theirs = list[tuple[float, Way]](), self.vectors[self.few] - self.right[self.few]
+        found, right, few = list[tuple[float, Way]](), self.right[self.several], slice(len(self.few))
+        rest = self.vectors[self.several] - right - ours
         for way, made in tried if form == FORMS[0] else ():
-            if made.shape == theirs.shape and np.isfinite(made).all():
-                change, rest = made - self.right[self.few], theirs - ours
-                square, left = float(np.vdot(change, change)), float(np.linalg.norm(theirs - change))
-                shows = square >= HALF * float(np.vdot(rest, rest)) and np.vdot(rest, change) >= HALF * square
-                if shows and left <= ROUNDS * np.linalg.norm(ours):
+            if made.shape == rest[few].shape and _leaves(rest[few], made - right[few]) <= HALF:
+                change = self._made(way.make, self.several) - right
+                if (left := _leaves(rest, change)) <= HALF and self._far(change + right + ours, self.several).max() <= (
+                    ROUNDS * distances(right + ours, right).max()
+                ):
                     found.append((left, way._replace(remedy=f"In {form}. {way.remedy}")))
         nearest, every = [way for _, way in sorted(found, key=lambda each: each[0])[:1]], range(len(self.texts))
-        most = ROUNDS * distances(self.right[self.few] + ours, self.right[self.few]).max()
-        return [way for way in nearest if self._far(self._made(way, every), every).max() <= most]
+        most = ROUNDS * distances(right + ours, right).max()
+        return [way for way in nearest if self._far(self._made(way.make, every), every).max() <= most]
 
     # -- where no way fits ---------------------------------------------------------------------------------------
 
@@ -314,6 +317,11 @@ def _nearest(vector: Array, others: Array) -> int:
     """Find the first of the others that is the same; -1 for none."""
     fits = distances(np.broadcast_to(vector, others.shape), others) <= SAME
     return int(fits.argmax()) if fits.any() else -1
+
+
+def _leaves(rest: Array, change: Array) -> float:
+    """Say which share of a difference a change leaves, squared."""
+    return float(np.sum(np.square(rest - change)) / max(np.sum(np.square(rest)), TINY))
 
 
 def same(apart: Array) -> bool:

@@ -17,12 +17,12 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.parts.activations import TORCH
-from minibert.families.parts.plan import Plan, value
+from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_static import unknown_token
 from minibert.models.encoder import Encoder
 from minibert.verify.judge.formats import narrowed
-from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
+from minibert.verify.mistakes.mistake import At, Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import Formula
@@ -69,6 +69,8 @@ class Ways:
         places = range(len(whole.input_ids) - len(inner) + 1)
         first = next((i for i in places if whole.input_ids[i : i + len(inner)] == inner), 0)
         self.last = last = len(whole.input_ids) - first - len(inner)  # special tokens behind a text
+        steps = (Step(str(i), "after", step, (), step) for i, step in enumerate(self.own.after))
+        self.pooled = At(encoder, "pooling", by_key(steps))  # what is done to pooled vectors
         self._states = lru_cache(STATES)(self._all_states)
         ends = ("special tokens", first, last), ("first special token", first, 0), ("last special token", 0, last)
         self.ends = [each for each in ends if any(each[1:])]
@@ -101,9 +103,13 @@ class Ways:
         return lambda texts: np.asarray(then(np.asarray(changed().encode([*map(text, texts)], prompt=before))))
 
     def _by_hand(
-        self, ids: Callable[[str], Encoded] | None = None, rows: Callable[[Encoded], Array] | None = None
-    ) -> Make:
-        """Make vectors text by text, from other ids or from other rows of the tokens; NaN where no token is left."""
+        self, ids: Callable[[str], Encoded] | None = None, rows: Callable[[Encoded], Array] | None = None,
+        after: Callable[[], Sequence[Any]] | None = None,
+    ) -> Make:  # fmt: skip
+        """Make vectors text by text, from other ids, other rows of the tokens, or by other modules after pooling.
+
+        NaN where no token is left.
+        """
         to_ids, to_rows, skip = ids or self._ids, rows or self._rows, 0
         if self.before and not self.own.include_prompt:
             (alone,) = self.tokenizer.encode([self.before], None, truncation=True, max_length=self.own.longest)
@@ -118,7 +124,7 @@ class Ways:
                 x = found[self.own.picks(np.array([encoded.input_ids]))]
             else:
                 x = np.concatenate([POOLINGS[name](found[None], skip) for name in self.own.poolings], axis=1)
-            for step in self.own.after:
+            for step in after() if after else self.own.after:
                 x = step(x)
             return np.nan_to_num(x[0, : self.own.width()], nan=np.inf)
 
@@ -154,14 +160,17 @@ class Ways:
     def _with(self, mistake: Mistake) -> Make:
         """Make vectors of the model with a mistake in it; TypeError where it cannot be made in this one."""
         plans = cache(partial(self._plans, mistake))  # rounded weights are a copy: made once, and not kept
-        return self._by_hand(rows=lambda encoded: self._run(plans(), self._batch(*encoded[:2]))[-1])
+        after = cache(
+            lambda: [step.formula for step in (with_mistake(mistake, self.pooled) or self.pooled.plan).values()]
+        )
+        return self._by_hand(rows=lambda encoded: self._run(plans(), self._batch(*encoded[:2]))[-1], after=after)
 
     def _plans(self, mistake: Mistake | None = None) -> list[Plan]:
-        places = list(all_places(self.encoder))
+        places = [*all_places(self.encoder), self.pooled][: None if mistake else -1]
         wrong = [mistake and with_mistake(mistake, at) for at in places]
         if mistake and not any(wrong):
             raise TypeError(f"this model has no place for {mistake.name!r}")
-        return [plan or at.plan for plan, at in zip(wrong, places, strict=True)]
+        return [plan or at.plan for plan, at in zip(wrong, places, strict=True) if at is not self.pooled]
 
     @staticmethod
     def _run(plans: Sequence[Plan], batch: dict[str, Array]) -> list[Array]:
@@ -221,7 +230,8 @@ class Ways:
     def _layers(self) -> Iterator[Way]:
         depth = len(self.encoder.stack.blocks)
         for i in range(depth):
-            name, make = f"hidden_states.{i} pooled", self._by_hand(rows=partial(self._rows, state=i))
+            name = "last block missing" if i == depth - 1 else f"hidden_states.{i} pooled"
+            make = self._by_hand(rows=partial(self._rows, state=i))
             yield Way(name, f"Pool hidden_states.{depth}, which the last of {depth} blocks gives.", make)
 
     # -- settings: texts and ids ---------------------------------------------------------------------------------
