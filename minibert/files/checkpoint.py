@@ -14,7 +14,7 @@ import math
 import mmap as memory_map
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from minibert.errors import CheckpointError
 from .reading import FileName, existing, note_model_file
 from .tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
 
+ADAPTER = "adapter_config.json"  # as PEFT writes it beside a model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
@@ -174,6 +175,7 @@ class Checkpoint:
         self._files: dict[str, SafetensorsFile] = {}
         self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # of tensors that were looked up
         self.taken: dict[str, Tensor] = {}  # those whose tables were requested
+        self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensors that an adapter changes, and how
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
     @property

@@ -65,7 +65,8 @@ class TensorBinder:
                 f"{self._other_shape(found, shape)}"
             )
         if name not in self._tables:
-            self._tables[name] = self._source.table(name, self.dtype, formats)
+            table = self._source.table(name, self.dtype, formats)
+            self._tables[name] = self._source.merged[name](table) if name in self._source.merged else table
         return self._tables[name]
 
     def _other_shape(self, found: tuple[int, ...], shape: tuple[int, ...]) -> str:

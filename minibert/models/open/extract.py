@@ -71,6 +71,8 @@ def extract(
     source = opened.source()
     family = family_of(opened)
     sides = _take_all(source, opened, family)
+    if changed := sorted(source.merged.keys() & source.taken.keys()):
+        raise CheckpointError(f"{opened.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
     entries, error = _entries(source, dtype)
     found = {name: opened.find(name) for name in ("config.json", *COMPANIONS)}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}

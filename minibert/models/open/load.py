@@ -16,12 +16,18 @@ from minibert.families.family import Family
 from minibert.families.parts.steps import Bound, Tokens
 from minibert.families.rows import FAMILIES
 from minibert.families.static import MODEL_TYPE, ROWS, STATIC
-from minibert.files.checkpoint import SINGLE, Checkpoint, open_folder
-from minibert.files.reading import FileName, existing, mode_of, note_model_file
+from minibert.files.checkpoint import ADAPTER, SINGLE, Checkpoint, open_folder
+from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
 from minibert.files.tokenizer_files import Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
 
 from .binder import TensorBinder
+
+# what an adapter alone in a folder takes from its base
+OF_A_BASE = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "vocab.json", "merges.txt",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from minibert.models.sentences.folder import FolderFiles, Module
@@ -122,6 +128,7 @@ class Opened:
         self.found: dict[str, FileName] = {}
         self.files = FolderFiles(self.root, where)
         self._inside, self._saved = "", cast("SavedFolder | None", None)
+        self._looks = saved or commit is None
         if saved:
             self._inside = self.saved.inside
         self.config = self.files.inside(self._inside).object("config.json")
@@ -174,8 +181,16 @@ class Opened:
         return self.root(f"{self._inside}/{file}" if self._inside else file)
 
     def source(self) -> Checkpoint:
-        """Open the tensors."""
-        return self._checkpoint(self._inside)
+        """Open the tensors, and an adapter that lies beside them."""
+        source = self._checkpoint(self._inside)
+        # of a Hub name the input layer alone asks for no list of files, and an adapter of linear maps leaves it alone
+        if self._looks and (settings := self.files.inside(self._inside).object(ADAPTER)):
+            from .adapter import TENSORS, Adapter
+
+            adapter = Adapter(settings, self.find(TENSORS), self.where)
+            changed = adapter.found_in(source.names)
+            source.merged = {name: partial(adapter.merged, path) for name, path in changed.items()}
+        return source
 
 
 def open_model(
@@ -191,6 +206,8 @@ def open_model(
 ) -> Opened:
     """Open a folder or a Hub name: see `load`; whole, saved: as of `Opened`."""
     folder, where = is_folder(name), os.fspath(name)
+    options = dict(local_files_only=local_files_only, lazy=lazy, mmap=mmap, cache_folder=cache_folder, token=token)
+    open_base: Callable[..., Opened] = partial(open_model, **options, whole=whole)  # type: ignore[arg-type]
     if folder:
         if revision is not None:
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
@@ -199,7 +216,9 @@ def open_model(
         def mapped(sub: str) -> Checkpoint:
             return open_folder(os.path.join(path, sub) if sub else path, mmap)
 
-        return Opened(_open_local(path), mapped, where, os.path.abspath(path), None, whole, saved)
+        return Opened(
+            *_with_base(_open_local(path), mapped, where, open_base), where, os.path.abspath(path), None, whole, saved
+        )
     from minibert.hub.names import full_name
     from minibert.hub.repository import resolve
 
@@ -209,9 +228,33 @@ def open_model(
     def checkpoint(sub: str) -> Checkpoint:
         return repository.checkpoint(lazy, mmap, sub, whole=whole and not lazy)
 
-    opened = Opened(repository.file, checkpoint, where, where, repository.commit, whole, saved)
+    opened = Opened(
+        *_with_base(repository.file, checkpoint, where, open_base), where, where, repository.commit, whole, saved
+    )
     opened.cache_folder = os.fspath(repository.cache) if cache_folder is not None else None
     return opened
+
+
+def _with_base(
+    find: Find, checkpoint: Callable[[str], Checkpoint], where: str, open_base: Callable[..., Opened]
+) -> tuple[Find, Callable[[str], Checkpoint]]:
+    """Take config.json, tokenizer and tensors from its base, where an adapter stands alone in a folder."""
+    settings = {} if find("config.json") is not None else read_object(find(ADAPTER))
+    if not settings:
+        return find, checkpoint
+    base = settings.get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise CheckpointError(f"{where}: {ADAPTER} names no base: 'base_model_name_or_path' is {base!r}")
+    try:
+        other = open_base(base, settings.get("revision"))
+    except MinibertError as error:
+        raise CheckpointError(f"{where} is an adapter alone, and its base {base!r} does not open: {error}") from None
+
+    def beside(name: str) -> FileName | None:
+        own = find(name)
+        return other.find(name) if own is None and name in OF_A_BASE else own
+
+    return beside, lambda sub: other.source()
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:

@@ -34,7 +34,7 @@ TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )  # the first was once named after its model
-TOKENIZER, ADAPTER = "tokenizer_config.json", "adapter_config.json"
+TOKENIZER = "tokenizer_config.json"
 MODULES_OF: Mapping[str, tuple[str, ...]] = {
     "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
     PAIRS: ("Transformer",),
@@ -60,7 +60,6 @@ class SavedFolder(NamedTuple):
     transformer: Mapping[str, Any] = {}  # the settings of the first module
     transformer_file: str = TRANSFORMER_CONFIGS[0]  # which says them
     tokenizer: Mapping[str, Any] = {}  # tokenizer_config.json
-    adapter: Mapping[str, Any] | None = None  # adapter_config.json, as PEFT writes it beside a model
 
     @property
     def inside(self) -> str:
@@ -104,7 +103,6 @@ class SavedFolder(NamedTuple):
             transformer=mended(TRANSFORMER, beside, named) if kind and not saved.static else {},
             transformer_file=named,
             tokenizer=beside.object(TOKENIZER),
-            adapter=beside.object(ADAPTER) or None,
         )
 
 
