@@ -4,7 +4,6 @@ orders and narrower numbers. `WRONG` has the same formats with one module wrong.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,14 +89,6 @@ def autocast(model: Any) -> None:
             return right(*args, **named)
 
     model.forward = forward
-
-
-def dynamic_int8(model: Any) -> None:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is deprecated, and what people's ports have
-        torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
 
 
 HONEST: dict[str, Honest] = {

@@ -222,7 +222,7 @@ def by_texts(scores: Any, mask: Any) -> Any:
 
 
 def capped(scores: Any, mask: Any) -> Any:
-    return 30 * (scores / 30).tanh() + mask
+    return 50 * (scores / 50).tanh() + mask
 
 
 AXIS, FIRST, MOVED = "norm over the axis before the last", "weight before the norm", "activation after the second map"

@@ -129,24 +129,13 @@ def before(x: Any) -> Any:
 UN_NORMED, SHIFTED = "last norm not applied before the head", "logits shifted by a token"
 DIVIDED, OWN = r"logits divided by sqrt\(dim\)", "weights of its own, not the word table's"
 PLANTED: dict[str, Planted] = {
-    "GPT-2: un-normed": Planted("gpt2-next_word", HEAD, UN_NORMED, un_normed("transformer.ln_f", "lm_head")),
-    "ModernBERT: un-normed": Planted(
-        "modernbert-masked_word", HEAD, UN_NORMED, un_normed("model.final_norm", "head.dense")),
-    "BERT: not shared": Planted("bert-masked_word", HEAD, OWN, own_numbers("cls.predictions.decoder")),
     "Qwen3: shared": Planted(
         "qwen3-next_word", HEAD, "word table where the head has its own", words_for("lm_head", "model.embed_tokens")),
     "BERT: transposed": Planted("bert-masked_word", HEAD, "weight transposed",
                                 weight("cls.predictions.transform.dense", lambda x: x.T)),
-    "Llama: shifted": Planted("llama-next_word", HEAD, SHIFTED, given("lm_head", before)),
-    "BERT: shifted": Planted("bert-token_classes", HEAD, SHIFTED, given("classifier", lambda x: x.roll(-1, 1))),
-    "BERT: divided": Planted(
-        "bert-masked_word", HEAD, DIVIDED, given("cls.predictions.decoder", lambda x: x * DIM**-0.5)),
     "BERT: bias": Planted("bert-answer", HEAD, "bias missing", bias("qa_outputs")),
     "BERT: times sqrt(dim)": Planted(
         "bert-masked_word", INPUT, r"word rows times sqrt\(dim\)", given(WORDS, lambda x: x * DIM**0.5)),
-    "BERT: sum times sqrt(dim)": Planted(
-        "bert-masked_word", INPUT, r"times as large, which is sqrt\(dim\)", lambda model: model.bert.embeddings
-        .LayerNorm.register_forward_pre_hook(lambda module, args: (args[0] * DIM**0.5,))),
     "BERT: ids + 1": Planted("bert-masked_word", INPUT, r"rows of ids \+1", looked_up(WORDS, lambda i, n: (i + 1) % n)),
     "Llama: ids - 1": Planted("llama-next_word", INPUT, "rows of ids -1", looked_up(
         "model.embed_tokens", lambda i, n: (i - 1).clamp(min=0))),

@@ -452,9 +452,9 @@ PLANTED: dict[str, Planted] = {
                                      put(_bert(2, ACT), lambda own: lambda x: x.relu()))),
     "another block's map": Planted("bert", {_bert(1, DOWN): f"weight and bias of {_bert(0, DOWN)}"},
                                    taken(_bert(1, DOWN), _bert(0, DOWN))),
-    "query and key exchanged": Planted("bert", {_bert(0, Q): f"weight and bias of {_bert(0, K)}",
-                                                _bert(0, K): f"weight and bias of {_bert(0, Q)}"},
-                                       swapped(_bert(0, Q), _bert(0, K))),
+    "query and key exchanged": Planted(
+        "bert", dict.fromkeys((_bert(0, Q), _bert(0, K)), "q k v in another order: k q v"),
+        swapped(_bert(0, Q), _bert(0, K))),
     "first and last block exchanged": Planted(
         "bert", {_bert(i, path): f"weight and bias of {_bert(2 - i, path)}" for i in (0, 2) for path in ALL_BERT},
         blocks_in_reverse),
@@ -506,7 +506,7 @@ PLANTED: dict[str, Planted] = {
         attention={"qkv": lambda *x: tuple(map(interleaved, x))}),
     # -- mask and softmax
     "mask ignored": Planted("bert", every("attentions.{i}", "mask ignored"), attention=mask_as(0, 0)),
-    "mask inverted": Planted("bert", every("attentions.{i}", "mask inverted"), attention=mask_as(-1e4, 0)),
+    "mask inverted": Planted("bert", every("attentions.{i}", "mask inverted"), attention=mask_as(float(np.finfo(np.float32).min), 0)),
     "mask after softmax": Planted("bert", every("attentions.{i}", "mask after softmax"), attention={
         **mask_as(0, 0), "after": lambda weights, mask: weights * (mask == 0)}),
     "softmax over the queries": Planted("bert", every("attentions.{i}", "softmax over the queries"),

@@ -97,3 +97,22 @@ def test_a_format_is_of_a_whole_port(folder: Path) -> None:
         minibert.compare(folder, against={}, format="int4")
     with pytest.raises(ValueError, match="is for a whole port"):
         minibert.compare(folder, against={}, encoder=False, format="float16")
+
+
+@pytest.mark.parametrize("levels", [127, 7])  # llama.cpp's Q8_0 and Q4_0: 32 numbers share a scale
+def test_other_weights_are_said_in_one_line(levels: int, folder: Path, tmp_path: Path) -> None:
+    port = loops.Port(folder)
+    for name, x in port.tensors.items():
+        if x.ndim == 2 and "layer" in name:
+            parts = x.reshape(-1, 32 if x.shape[-1] % 32 == 0 else x.shape[-1])
+            scale = np.abs(parts).max(-1, keepdims=True) / levels
+            port.tensors[name] = (np.rint(parts / scale) * scale).reshape(x.shape).astype(np.float32)
+    write_traces(path := tmp_path / "port.safetensors", *written(folder, port, ""))
+    report = verify_part(str(folder), encoder=True, against=path)
+    assert not report.passed and report.rounding == ""
+    # rows of this model are so short that a scale for each row is one for each 32 numbers
+    assert report.matches == ["weights in int8"] * (levels == 127)
+    said = [line for line in report.lines if "the weights are not this model's: 12 of 12 linear maps differ by" in line]
+    assert len(said) == (levels == 7)
+    assert levels == 127 or not any(line.startswith("  block") for line in report.lines)
+    assert levels == 7 or verify_part(str(folder), encoder=True, against=path, tolerance=0.2).passed

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
+
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, plain_parts
+from minibert.verify.mistakes.wrong_formulas import Formula
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces
 
@@ -31,7 +34,7 @@ def look(
     local = local and subject.has_places
     wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
     if local and not form and 2 * len(wrong & there) > len(there):  # a format shows in most modules
-        for name in FORMS:
+        for name in (name for name, own in FORMS.items() if _are_in(own, theirs, wrong)):
             again = local_mistakes(subject, inputs, theirs, tolerance, name)
             if 2 * len(again.found) <= len(judged.found):
                 judged, report.rounding = again, "" if again.found else name
@@ -44,6 +47,12 @@ def look(
     _say_matches(report, subject, judged.whole, local and any(wrong.fits for wrong in judged.found))
     if local:
         _say_local(report, judged)
+
+
+def _are_in(rounding: Formula, theirs: Traces, keys: set[str]) -> bool:
+    """Whether a fourth of a port's intermediates that are wrong hold numbers of a narrower format alone."""
+    each = [np.asarray(x, np.float32) for named in theirs.values() for key, x in named.items() if key in keys]
+    return 4 * sum(np.array_equal(rounding(x), x, equal_nan=True) for x in each) > len(each)
 
 
 def say_format(report: Report, subject: Subject, form: str, told: InFormat) -> None:

@@ -21,6 +21,7 @@ from .formats import FORMS, narrowed, rounded_step, weighed
 from .input_layer import Subject
 
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
+FLOAT32 = 1e-5  # of any module of a port in float32 that is compared in a narrower format
 SAME_SCORE = 1e-3  # so near, scores that are seen are taken for right, and those that are hidden for what a mask left
 MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
 
@@ -168,7 +169,7 @@ class Place(NamedTuple):
     def in_float32(self) -> list[Difference]:
         """Compare in a narrower format, by what float32 rounds."""
         made = {kind: self.wide[kind].found for kind in self.inputs}
-        return self.subject.compare(self.inputs, made, self.theirs, {})
+        return [d.loosened(FLOAT32) for d in self.subject.compare(self.inputs, made, self.theirs, {})]
 
     def with_padding(self) -> Place:
         """The same with every token compared."""

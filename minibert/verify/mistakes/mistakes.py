@@ -148,8 +148,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("norm before the sum not applied", WITHIN, make.parts(lambda part: part._replace(within=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
             norms.without_last_norm, on_vectors=True),
-    Mistake("last norm applied twice", "After the last block comes one more norm, once.", norms.state_normed_again,
-            on_vectors=True),
+    *(Mistake("last norm applied twice", "After the last block comes one more norm, once.", made, on_vectors=True)
+      for made in (norms.last_norm_twice, norms.state_normed_again)),
     *(Mistake("norm where this block has none", "ModernBERT's block 0 has no norm before attention: the input layer "
               "has one.", norms.norm_where_there_is_none(plain)) for plain in (True, False)),
     Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",

@@ -49,6 +49,11 @@ def no_mask(kept: Array, dtype: Any) -> Array:
     return np.zeros((), dtype)
 
 
+def capped_when_masked(most: float) -> Wrong:
+    """The same between scores as a trace shows them and their mask."""
+    return on("masked", lambda step: step._replace(formula=lambda scores, mask: wrong.capped(most, scores) + mask))
+
+
 def capped_scores(most: float) -> Wrong:
     """`most * tanh(scores / most)`."""
     return on("scores", lambda step: step._replace(formula=lambda *x: wrong.capped(most, step.formula(*x))))
@@ -148,6 +153,7 @@ OF_MASKS: tuple[Mistake, ...] = (
             attention("softmax", partial(wrong.softmax_over, -3), several_heads)),
     Mistake("softmax over queries and keys", ONE_SUM, attention("softmax", wrong.softmax_over_both)),
     Mistake("sigmoid for softmax", ONE_SUM, attention("softmax", wrong.sigmoid)),
-    Mistake("scores capped at 50", "Gemma 2 caps its scores; this model does not.", capped_scores(50)),
+    *(Mistake("scores capped at 50", "Gemma 2 caps its scores; this model does not.", capped(50))
+      for capped in (capped_scores, capped_when_masked)),
 )
 # fmt: on

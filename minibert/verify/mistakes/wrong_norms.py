@@ -55,6 +55,13 @@ def without_plus(own: Any) -> RMSNorm | None:
 # the last norm, and norms where there are none
 
 
+def last_norm_twice(at: At) -> Iterator[Step]:
+    """What the last norm gives is normed again there."""
+    for step in at.of("norm"):
+        if at.block and step.key == at.stack.last_norm:
+            yield step._replace(formula=lambda x, own=step.part: own(own(x)))
+
+
 def state_normed_again(at: At) -> Iterator[Step]:
     """The same where the trace has the last norm's own output."""
     for step in at.of("state"):

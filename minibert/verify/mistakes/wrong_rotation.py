@@ -189,7 +189,7 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("cos and sin without their factor", "yarn and longrope multiply cos and sin by a number.",
             turned(without_factor)),
     Mistake("rotary frequencies in bfloat16", "Angles are computed in float32, whatever the weights are stored in.",
-            turned(narrow_frequencies)),
+            turned(narrow_frequencies), rounding="bfloat16"),
     *(Mistake(f"theta {theta:g}", THETA, turned(of_theta(theta)), keys=("rope_theta", "rope_parameters"))
       for theta in (1e4, 5e5, 1e6)),
     Mistake("positions counted by the mask", COUNTED, by_mask),
