@@ -77,7 +77,7 @@ class Record:
     def text(self) -> bytes:
         """Give the numbers in Prometheus' text form, of all workers that share a folder. Raises Refusal."""
         if not self.counts:
-            raise Refusal(501, "metrics need the package prometheus-client: pip install 'minibert-numpy[metrics]'")
+            raise Refusal(501, "metrics need the package prometheus-client: pip install 'prometheus-client>=0.21'")
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
         registry = self.registry
