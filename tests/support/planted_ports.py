@@ -507,7 +507,7 @@ PLANTED: dict[str, Planted] = {
     # -- mask and softmax
     "mask ignored": Planted("bert", every("attentions.{i}", "mask ignored"), attention=mask_as(0, 0)),
     "mask inverted": Planted("bert", every("attentions.{i}", "mask inverted"),
-                             attention=mask_as(float(np.finfo(np.float32).min), 0)),
+                             attention=mask_as(-1e4, 0)),
     "mask after softmax": Planted("bert", every("attentions.{i}", "mask after softmax"), attention={
         **mask_as(0, 0), "after": lambda weights, mask: weights * (mask == 0)}),
     "softmax over the queries": Planted("bert", every("attentions.{i}", "softmax over the queries"),

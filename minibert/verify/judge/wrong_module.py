@@ -190,9 +190,10 @@ class WrongModule:
 
     def _other_inputs(self) -> list[str]:
         """List what else there was before this or beside it, without a second name for the same numbers."""
-        flow, kept = self.place.fed[self.kinds[0]].flow, list[str]()
+        fed, order, kept = self.place.fed[self.kinds[0]], [*self.place.at.plan], list[str]()
+        flow, unknown = fed.flow, {*order[order.index(self.key) :]} - fed.fed  # what comes of this by our own steps
         for key in flow:
-            if key == self.key or key.startswith(".") or flow[key] is None:
+            if key == self.key or key.startswith(".") or flow[key] is None or key in unknown:
                 continue
             if not any(np.array_equal(flow[key], flow[other]) for other in kept):
                 kept.append(key)

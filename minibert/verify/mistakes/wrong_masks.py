@@ -140,7 +140,8 @@ OF_MASKS: tuple[Mistake, ...] = (
     # how the others are hidden
     Mistake("mask ignored", "Padding and what a token does not see get attention weights.", masked(no_mask)),
     Mistake("mask added as 0 and 1", MASK, masked(lambda kept, dtype: kept.astype(dtype))),
-    Mistake("mask inverted", MASK, masked(lambda kept, dtype: additive_mask(~kept, dtype))),
+    *(Mistake("mask inverted", MASK, masked(made)) for made in (
+        lambda kept, dtype: additive_mask(~kept, dtype), lambda kept, dtype: np.asarray(kept * dtype.type(-1e4)))),
     Mistake("scores times the mask", "A score of 0, or of 1e-9, hides nothing: softmax makes exp(0) = 1 of it.",
             hidden_as(lambda scores, kept: np.asarray(scores * kept))),
     Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
