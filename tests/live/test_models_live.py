@@ -1,0 +1,494 @@
+"""Each model beside the reference, which is opened once for it: every intermediate, two formats, calls, heads.
+
+No case needs what another one has opened: xdist may give them to any worker (`--dist worksteal`).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import encoders
+import masked as study_masked
+import numpy as np
+import pytest
+import seeded
+import training as study_training
+from checkpoints import change_json
+from encoder_files import CASE, TINY, EncoderCase, copied, off
+from head_files import HEAD_CASE, HEAD_CASES, HeadCase
+from reference_files import BY_NAME, CASES, REFERENCE, Case, with_mistake
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.threads.computing import Slot
+from minibert.verify.judge import blocks
+from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
+from minibert.verify.judge.compare import rms
+from minibert.verify.judge.input_layer import batches
+from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.mistakes.plain import plain_parts
+from minibert.verify.report import Report
+from minibert.verify.sides.reference import Reference
+from minibert.verify.sides.traces import BLOCKS, HEAD, trace
+from minibert.verify.verify import verify
+
+pytestmark = pytest.mark.reference
+
+FORMULA = 1e-12  # both sides in float64; measured 8.4e-15
+ROTARY_FORMULA = 4e-5  # the same where cos and sin are float32 here; measured 1.9e-5 at 300 tokens
+ROWS = 2e-5  # relative to max(1, |reference|), a call's hidden states; measured 2.2e-6, with AVX-512 1.02e-5
+LOGITS = 1e-5  # relative to max(1, |reference|); measured 2.5e-6
+SHOWN = 1000 * ROWS  # from here on two answers differ
+LAYER_ERROR_SHARE = 1.05  # of the reference's own root mean square error in input layers; measured 0.87
+ERROR_SHARE = 1.5  # of the reference's own root mean square error on MiniLM; measured 0.87 to 1.26, by BLAS's kernel
+# what the reference's encoder does not take as an argument, and verify leaves out
+NOT_TAKEN = {"clip_text_model": "inputs_embeds", **dict.fromkeys(encoders.BART_LIKE, "explicit_positions")}
+NOT_TAKEN["clip"] = NOT_TAKEN["clip_text_model"]
+TEXTS = ["We lived above the clouds", "naïve café, 東京 🙂", "", "What time does the store open? " * 30]
+
+
+class Opened(Reference):
+    """The reference as `verify` opens it; it stays open, with what it has computed, in float32 first."""
+
+    last: Opened
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.traces: list[dict[str, Array]] = []
+        Opened.last = self
+
+    def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self.traces.append(super().trace(inputs))
+        return self.traces[-1]
+
+    def in_float64(self, encoder: minibert.Encoder) -> None:
+        """Go on in float64, beside this encoder: the one of `verify` is closed."""
+        self._subject = EncoderSubject(encoder, minibert.load_encoder)
+        self._layer = encoder.embeddings
+        self.double()
+
+    def answers(self, inputs: Mapping[str, Array], attention: str) -> Array:
+        """The last hidden states of the same model by another implementation of attention."""
+        import torch
+
+        self._model.float().set_attn_implementation(attention)
+        with torch.no_grad():
+            given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+            found: Array = self._module(self._model)(**given).last_hidden_state.numpy()
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _kept_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("minibert.verify.sides.counterparts.Reference", Opened)
+    yield
+    if "last" in vars(Opened):
+        del Opened.last  # one model is open at a time
+
+
+def compared(folder: Path, **options: Any) -> Report:
+    report = verify(str(folder), **options)
+    assert report.passed, "\n".join(report.lines)
+    return report
+
+
+def tokens(batch: Mapping[str, Array]) -> Array:
+    """Which tokens are no padding."""
+    shape = (batch["input_ids"] if "input_ids" in batch else batch["inputs_embeds"]).shape[:2]
+    return np.broadcast_to(batch.get("attention_mask", np.ones(shape)), shape) != 0
+
+
+def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = None) -> Report:
+    """Compare all that a folder's model computes with the reference, opened once on each side and format.
+
+    By `verify` every intermediate of every kind of batch; in float64 the hidden states; then what a call and `logits`
+    give, which come by another way than a trace.
+    """
+    report, opened = compared(folder, encoder=True, kinds=only), Opened.last
+    with Slot(1), minibert.load_encoder(folder) as encoder, minibert.load_encoder(folder, dtype="float64") as exact:
+        kinds = {kind: batch for kind, batch in encoder_batches(encoder).items() if only is None or kind in only}
+        left = NOT_TAKEN.get(encoder.config.model_type) if only is None else None
+        said = [line for line in report.lines if "not compared" in line or "left out" in line]
+        scaled = encoder.config.model_type in ("marian", "pegasus") and encoder.config.get("scale_embedding")
+        hidden = "scaled" if scaled else None  # the reference multiplies where no module shows it
+        assert {line.rpartition(": ")[2] for line in said} == {left, hidden} - {None}
+        asked = {kind: batch for kind, batch in kinds.items() if kind != left}
+        singles = opened.traces[: len(asked)]
+        opened.in_float64(encoder)
+        found = {(kind, d.key) for d in report.differences for kind in d.kinds}
+        states = [f"hidden_states.{i}" for i in range(len(encoder.stack.blocks) + 1)]
+        for (kind, batch), theirs in zip(asked.items(), singles, strict=True):
+            keep, ours, truth = tokens(batch), trace(exact, batch), opened.trace(batch)
+            assert found >= {(kind, key) for key in ours if key != hidden}
+            for key in states:
+                bound = FORMULA if exact.stack.rotary is None else ROTARY_FORMULA
+                assert np.abs(ours[key] - truth[key])[keep].max() <= bound, key
+            assert off(encoder(**batch)[keep], theirs[states[-1]][keep]) <= ROWS
+            if "logits" in theirs:
+                both = encoder.logits(**batch, head=head), theirs["logits"]
+                assert off(*(x[keep] if x.shape[:2] == keep.shape else x for x in both)) <= LOGITS
+        if head is not None:  # the last token that is no padding, where config.json says what padding is
+            reached = {kind for kind, theirs in zip(asked, singles, strict=True) if "logits" in theirs}
+            nameless = encoder.head(head).takes == "last" and encoder.config.get("pad_token_id") is None
+            assert reached >= ({"one_token"} if nameless else {"plain", "right_pad"})
+    return report
+
+
+# -- input layers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_input_layer(case: Case) -> None:
+    """On generated batches, which are not those of the committed files."""
+    report = compared(case.folder, side=case.side)
+    assert report.lines[1].startswith("compared live with transformers ")
+    kinds = {kind for d in report.differences for kind in d.kinds}
+    assert kinds >= {"plain", "right_pad", "left_pad", "pads_inside", "pads_inside_mask", "right_pad_no_mask"}
+    # the reference multiplies these families' rows where no module shows it
+    hidden = {"scaled"} if case.facts["family"] in ("marian", "pegasus", "granite") else set()
+    with case.layer() as layer:
+        allowed = batches(layer)
+        assert {d.key for d in report.differences} >= set(layer.trace(**allowed["plain"])) - hidden
+    # modules without an argument for it: position_ids of two-sided models' encoders, inputs_embeds of CLIP
+    assert allowed.keys() - kinds <= {"explicit_positions", "inputs_embeds"}
+    assert set(case.facts["kinds"]) <= kinds
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(("family", "stem"), [("gemma", "Gemma"), ("gemma2", "Gemma2"), ("gemma3_text", "Gemma3Text")])
+def test_gemma_in_float32(tmp_path: Path, family: str, stem: str, dtype: str) -> None:
+    """Whatever format the file stores, and for which the reference would round its factor."""
+    import torch
+    import transformers
+
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": ["full_attention"]}
+    kind, ids = getattr(transformers, f"{stem}Model"), np.arange(50)[None]
+    for dim in (20, 640, 1152, 2304, 3072):
+        sizes = {"vocab_size": 50, "hidden_size": dim, "num_hidden_layers": 1, "intermediate_size": 4, "head_dim": 8}
+        made = kind(transformers.AutoConfig.for_model(family, **sizes, **heads)).to(getattr(torch, dtype))
+        made.save_pretrained(tmp_path / str(dim))
+        told = kind.from_pretrained(tmp_path / str(dim), dtype=torch.float32).embed_tokens
+        with minibert.load(tmp_path / str(dim)) as layer:
+            assert torch.equal(torch.from_numpy(layer(ids)), told(torch.from_numpy(ids)))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_an_input_layer_of_full_size(name: str, tmp_path: Path) -> None:
+    folder = seeded.write_model(tmp_path / name, name)
+    with pytest.raises(ValueError, match="has no block, so that nothing shows what enters one"):
+        verify(str(folder))
+    key = {"bert": "num_hidden_layers", "gpt2": "n_layer"}[name]  # one, with whatever weights it starts with
+    change_json(folder / "config.json", **{key: 1})
+    compared(folder)
+    if name == "bert":
+        no_more_rounding_in_the_layer(folder)
+
+
+def no_more_rounding_in_the_layer(folder: Path) -> None:
+    """Than in the reference's, both beside ours in float64, over all batches together: of small ones it varies."""
+    with minibert.load(folder) as layer, minibert.load(folder, dtype="float64") as exact:
+        made = [batch for batch in batches(layer).values() if Opened.last.takes(batch)]
+        errors = [
+            (rms(layer_trace[key] - true[key]), rms(theirs[key] - true[key]))
+            for batch, theirs in zip(made, Opened.last.traces, strict=False)
+            for layer_trace, true in [(trace(layer, batch), trace(exact, batch))]
+            for key in true.keys() & theirs.keys()
+        ]
+    within = [pair for pair in errors if pair[1] > 0]
+    assert len(within) >= 10
+    ours, theirs = np.sqrt(np.mean(np.square(within), axis=0))
+    assert ours <= LAYER_ERROR_SHARE * theirs
+
+
+# -- whole encoders ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", encoders.CONFIGS)
+def test_every_row(name: str, tmp_path: Path) -> None:
+    ask_all(encoders.write(tmp_path / name, name))
+
+
+@pytest.mark.parametrize("case", TINY, ids=str)
+def test_every_stored_encoder(case: EncoderCase) -> None:
+    ask_all(case.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("bert", {"is_decoder": True}),
+        ("bert", {"hidden_act": "relu"}),
+        ("roberta", {"hidden_act": "gelu_new"}),
+        ("distilbert", {"activation": "silu"}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "n_inner": None}),
+        ("gpt2", {"scale_attn_weights": False, "activation_function": "gelu"}),
+        ("bert", {"num_attention_heads": 1}),
+    ],
+    ids=str,
+)
+def test_what_a_config_changes(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    ask_all(encoders.write(tmp_path / name, name, **changes))
+
+
+def test_gte_s_older_model_type(tmp_path: Path) -> None:
+    """transformers knows the model, but not by this name; and of the rule "ntk" it knows nothing."""
+    settings = encoders.config("gte", rope_theta=20000)
+    named = encoders.tensors(settings)
+    folder = encoders.checkpoints.write(tmp_path / "new", {**settings, "model_type": "new"}, named)
+    compared(folder)
+    ask_all(folder)
+    scaled = {**settings, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    with pytest.raises(ValueError, match=r"by 'ntk', which transformers does not compute.*values with against"):
+        verify(str(encoders.checkpoints.write(tmp_path / "ntk", scaled, named)), encoder=True)
+
+
+# -- who sees whom -----------------------------------------------------------------------------------------------
+
+OPEN, LISTED = {"is_causal": False}, {"layer_types": ["full_attention", "sliding_attention"]}
+SAID: list[tuple[str, dict[str, Any]]] = [
+    *((name, OPEN) for name in ("bert-causal", "gpt2", "llama", "mistral", "qwen2", "qwen3-window", "gemma3_text")),
+    ("gemma3_text-both-ways", OPEN), ("mistral", LISTED), ("mistral", OPEN | LISTED),
+    ("modernbert", {"sliding_window": 3}), ("modernbert", {"sliding_window": 1, "local_attention": 9}),
+    ("nomic_bert", {"rope_parameters": None, "rope_theta": 50.0, "rotary_emb_base": 1000.0}),
+]  # fmt: skip
+
+
+def drawn(encoder: minibert.Encoder, seed: int, length: int, share: float) -> dict[str, Array]:
+    """Four texts of which this share is no padding; one token of each is none in any case."""
+    numbers = np.random.default_rng(seed)
+    mask = (numbers.random((4, length)) < share).astype(np.int64)
+    mask[:, seed % length] = 1
+    ids = np.where(mask == 1, numbers.integers(2, 29, (4, length)), encoder.config.get("pad_token_id") or 0)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize(("name", "changes"), SAID, ids=str)
+def test_what_a_config_says_of_who_sees_whom(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """The reference's faster attention too, padded and not, of short texts and of those longer than a window."""
+    folder = copied(CASE[name], tmp_path, **changes)
+    ask_all(folder)
+    with minibert.load_encoder(folder) as encoder, CASE[name].load() as unchanged:
+        for length in (2, encoder.max_length or 40):
+            for share in (0.7, 1):
+                inputs = drawn(encoder, length, length, share)
+                keep = inputs["attention_mask"] != 0
+                ours, before = encoder(**inputs)[keep], unchanged(**inputs)[keep]
+                assert off(ours, Opened.last.answers(inputs, "sdpa")[keep]) <= ROWS
+                assert off(ours, before) > SHOWN or length == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*((name, True) for name in ("bert", "distilbert", "albert", "modernbert")),
+     *((name, None) for name in ("gpt2", "bert-causal", "llama", "qwen2"))],
+)  # fmt: skip
+def test_the_reference_has_two_answers_where_is_causal_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    """One with padding or its eager attention, another for texts without padding otherwise."""
+    import transformers
+
+    folder = copied(CASE[name], tmp_path, is_causal=value)
+    with pytest.raises(minibert.CheckpointError, match="'is_causal' must be"):
+        minibert.load_encoder(folder)
+    models = [transformers.AutoModel.from_pretrained(folder, attn_implementation=a).eval() for a in ("eager", "sdpa")]
+    with CASE[name].load() as encoder:
+        for share in (0, 1):
+            inputs = drawn(encoder, 3, 9, share)
+            eager, sdpa = (last(model, inputs)[inputs["attention_mask"] != 0] for model in models)
+            assert (off(sdpa, eager) > SHOWN) == (share == 1)
+
+
+def last(model: Any, inputs: Mapping[str, Array]) -> Array:
+    import torch
+
+    with torch.no_grad():
+        given = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        return np.asarray(model(**given).last_hidden_state.numpy())
+
+
+# -- heads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", HEAD_CASES, ids=str)
+def test_every_head(case: HeadCase) -> None:
+    """The logits, and what comes before them."""
+    report = ask_all(case.folder, case.head, ("plain", "right_pad", "left_pad", "pads_inside_mask", "one_token"))
+    with case.load() as encoder:
+        head = encoder.head()
+    assert {*(path for path, _ in head.works), head.path, "logits"} <= {d.key for d in report.differences}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"id2label": {"0": "a", "1": "b"}, "num_labels": 3}, {"id2label": None, "num_labels": 3},
+     {"id2label": {"1": "a", "2": "b", "3": "c"}}],
+    ids=str,
+)  # fmt: skip
+def test_names_of_classes(config: dict[str, Any], tmp_path: Path) -> None:
+    import transformers
+
+    folder = copied(HEAD_CASE["bert-classes"], tmp_path, **config)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).config
+    with minibert.load_encoder(folder) as encoder:
+        named = encoder.head().id2label
+        assert len(named) == theirs.num_labels == encoder.head().labels
+    assert {i: text for i, text in named.items() if i in theirs.id2label} == {
+        i: text for i, text in theirs.id2label.items() if i in named
+    }
+
+
+def test_pairs_of_a_pretrained_bert() -> None:
+    """`BertForPreTraining` has two heads; the reference gives both at once."""
+    import torch
+    import transformers
+
+    case = HEAD_CASE["bert-masked_word-pretraining"]
+    inputs, model = case.read[0]["plain"], transformers.BertForPreTraining.from_pretrained(case.folder).eval()
+    with torch.no_grad(), case.load() as encoder:
+        theirs = model(**{name: torch.from_numpy(ids) for name, ids in inputs.items()}).seq_relationship_logits
+        assert off(encoder.logits(**inputs, head="next_sentence"), theirs.numpy()) <= LOGITS
+
+
+# -- trained models ----------------------------------------------------------------------------------------------
+
+
+def test_minilm_s_input_layer(minilm: Path) -> None:
+    report = compared(minilm, texts=TEXTS)
+    no_more_rounding_in_the_layer(minilm)
+    assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
+    assert any(re.match(r"sum +\d+ +0 +100 % .* equal$", line) for line in report.lines)
+    assert any(re.match(r"embeddings.LayerNorm .* within rounding$", line) for line in report.lines)
+
+
+def test_minilm(minilm: Path) -> None:
+    """Texts and a batch of 512 tokens, padded on either side; over all blocks no more rounding than the reference's."""
+    report = compared(minilm, texts=TEXTS, encoder=True)
+    assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
+    assert "eager attention, on the CPU in float32" in report.lines[1]
+    assert sum(bool(re.match(r"block \d .* within rounding$", line)) for line in report.lines) == 6
+    with minibert.load_encoder(minilm) as encoder:
+        ids = np.random.default_rng(1).integers(1000, 30_000, (2, 512))
+        for batch in ({"input_ids": ids}, *(encoder.tokenize(TEXTS, padding=side) for side in ("right", "left"))):
+            keep = tokens(batch)
+            assert off(encoder(**batch)[keep], Opened.last.answers(batch, "eager")[keep]) <= ROWS
+
+
+@pytest.mark.parametrize("shape", [(8, 13), (4, 128), (2, 512)])
+def test_minilm_s_rounding_is_the_reference_s(shape: tuple[int, int], minilm: Path) -> None:
+    """Both in float32 beside the reference in float64, over all blocks together."""
+    ids = np.random.default_rng(1).integers(1000, 30_000, shape)
+    with minibert.load_encoder(minilm) as encoder:
+        reference, states = Opened(EncoderSubject(encoder, minibert.load_encoder), str(minilm)), range(1, 7)
+        ours, theirs = encoder.trace(ids), reference.trace({"input_ids": ids})
+        reference.double()
+        truth = reference.trace({"input_ids": ids})
+    errors = [rms(np.array([rms(x[key] - truth[key]) for i in states for key in [f"hidden_states.{i}"]]))
+              for x in (ours, theirs)]  # fmt: skip
+    assert errors[0] <= ERROR_SHARE * errors[1], errors
+
+
+@pytest.mark.parametrize("study", [study_training, study_masked], ids=lambda study: study.__name__)
+def test_transformers_opens_the_study_s_models(study: Any) -> None:
+    """Their tensors by the same names, their tokenizers with the same ids of texts, cut and in capitals."""
+    texts = ["", "q", "The cat 9", "unbelievably", "über 9", " q een\n", "questi[MASK]n"]
+    report = ask_all(study.SHIPPED, "next_word" if study is study_training else "masked_word")
+    assert not any("not compared" in line for line in compared(study.SHIPPED, texts=texts).lines) and report.passed
+
+
+# -- a reference that is wrong -----------------------------------------------------------------------------------
+
+
+def found_out(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live model's trace replaced by one with a mistake, in float32 and float64: it is seen and named."""
+    (wrong,) = [m for m in MISTAKES if m.name == mistake]
+    with minibert.load_encoder(folder) as narrow, minibert.load_encoder(folder, dtype="float64") as exact:
+        models = [narrow]
+        head = EncoderSubject(narrow, minibert.load_encoder).head
+
+        def traced(self: Any, inputs: Any) -> dict[str, Array]:
+            parts = plain_parts(models[-1], inputs, wrong, (BLOCKS, HEAD), head)
+            return {key: x for part in parts for key, x in part.items()}
+
+        monkeypatch.setattr(Reference, "trace", traced)
+        monkeypatch.setattr(Reference, "double", lambda self: models.append(exact))
+        report = verify(str(folder), encoder=True)
+    assert not report.passed and report.matches == [mistake], report.lines
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("bert", "activation gelu_new"),
+        ("bert", "no division by sqrt(head_dim)"),
+        ("gpt2", "causal mask one token too far"),
+    ],
+)
+def test_an_encoder_that_makes_a_mistake_is_found_out(
+    name: str, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_out(encoders.write(tmp_path / name, name), mistake, monkeypatch)
+
+
+def test_a_real_port_s_mistake_is_named(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On real weights, where two right programs are further apart than the tolerance; of two batches, to be quick."""
+    every = encoder_batches(minibert.load_encoder(minilm))
+    few = {kind: every[kind] for kind in ("plain", "left_pad")}
+    monkeypatch.setattr(blocks, "encoder_batches", lambda encoder: few)
+    found_out(minilm, "activation gelu_new", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [("bert", "variance divided by dim - 1"), ("convbert", "rows added in the other order")],
+)
+def test_an_input_layer_that_makes_a_mistake_is_found_out(
+    name: str, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = BY_NAME[name]
+    with case.layer() as layer:
+        monkeypatch.setattr(Reference, "trace", lambda self, inputs: with_mistake(layer, mistake, inputs))
+        report = verify(str(case.folder))
+    assert not report.passed and mistake in report.matches
+
+
+# -- tokenizers and the committed files --------------------------------------------------------------------------
+
+
+def test_ids_of_the_reference_s_tokenizer_are_compared(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reference, "tokenize", lambda self, text: np.array([[101, 7592, 102]]))
+    report = verify(str(minilm), ["We lived"])
+    assert not report.passed and "input_ids differs in text 1" in report.lines
+
+
+def test_a_tokenizer_that_cannot_be_opened_there_is_no_difference_and_is_told(
+    minilm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    def cannot(*_: object, **__: object) -> None:
+        raise ImportError("it needs sentencepiece\nand more words")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", cannot)
+    line = "ids of text 1 not compared: the reference's tokenizer cannot be opened: it needs sentencepiece"
+    assert line in compared(minilm, texts=["We lived"]).lines
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("make", "all files made again: no difference"),
+        ("encoder", "no difference"),
+        ("heads", "no difference"),
+    ],
+)
+def test_committed_references_are_made_again(script: str, said: str, minilm: Path) -> None:
+    """With --check: the files under tests/reference are what the reference computes."""
+    path = REFERENCE.parent.parent / "scripts" / "reference" / f"{script}.py"
+    given = [] if script == "heads" else ["--minilm", str(minilm)]
+    result = subprocess.run([sys.executable, str(path), "--check", *given], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count(said) >= 1 + (script == "make")  # the package's own file too
