@@ -48,7 +48,7 @@ def embed(model: Model, asked: Asked, job: Job) -> Any:
 
 
 def embed_sparse(model: Model, asked: Asked, job: Job) -> Any:
-    """Give what is not zero of each sparse vector."""
+    """Give the entries of each sparse vector."""
     rows = [zip(each.ids.tolist(), _finite(each.weights).tolist(), strict=True) for each in job.results]
     return [[{"index": index, "value": value} for index, value in row] for row in rows]
 

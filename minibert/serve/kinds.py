@@ -46,7 +46,7 @@ class Model(NamedTuple):
     labels: Callable[[Array, bool], list[list[dict[str, Any]]]] = lambda found, raw: []
 
     def about(self) -> dict[str, Any]:
-        """What /info says of it."""
+        """Describe it for /info."""
         encoder, own = self.encoder, self.encoder.sentence_config
         told = {
             "model": self.names[0], "gives": [*self.work], "max_seq_length": encoder.max_seq_length,

@@ -1,4 +1,4 @@
-"""How many cores this process may use, after every limit that is set for it."""
+"""Counts the cores that this process may use, after every limit that is set for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OpenBLAS too looks at th
 
 
 def cores() -> int:
-    """How many cores this process may use, the default of `threads`.
+    """Count the cores that this process may use, the default of `threads`.
 
     The smallest of: the cores it may run on (affinity), a container's CPU quota (cgroup v1 and v2), rounded up, and
     OPENBLAS_NUM_THREADS, or without it OMP_NUM_THREADS. MINIBERT_THREADS, where it is set, says it instead.
@@ -39,12 +39,12 @@ def blas_takes() -> int:
 
 
 def affinity() -> int:
-    """How many cores this process may run on."""
+    """Count the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def running() -> int:
-    """How many threads of the whole system want a core at this moment, this one among them; 0: it does not say."""
+    """Count the threads of the whole system that want a core now, this one among them; 0: it does not say."""
     _, _, _, tasks = (*_read("/proc/loadavg").split(), "", "", "", "")[:4]  # "0.20 0.18 0.12 2/80 11206"
     return _number(tasks.partition("/")[0])
 

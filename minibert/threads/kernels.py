@@ -27,7 +27,7 @@ DIFFERENT = "the last bits of a text's vector depend on the texts around it"
 
 
 class Rows(NamedTuple):
-    """How the tokens of texts stand among the rows of a product `x @ weight^T`.
+    """The layout of texts' tokens among the rows of a product `x @ weight^T`.
 
     text     each text begins at a multiple of so many rows
     total    all rows are a multiple of so many
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
     columns: int = 0
 
     def filled(self, rows: int, fewest: int = 1) -> int:
-        """How many rows a product of `rows` rows takes, and of `fewest` or more: see `fewest`.
+        """Count the rows that a product of `rows` rows takes, and of `fewest` or more: see `fewest`.
 
         >>> [Rows(total=4, wide=16).filled(rows) for rows in (0, 1, 5, 8, 9, 17, 27)]
         [0, 4, 8, 8, 16, 20, 32]
@@ -88,7 +88,7 @@ class Kernel(NamedTuple):
 
 
 def one_sum(width: int) -> bool:
-    """Whether BLAS's own threads add so many numbers in the order of one thread.
+    """Whether BLAS's own threads add this count of numbers in the order of one thread.
 
     They cut a longer width in the middle, where one thread cuts it at a multiple of some 16 numbers.
     """

@@ -113,7 +113,7 @@ def checked_threads(threads: Any) -> int | None:
 
 
 def usable_threads(numbers: int, threads: int | None) -> int:
-    """How many threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
+    """Count the threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
     given = checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
     return 1 if worth <= 1 else min(cores() if given is None else given, worth, MOST_THREADS)

@@ -115,7 +115,7 @@ class Heads:
         return self._binder.weight_of(self._layer.steps[0].module.table)
 
     def read(self) -> None:
-        """Bind all of them now; what is wrong with one is an error when that one is asked for."""
+        """Bind all of them now; a head that cannot be bound raises its error when it is asked for."""
         for name in self._held:
             with suppress(CheckpointError):
                 self[name]

@@ -88,7 +88,7 @@ class TensorBinder:
         return self.table(names, shape).array()
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight, whole; with `low_memory` a narrow one as a table that stays as it is stored."""
+        """Give a map's weight, whole; with `low_memory` a narrow one as a table in its stored format."""
         return self.weight_of(self.table(names, shape))
 
     def weight_of(self, table: Table) -> Weight:

@@ -55,7 +55,7 @@ class SentenceOptions(NamedTuple):
         return SentenceOptions(**{**known, **self.given(), "prompts": prompts or None})
 
     def applied_to(self, own: SentenceConfig) -> SentenceConfig:
-        """Put what is asked for in place of what the folder says, but for `max_seq_length`, which an encoder checks.
+        """Put the caller's options in place of the folder's, but for `max_seq_length`, which an encoder checks.
 
         Prompts of the folder stay where no other has their name. Raises ValueError for an option without effect on a
         folder of this kind, and for a default prompt that is not there.

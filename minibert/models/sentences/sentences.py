@@ -77,7 +77,7 @@ class Sentences(Model):
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The folder's prompts, name -> what is put before a text; "query" and "document" are always there."""
+        """The folder's prompts, name -> the words before a text; "query" and "document" are always there."""
         return MappingProxyType(dict(self.sentence_config.prompts))
 
     @overload
