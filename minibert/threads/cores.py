@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
+from itertools import accumulate
 
 OURS = "MINIBERT_THREADS"
 DIGITS = 20  # of 2 ** 64
@@ -50,15 +51,25 @@ def running() -> int:
 
 
 @cache
-def quota(root: str = "/sys/fs/cgroup") -> int:
-    """A container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: where its group is."""
-    v1 = f"{_read(f'{root}/cpu/cpu.cfs_quota_us')} {_read(f'{root}/cpu/cpu.cfs_period_us')}"
-    for text in (_read(f"{root}/cpu.max"), v1):
-        # "150000 100000": microseconds of CPU, of each period; "max" and -1: no quota
-        given, period = map(_number, (*text.split(), "", "")[:2])
-        if given and period:
-            return -(-given // period)
-    return sys.maxsize
+def quota(root: str = "") -> int:
+    """A container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: what stands before /.
+
+    A group has the quota of each group above it as well.
+    """
+    groups, smallest = {""}, sys.maxsize  # /proc in a container may name a host's group: then "" is the container's own
+    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if {"", "cpu"} & {*controllers.split(",")}:
+            groups.update(accumulate(path.split("/"), "{}/{}".format))
+    for group in groups:
+        v1 = f"{root}/sys/fs/cgroup/cpu{group}"
+        quota_of_v1 = f"{_read(f'{v1}/cpu.cfs_quota_us')} {_read(f'{v1}/cpu.cfs_period_us')}"
+        for text in (_read(f"{root}/sys/fs/cgroup{group}/cpu.max"), quota_of_v1):
+            # "150000 100000": microseconds of CPU, of each period; "max" and -1: no quota
+            given, period = map(_number, (*text.split(), "", "")[:2])
+            if given and period:
+                smallest = min(smallest, -(-given // period))
+    return smallest
 
 
 def _number(text: str) -> int:

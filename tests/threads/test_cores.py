@@ -62,25 +62,58 @@ def test_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores.cores() == 1
 
 
-V1 = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
+V2 = "0::/user.slice/app.scope\n"
 
 
 @pytest.mark.parametrize(
     ("files", "found"),
     [
         ({}, NO_LIMIT),
-        ({"cpu.max": "100000 100000\n"}, 1),
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "20000 100000\n"}, 1),
-        ({"cpu.max": "max 100000\n"}, NO_LIMIT),
-        ({"cpu.max": ""}, NO_LIMIT),
-        ({V1[0]: "250000\n", V1[1]: "100000\n"}, 3),
-        ({V1[0]: "-1\n", V1[1]: "100000\n"}, NO_LIMIT),
-        ({V1[1]: "100000\n"}, NO_LIMIT),
-        ({"cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
-        ({"cpu.max": "-100000 100000\n"}, NO_LIMIT),
-        ({"cpu.max": "50000 0\n"}, NO_LIMIT),
-        ({"cpu.max/a": "a folder"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": ""}, NO_LIMIT),
+        ({"proc/self/cgroup": V2, "sys/fs/cgroup/user.slice/app.scope/cpu.max": "400000 100000"}, 4),
+        (
+            {
+                "proc/self/cgroup": V2,
+                "sys/fs/cgroup/user.slice/app.scope/cpu.max": "max 100000",
+                "sys/fs/cgroup/user.slice/cpu.max": "300000 100000",  # a group has the quota of those above it
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "250000\n",
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        (  # in a container the group's own name is the host's, and is not seen
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            1,
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            NO_LIMIT,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "-100000 100000\n"}, NO_LIMIT),
+        ({"proc/self/cgroup": "0::/été\n", "sys/fs/cgroup/été/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/a\0b\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max/a": "a folder"}, NO_LIMIT),
+        ({"proc/self/cgroup": "nonsense\n\n0\n0::\n", "sys/fs/cgroup/cpu.max": "50000 0\n"}, NO_LIMIT),
     ],
 )
 def test_quota(files: dict[str, str], found: int, tmp_path: Path) -> None:
