@@ -19,7 +19,7 @@ from minibert.models.run import packing
 from minibert.models.run.attributes import Guarded
 from minibert.models.run.inputs import Preparation
 from minibert.models.run.packing import Packed, cut
-from minibert.models.run.pipeline import Pipeline, pooled, token_vectors
+from minibert.models.run.pipeline import Pipeline, finite, pooled, token_vectors
 from minibert.threads.pool import NUMBERS_A_THREAD, parallel_for, usable_threads
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class EmbeddingLayer(Guarded):
             count = usable_threads(packed.inputs.seq * self.dim, threads)
             parallel_for(lambda each: put(each, self.rows(each)), packed.tiles(tile), max(1, count - at_once))
 
-        pool, after = _pool(pooling), (normalized,) if normalize else ()
+        pool, after = _pool(pooling), (normalized, finite) if normalize else (finite,)
         results = token_vectors(after) if pool is None else pooled(pool, after)
         dim = None if pool is None else self.dim
         return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=at_once)

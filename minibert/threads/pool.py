@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from threading import Event, Lock, Semaphore, Thread
@@ -99,7 +100,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _started(work: Callable[[], T]) -> Job[T]:
-    job = Job(work)
+    job = Job(partial(copy_context().run, work))  # with the caller's `np.errstate`
     _pool.start(job)
     return job
 

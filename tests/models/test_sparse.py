@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_files import REFERENCE, changed, opened
@@ -169,3 +170,21 @@ def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float]
     kept = sorted(range(len(weights)), key=lambda i: (-weights[i], i))[:most]
     assert found.ids.tolist() == [3 * i for i in sorted(kept)]
     assert found.weights.tolist() == [weights[i] for i in sorted(kept)]
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "tensor", "method"),
+    [
+        ("sentences-dense", "2_Dense", "linear.bias", "encode"),
+        ("late-kept", "2_Dense", "linear.weight", "encode_query"),
+        ("uses-sparse", "", "cls.predictions.bias", "encode_sparse"),
+    ],
+)
+def test_vectors_that_are_no_numbers_are_an_error_of_each_use(
+    name: str, inside: str, tensor: str, method: str, tmp_path: Path
+) -> None:
+    made = shutil.copytree(REFERENCE / name, tmp_path / "made")
+    shutil.rmtree(made / inside)
+    damaged(REFERENCE / name / inside, made / inside, tensor)
+    with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a vector was expected"):
+        getattr(minibert.load_encoder(made), method)(["we", "lived above"])

@@ -54,6 +54,21 @@ def test_every_layout_is_the_same_model(tmp_path: Path, layout: dict[str, Any]) 
     assert same_bits(minibert.load(folder).embed(TEXTS), want)  # an input layer, and nothing else
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_rows_that_give_no_number_are_an_error(tmp_path: Path, bad: float) -> None:
+    """The sum of two rows of 3e38 is infinity. NumPy says nothing, on no thread: its warnings would fail this test."""
+    rows = ROWS.copy()
+    rows[5:, 3] = bad
+    encoder = minibert.load_encoder(static_folder(tmp_path / "model", weight=rows, normalized=True))
+    calls = [lambda texts: encoder.encode(texts, threads=4), lambda texts: [*encoder.encode_stream(texts)]]
+    if not abs(bad) < np.inf:
+        calls.append(lambda texts: encoder.encode(texts, output_value="token_embeddings"))
+    for call in (*calls, minibert.load(tmp_path / "model").embed):
+        for texts in (["we lived above"], ["we lived above"] * 3000):
+            with pytest.raises(minibert.CheckpointError, match="NaN or infinity where a vector was expected: a weight"):
+                call(texts)
+
+
 def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> None:
     encoder = minibert.load_encoder(static_folder(tmp_path))
     batch = encoder.tokenize(["we", "the clouds"])

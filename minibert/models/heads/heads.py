@@ -32,6 +32,7 @@ from minibert.files.tokenizer import Encoded
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.open.binder import TensorBinder
 from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import BROKEN
 
 # How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
 # that the whole table is read once for a tile, and no more than these numbers are kept beyond the result. Up to TOKENS
@@ -172,8 +173,7 @@ def check_numbers(logits: Array) -> None:
     """Refuse to choose among numbers that have no order. Raises CheckpointError for NaN and infinity."""
     if not (logits < np.inf).all():
         raise CheckpointError(
-            "the model gives NaN or infinity where a number was expected, so nothing is the likeliest: a weight in its "
-            "file is NaN, or too large; fetch the file again"
+            f"the model gives NaN or infinity where a number was expected, so nothing is the likeliest: {BROKEN}"
         )
 
 

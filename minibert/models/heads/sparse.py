@@ -14,7 +14,7 @@ from minibert.equations.sentences import splade
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive, chunked, shown, stream
+from minibert.models.run.pipeline import check_positive, chunked, finite, shown, stream
 from minibert.models.sentences.arguments import check_task, given_once
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
@@ -161,7 +161,7 @@ def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: s
     number = np.concatenate(texts)
     order = np.argsort(number, kind="stable")  # within a text the words stay in their order
     cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
-    all_ids, all_weights = np.concatenate(ids)[order], np.concatenate(weights)[order]
+    all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
     return [SparseVector(all_ids[a:b], all_weights[a:b]) for a, b in pairwise(cuts.tolist())]
 
 

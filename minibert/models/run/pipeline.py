@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import Option, error_of
+from minibert.errors import CheckpointError, Option, error_of
 from minibert.files.tokenizer import Encoded
 from minibert.threads.pool import parallel_for, prefetch
 
@@ -24,6 +24,7 @@ from .packing import Packed
 K = TypeVar("K")
 E = TypeVar("E")
 V = TypeVar("V")
+BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # ends errors about NaN and infinity
 
 
 class Pipeline(NamedTuple):
@@ -51,7 +52,8 @@ class Pipeline(NamedTuple):
             for i, result in zip(tile.texts.tolist(), results, strict=True):
                 found[i] = result
 
-        self.compute(encoded, put)
+        with np.errstate(over="ignore", invalid="ignore"):  # `finite` says it
+            self.compute(encoded, put)
         return found
 
     def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[Any]:
@@ -110,6 +112,13 @@ def pooled(
         return y
 
     return results
+
+
+def finite(vectors: Array) -> Array:
+    """Pass finished vectors on, as the last step. Raises CheckpointError for NaN and infinity."""
+    if not np.isfinite(vectors).all():
+        raise CheckpointError(f"the model gives NaN or infinity where a vector was expected: {BROKEN}")
+    return vectors
 
 
 def picked(which: Callable[[Array], Array], rows: Array, ids: Array) -> Array:

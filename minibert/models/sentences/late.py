@@ -7,7 +7,7 @@ such as punctuation, may be left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.run.packing import Packed
-
-if TYPE_CHECKING:
-    pass
+from minibert.models.run.pipeline import finite
 
 TASKS = ("query", "document")
 USUAL = TASKS[1]  # what a text without a task counts as
@@ -87,7 +85,7 @@ class LateInteraction(NamedTuple):
         self, tokenizer: Tokenizer, task: str | None, normalize: bool
     ) -> Callable[[Packed, Array], list[Array]]:
         """Make the `results` of a pipeline: for each text the vectors of its tokens that count, (tokens, dim)."""
-        steps = [step for step, tasks in self.steps if (task or USUAL) in tasks] + [normalized] * normalize
+        steps = [step for step, tasks in self.steps if (task or USUAL) in tasks] + [normalized] * normalize + [finite]
         count = self.counts(tokenizer, task)
 
         def results(tile: Packed, x: Array) -> list[Array]:

@@ -16,7 +16,7 @@ from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, chunked, pooled, token_vectors
+from minibert.models.run.pipeline import Pipeline, check_positive, chunked, finite, pooled, token_vectors
 from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
@@ -249,13 +249,13 @@ class Sentences(Model):
             results = own.late.results(self.sentence_tokenizer, asked.task, asked.normalize_embeddings)
             return self.each_text(tokenize, results, asked.threads, held)
         if asked.output_value == OUTPUTS[1]:
-            return self.each_text(tokenize, token_vectors(), asked.threads, held)
+            return self.each_text(tokenize, token_vectors((finite,)), asked.threads, held)
 
         def pool(rows: Array) -> Array:
             found = [POOLINGS[name](rows, skip) for name in own.poolings]
             return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
-        after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []))
+        after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []), finite)
         return self.each_text(tokenize, pooled(pool, after, own.picks), asked.threads, held, dim)
 
     def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:

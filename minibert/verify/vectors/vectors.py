@@ -16,6 +16,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
+from minibert.errors import CheckpointError
 from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
@@ -205,7 +206,7 @@ class Search:
     def _made(self, make: Make, which: Sequence[int]) -> Array:
         try:
             made = make([self.texts[i] for i in which])
-        except (ValueError, TypeError, IndexError, KeyError):  # this way cannot be gone with these texts
+        except (ValueError, TypeError, IndexError, KeyError, CheckpointError):  # not with these texts
             return np.full((len(which), 0), np.nan)
         return made
 
