@@ -59,6 +59,18 @@ def test_older_words_give_the_vectors_of_todays(tmp_path: Path) -> None:
     assert found.sentence_config.measure == "dot"
 
 
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [("sentences-cls", "1_Pooling"), ("sentences-dense", "2_Dense"), ("sentences-modules", "2_LayerNorm"),
+     ("late-kept", "2_Dense"), ("static-dense", "1_Dense")],
+)  # fmt: skip
+def test_a_module_without_its_config_is_named(name: str, inside: str, tmp_path: Path) -> None:
+    made = shutil.copytree(REFERENCE / name, tmp_path / "made")
+    (made / inside / "config.json").unlink()
+    with pytest.raises(minibert.CheckpointError, match=f"{inside}: the {inside[2:]} has no config.json, .* fetch the"):
+        minibert.load_encoder(made)
+
+
 FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"
 
 

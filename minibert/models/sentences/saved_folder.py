@@ -45,6 +45,7 @@ INSTEAD = {
     "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no",
     ROUTER: "; save one of its routes as a model: model[0].sub_modules has the modules of each",
 }  # of modules that are not computed
+SIZED = ("Pooling", "Dense", "LayerNorm")  # modules that are nothing without the sizes in their config.json
 OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
 BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
 
@@ -89,10 +90,12 @@ class SavedFolder(NamedTuple):
         elif by_stanford(files):
             kind = MULTI
         first = (modules or [])[:1]
-        others = [
-            each._replace(settings=mended(each.kind, files.inside(each.path), "config.json"))
-            for each in (modules or [])[1:]
-        ]
+        others = []
+        for each in (modules or [])[1:]:
+            inside = files.inside(each.path)
+            if each.kind in SIZED and not inside.object("config.json"):
+                raise inside.refuse(f"the {each.kind} has no config.json, which says its sizes; fetch the folder again")
+            others.append(each._replace(settings=mended(each.kind, inside, "config.json")))
         saved = cls(files, kind, (*first, *others), router)
         beside = saved.beside
         named = TRANSFORMER_CONFIGS[0]
