@@ -269,10 +269,3 @@ def test_a_bar_on_a_terminal(step: int, tmp_path: Path, monkeypatch: Patch, caps
     shown = told(capsys, rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10")
     assert [word in shown for word in ("bulk:", "50/50", "row/s")] == [bool(step)] * 3
     assert shown.rstrip().endswith("50 vectors of 6 in 5 shards, 0 rows left out, 0 texts truncated")
-
-
-def test_without_stderr(source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    with monkeypatch.context() as change:
-        change.setattr(sys, "stderr", None)
-        assert main(["bulk", str(source), "-o", str(tmp_path / "out"), "-m", str(DENSE)]) == 0
-    assert said(tmp_path / "out")["last"]

@@ -323,11 +323,6 @@ def test_info_without_a_tokenizer(folder: Path, capsys: Printed) -> None:
 # -- plot --------------------------------------------------------------------------------------------------------
 
 
-def test_the_help_of_plot_says_what_each_picture_shows(capsys: Printed) -> None:
-    out, _ = ran(capsys, "help", "plot")
-    assert [name for name in pictures.PICTURES if not re.search(rf"^  {name} +\w+ \w+ .*\w$", out, re.MULTILINE)] == []
-
-
 def test_plot_writes_a_picture_and_tells_once_of_letters_that_no_font_has(
     folder: Path, tmp_path: Path, capsys: Printed
 ) -> None:

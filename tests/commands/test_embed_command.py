@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import subprocess
 import sys
 import weakref
@@ -177,17 +176,6 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
             there.write_text(text)
         assert failure(capsys, *arguments, there, "--model", folder) == f"{there}: No space left on device"
         assert [file.read_text() for file in tmp_path.iterdir() if file.is_file()] == [*before]
-
-
-@POSIX
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_device_stays_one(name: str, folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("minibert.verify.verify.installed", lambda: False)  # to save is all that is wanted
-    ran(capsys, *WRITERS[name][0], os.devnull, "--model", folder)
-    assert Path(os.devnull).is_char_device()
-    if Path("/dev/full").exists():
-        message = failure(capsys, *WRITERS[name][0], "/dev/full", "--model", folder)
-        assert message == "/dev/full: No space left on device" and Path("/dev/full").is_char_device()
 
 
 @POSIX

@@ -83,15 +83,6 @@ def test_encode_normalizes_shortens_and_quantizes(precision: str, tmp_path: Path
     assert err == (few if precision in ("int8", "uint8") else "")
 
 
-@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
-def test_encode_writes_a_file(ending: str, tmp_path: Path, capsys: Printed) -> None:
-    path = tmp_path / f"vectors{ending}"
-    out, err = ran(capsys, "encode", "-m", DENSE, "-o", path, *TEXTS)
-    assert out == "" and "embeddings (3, 6)" in err
-    found = np.load(path) if ending == ".npy" else load_file(path)["embeddings"]
-    assert np.array_equal(found, minibert.load_encoder(DENSE).encode(TEXTS))
-
-
 def test_similar_prints_a_table(minilm: Path, capsys: Printed) -> None:
     texts = ["How do I reset my password?", "How do I boil an egg?", "I forgot my login credentials"]
     assert ran(capsys, "similar", "-m", minilm, *texts)[0] == (

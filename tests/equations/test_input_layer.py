@@ -124,10 +124,6 @@ def test_halves_are_the_interleaved_columns_sorted(length: int, dim: int) -> Non
     assert same_bits(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
 
 
-def test_public_name_is_the_same_function() -> None:
-    assert minibert.sinusoidal_positions is equations.sinusoidal_positions
-
-
 # -- lookup, positions, scale, projection --------------------------------------------------------------------------
 
 
@@ -216,8 +212,3 @@ def test_order_of_the_sum_shows_in_the_bits(minilm: Path) -> None:
     word, kind, position = (trace[f"embeddings.{name}_embeddings"] for name in ("word", "token_type", "position"))
     assert same_bits(trace["sum"], (word + kind) + position)
     assert (trace["sum"] != (word + position) + kind).mean() > 0.1  # measured 0.34
-
-
-def test_equations_are_read_in_one_sitting() -> None:
-    source = Path(equations.__file__).read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 250

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from drawn import normal
 from hypothesis import given
 from hypothesis import strategies as st
-from peaks import peak
 
 from minibert.equations import similarity
 from minibert.equations.similarity import BLOCK
@@ -78,23 +75,6 @@ def test_equal_rows_tie_by_id_across_blocks() -> None:
         assert ids[:5].tolist() == copies
         assert len(set(similarities[:5].tolist())) == 1
         assert similarities[5] < similarities[4]
-
-
-def test_nearest_tokens_in_a_mapped_table(tmp_path: Path) -> None:
-    table = normal(100, 8).astype(np.float32)
-    np.save(tmp_path / "table.npy", table)
-    mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
-    for from_map, from_memory in zip(
-        similarity.nearest_tokens(mapped, 3), similarity.nearest_tokens(table, 3), strict=True
-    ):
-        assert np.array_equal(from_map, from_memory)
-
-
-def test_nearest_tokens_need_little_memory_beside_the_table() -> None:
-    table = np.ones((30522, 768), np.float32)
-    assert (
-        peak(lambda: similarity.nearest_tokens(table, 101)) < 30e6
-    )  # measured 19.2 MB; the table converted at once would be 188 MB
 
 
 # principal components

@@ -120,15 +120,6 @@ def agrees_with_safetensors(path: Path) -> None:
                 assert ours.raw(tensor).tobytes() == theirs.get_tensor(name).tobytes()
 
 
-@given(st.binary(max_size=200))
-def test_arbitrary_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    path = tmp_path_factory.mktemp("bytes") / "model.safetensors"
-    path.write_bytes(content)
-    agrees_with_safetensors(path)
-    path.write_bytes(len(content).to_bytes(8, "little") + content)
-    agrees_with_safetensors(path)
-
-
 @given(data=st.data())
 @settings(max_examples=200)
 def test_mutated_bytes_are_refused_or_read_right(

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import as_stored, pack, write_shards
 from reference_files import BY_NAME, CASES, Case
 from safetensors.numpy import load_file, save_file
 
@@ -21,7 +20,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.steps import Tokens
 from minibert.verify.judge.compare import compare
-from minibert.verify.judge.input_layer import batches, tolerances
+from minibert.verify.judge.input_layer import tolerances
 from minibert.verify.sides.traces import Traces, trace
 
 Tensors = dict[str, Array]
@@ -217,34 +216,4 @@ def test_base_and_head_saves_are_one(case: Case, tmp_path: Path) -> None:
 # -- shards --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "head" in case.name or "decoder" in case.name], ids=str)
-def test_one_tensor_a_shard(case: Case, tmp_path: Path) -> None:
-    """The finest cut there is, as the index of a large model has it."""
-    config = json.loads((case.folder / "config.json").read_text(encoding="utf-8"))
-    shards = [{name: array} for name, array in stored(case).items()]
-    assert passes(write_shards(tmp_path, config, shards), case)
-
-
 # -- number formats ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])
-@pytest.mark.parametrize("name", ["bert", "opt-project", "mbart-decoder", "marian-encoder", "t5-encoder", "albert"])
-def test_a_narrow_file_gives_what_its_numbers_in_float32_give(name: str, kind: str, tmp_path: Path) -> None:
-    """The reference's values, rounded to the format and converted again, in a float32 file: the same bits."""
-    case = BY_NAME[name]
-
-    def rounded(array: Array) -> Array:
-        if kind == "BF16":
-            return ((array.view("<u4") >> 16) << 16).view("<f4")
-        return array.astype({"F16": "<f2", "F64": "<f8"}[kind]).astype("<f4")
-
-    floats = {name: array for name, array in stored(case).items() if array.dtype == np.float32}
-    wide = write(tmp_path / "wide", case, {name: rounded(array) for name, array in floats.items()})
-    narrow = write(tmp_path / "narrow", case, {})
-    (narrow / "model.safetensors").write_bytes(pack({name: as_stored(x, kind) for name, x in floats.items()}))
-    with minibert.load(wide, side=case.side) as a, minibert.load(narrow, side=case.side) as b:
-        assert {tensor.dtype for tensor in b.tensors} == {kind}
-        for batch in batches(a).values():
-            ours, theirs = trace(a, batch), trace(b, batch)
-            assert all(ours[key].tobytes() == theirs[key].tobytes() for key in ours)

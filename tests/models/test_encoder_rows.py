@@ -79,17 +79,6 @@ def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
 
 
 @every_row
-def test_padding_costs_nothing_and_shows_nowhere(case: EncoderCase) -> None:
-    """A text's rows are the same alone and beside longer ones."""
-    ids, mask = batch(case)
-    with case.load() as encoder:
-        together = encoder(ids, attention_mask=mask)
-        for row, length in enumerate(LENGTHS):
-            assert off(together[row, :length], encoder(ids[row, :length])) <= CUT
-            assert not together[row, length:].any()
-
-
-@every_row
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0), (0, 0)])
 def test_nothing_in_nothing_out(case: EncoderCase, shape: tuple[int, int]) -> None:
     ids = np.zeros(shape, int)
@@ -133,18 +122,6 @@ def test_clip_s_is_causal_can_only_be_true(value: bool | None, tmp_path: Path) -
     """The reference's eager attention follows it, its faster one for texts without padding does not."""
     with pytest.raises(minibert.CheckpointError, match="'is_causal' must be"):
         minibert.load_encoder(copied(CASE["clip_text_model"], tmp_path, is_causal=value))
-
-
-@every_row
-def test_float64_is_float64_all_the_way(case: EncoderCase) -> None:
-    """In the call as in the trace, whose rows come from the input layer by another way."""
-    ids, mask = batch(case)
-    with case.load(dtype="float64") as encoder:
-        trace = encoder.trace(ids, attention_mask=mask)
-        part = encoder.stack.blocks[0].parts[0]
-        entered = trace[part.sum] - trace[part.within or part.work.output]
-        assert off(entered[mask != 0], trace["hidden_states.0"][mask != 0]) <= FLOAT64
-        assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64
 
 
 @every_row

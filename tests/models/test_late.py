@@ -67,24 +67,6 @@ def test_vectors_and_scores_are_those_of_sentence_transformers(name: str) -> Non
             assert (np.abs(found - want) / lengths).max(initial=0) <= EXACT, (key, texts)
 
 
-def test_the_folders_cover_what_a_folder_can_say() -> None:
-    """Else a reader that ignores one of these would pass."""
-    own = {name: opened(name).sentence_config for name in FOLDERS}
-    late = {name: each.late for name, each in own.items() if each.late}
-    assert len(late) == len(FOLDERS) == 8 and {each.similarity for each in own.values()} == {"maxsim", "meanmaxsim"}
-    expansions = [each.expansion for each in late.values()]
-    assert {each and each.attend for each in expansions} == {None, True, False}
-    assert Expansion(9, True, "the") in expansions
-    assert {each.skips for each in late.values()} == {("document",), ("query", "document")}
-    assert sum(each.only is not None for each in late.values()) == 1
-    assert {each.prefixes for each in late.values()} == {(), ("[Q] ", "[D] "), ("[unused0] ", "[unused1] ")}
-    assert own["late-stanford"].prompts == {"query": "[unused0] ", "document": "[unused1] "}
-    assert own["late-pylate-older"].prompts == {"query": "[Q] above ", "document": "[D] "}
-    assert own["late-pylate"].lengths == {"query": 10, "document": 18}
-    skipped = {name: len(each.skipped) for name, each in late.items()}
-    assert (skipped["late-stanford"], skipped["late-pylate-older"], skipped["late-pylate"]) == (32, 32, 2)
-
-
 @pytest.mark.parametrize("name", ["late-fixed", "late-least", "late-pylate"])
 def test_a_text_alone_and_among_others(name: str) -> None:
     encoder = opened(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import BERT, tensors, write, write_wordpiece
+from checkpoints import BERT, write, write_wordpiece
 from peaks import with_peak
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -33,23 +33,6 @@ def test_the_neighbours_in_a_real_table_are_those_of_the_definition(word: str, t
     assert [name for name, _ in found] == [tokens[i] for i in best]
     assert np.abs([cosine for _, cosine in found] - cosines[best]).max() <= TOLERANCE
     assert {name for name, _ in layer.nearest(word, 10**6)} == {tokens[i] for i in kept}
-
-
-def test_rows_that_are_equally_near_are_ordered_by_id(tmp_path: Path) -> None:
-    """More of them than a sort of few numbers would leave in order by luck."""
-    words = [f"w{i}" for i in range(300)]
-    config = {**BERT, "vocab_size": len(words)}
-    named = tensors(config)
-    rows = np.random.default_rng(0).integers(0, 3, len(words))
-    named["embeddings.word_embeddings.weight"] = np.array([[1, 0], [1, 1], [0, 1]], np.float32)[rows].repeat(4, axis=1)
-    folder = write(tmp_path, config, named)
-    vocabulary = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
-    vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
-    vocabulary.save(str(folder / "tokenizer.json"))
-    word = int(np.flatnonzero(rows == 0)[0])
-    expected = sorted((i for i in range(1, 300) if i != word), key=lambda i: (rows[i], i))
-    found = minibert.load(folder).nearest(words[word], 400)
-    assert [name for name, _ in found] == [words[i] for i in expected]
 
 
 def test_a_word_is_looked_up_as_it_stands_in_a_text(tmp_path: Path) -> None:

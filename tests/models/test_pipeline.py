@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from reference_files import CASES, Case
 
 import minibert
-from minibert.equations.quantization import hamming
 from minibert.equations.sentences import cosine, dot, euclidean, manhattan
 from minibert.files.tokenizer import Encoded
 from minibert.models.run.packing import SLACK, cuts
@@ -195,15 +194,6 @@ def test_vectors_of_narrow_numbers_are_compared_in_float32(kind: type[np.generic
     assert scores.dtype == np.float32 and (compare is not cosine or ids[:, 0].tolist() == [0, 1, 2])
     ids, scores = minibert.search(vectors[:3].tolist(), vectors.tolist(), 20, compare)
     assert np.array_equal(ids, want[0]) and np.allclose(scores, want[1], rtol=1e-6)
-
-
-def test_bits_are_searched_by_those_that_differ() -> None:
-    bits = np.random.default_rng(0).integers(0, 256, (9, 5), np.uint8)
-    differ = np.unpackbits(bits[:, None] ^ bits, axis=-1).sum(-1, dtype=np.int64)
-    for vectors in (bits, (bits - np.uint8(128)).view(np.int8)):
-        ids, scores = minibert.search(vectors, vectors, 9, hamming)
-        assert np.array_equal(ids, np.argsort(differ, axis=1, kind="stable"))
-        assert np.array_equal(scores, -np.sort(differ, axis=1))
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int8, np.int64, bool])

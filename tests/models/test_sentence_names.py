@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import same_bits
-from hypothesis import given
-from hypothesis import strategies as st
 from reference_files import changed, opened
 
 import minibert
-from minibert.models.sentences.search import largest
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
@@ -110,10 +107,3 @@ def test_normalized_vectors_of_float16_and_zeros_pass_and_others_do_not() -> Non
             minibert.search([first], np.array([second]), normalized=True)
     with pytest.raises(ValueError, match="leave compare out, or normalized"):
         minibert.search([[1.0]], np.array([[1.0]]), compare=encoder.similarity, normalized=True)
-
-
-@given(st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0, -3.0, np.inf, -np.inf, np.nan]), max_size=30), st.integers(1, 12))
-def test_the_largest_of_many_scores_are_those_of_a_whole_sort(row: list[float], k: int) -> None:
-    scores = np.array([row, row[::-1]], np.float32)
-    want = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    assert largest(scores, k).tolist() == want.tolist()

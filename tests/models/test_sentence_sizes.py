@@ -14,15 +14,10 @@ import numpy as np
 import pytest
 from checkpoints import same_bits
 from reference_files import REFERENCE
-from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.bulk.job import bulk
-from minibert.bulk.stored import StoredVectors
-from minibert.bulk.texts import Texts
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.models.open.vectors import open_vectors
 
 DENSE = REFERENCE / "sentences-dense"
 LONG = "we lived above the clouds, we lived above the clouds"
@@ -162,24 +157,6 @@ def test_the_length_acts_on_an_embedder() -> None:
         minibert.Embedder(DENSE, max_seq_length=33)({"text": ["we"]})
 
 
-def test_the_length_acts_on_bulk_and_is_part_of_its_settings(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text(f"{LONG}\nwe\n", encoding="utf-8")
-
-    def run(length: int | None, folder: str) -> tuple[dict[str, Any], Array]:
-        model = open_vectors(DENSE)
-        model.model.max_seq_length = length  # type: ignore[union-attr, misc]
-        with model.model:
-            said = bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / folder, model, {"text_column": "text"})
-        return said, np.concatenate([*StoredVectors(tmp_path / folder).blocks()])
-
-    meta, found = run(6, "six")
-    assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME and meta["cut"] == 1
-    assert StoredVectors(tmp_path / "six").meta["max_seq_length"] == 6
-    with pytest.raises(ValueError, match="max_seq_length"):
-        run(None, "six")
-    assert np.abs(run(None, "all")[1] - vectors_of([LONG, "we"])).max() <= SAME
-
-
 # -- what cannot be set ------------------------------------------------------------------------------------------
 
 
@@ -256,15 +233,3 @@ def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(
 
 
 # -- the numbers of a narrow folder ------------------------------------------------------------------------------
-
-
-def test_vectors_of_a_float16_folder_are_those_of_the_model_in_float32(tmp_path: Path) -> None:
-    """Weights are converted, exactly, before anything is computed."""
-    narrow = {name: value.astype(np.float16) for name, value in load_file(DENSE / "model.safetensors").items()}
-    for folder, dtype in (("narrow", np.float16), ("wide", np.float32)):
-        shutil.copytree(DENSE, tmp_path / folder)
-        tensors = {name: value.astype(dtype) for name, value in narrow.items()}
-        save_file(tensors, tmp_path / folder / "model.safetensors")
-    wide, ours = (minibert.load_encoder(tmp_path / folder).encode([LONG, "we"]) for folder in ("wide", "narrow"))
-    assert same_bits(wide, ours)
-    assert np.abs(ours - vectors_of([LONG, "we"])).max() > 1e-6  # the rounding of the weights is in it

@@ -21,7 +21,6 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS
 from minibert.models.sentences.sentences import CHUNK
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
@@ -70,21 +69,6 @@ def test_vectors_are_those_of_sentence_transformers(name: str) -> None:
         else:
             found = getattr(encoder, method)(texts, **call["options"])
             assert away(found, want) <= (EXACT if name != "static-half" else HALF), key
-
-
-def test_the_folders_cover_what_a_folder_can_say() -> None:
-    """Every pooling, every module, every similarity, both spellings: else a reader that ignores one would pass."""
-    recipes = {name: opened(name).sentence_config for name in FOLDERS}
-    assert {recipe.measure for recipe in recipes.values()} == {"cosine", "dot", "euclidean", "manhattan"}
-    assert {pooling for recipe in recipes.values() for pooling in recipe.poolings} == set(POOLINGS)
-    assert {recipe.longest for recipe in recipes.values()} == {None, 6, 8, 10, 12, 30, 32, 40}
-    types = {
-        module["type"]
-        for name in FOLDERS
-        if (REFERENCE / name / "modules.json").exists()
-        for module in json.loads((REFERENCE / name / "modules.json").read_text(encoding="utf-8"))
-    }
-    assert {"sentence_transformers.models.Transformer", "sentence_transformers.base.modules.dense.Dense"} <= types
 
 
 def test_shapes() -> None:

@@ -94,10 +94,3 @@ def test_commands_tell_how_many_texts_were_truncated(tmp_path: Path, capsys: Pri
         captured = capsys.readouterr()
         want = "".join(f"minibert: {what} truncated: too long for this model\n" for what in truncated)
         assert captured.err == want and captured.out, command
-
-
-def test_without_a_stderr_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
-    with monkeypatch.context() as change:
-        change.setattr("sys.stderr", None)
-        assert main(["encode", "-m", DENSE, LONGER]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1

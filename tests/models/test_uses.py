@@ -109,15 +109,3 @@ def test_a_decoder_that_writes_is_refused(name: str) -> None:
     said = f"no head 'next_word'; .*the decoder of a {name[8:]}, which writes, is not computed here; load a model with"
     with pytest.raises(minibert.CheckpointError, match=said):
         opened(name).next_words("we")
-
-
-def test_the_folders_cover_what_a_folder_can_say() -> None:
-    """Each activation's place, each pooling, each kind of label: else a reader that ignores one would pass."""
-    found = {name: opened(name) for name in FOLDERS}
-    assert {encoder.sentence_config.kind for encoder in found.values()} == {"", "CrossEncoder", "SparseEncoder"}
-    assert {encoder.sentence_config.splade for encoder in found.values()} == {("max", "relu"), ("sum", "log1p_relu")}
-    assert {encoder.sentence_config.max_active_dims for encoder in found.values()} == {None, 7}
-    keys = {key for encoder in found.values() for key in encoder.config if "sentence" in key or "sbert" in key}
-    assert keys == {"sentence_transformers", "sbert_ce_default_activation_function"}
-    labels = {each["entity_group"] for call in calls("entities") for row in call.values[1]["gave"] for each in row}
-    assert labels == {"PER", "MISC"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.append(str(BENCH.parent))
 
 from bench import kernels, measure  # noqa: E402
-from bench.__main__ import SECTIONS  # noqa: E402
 from bench.bits import BEFORE  # noqa: E402
 from bench.children import Contender, child  # noqa: E402
 
@@ -98,10 +96,3 @@ def test_a_contender_imports_minibert_from_the_folder_beside(tmp_path: Path, min
         Contender("bits.on_lengths", BEFORE, minilm, beside=tmp_path / "minibert"),
     ):
         pass
-
-
-def test_the_page_names_every_file() -> None:
-    page = (BENCH / "README.md").read_text("utf-8")
-    files = {path.name for path in BENCH.glob("*.py")} - {"__init__.py"}
-    assert set(re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE)) == files
-    assert {file for file, _ in SECTIONS.values()} <= {file.removesuffix(".py") for file in files}

@@ -56,35 +56,9 @@ def test_answers_are_right_and_blanks_say_that_they_are_open(name: str, lab: Mod
             assert printed.startswith(still_open if source != cell else f"{answers[0]}: right\n" if answers else "")
 
 
-@pytest.mark.parametrize("name", GRADES)
-def test_exercises_are_graded_and_each_has_a_blank_of_its_own(name: str, lab: ModuleType) -> None:
-    source, grades = source_of(name), GRADES[name]
-    found = re.findall(r"^# ## Exercise (\d) \(grade (\d)\): .+", source, re.MULTILINE)
-    assert found == [(str(i + 1), str(grade)) for i, grade in enumerate(grades)]
-    assert [len(blanks.found(cell)) for cell in code_cells(source)[1:]] == [1] * len(grades)
-    blank = blanks.opened(source)
-    assert len(re.findall(r" return \.\.\.  # \w.+", blank)) == len(grades)
-    assert "# blank:" not in blank and "# end\n" not in blank
-    for answer in (match[0] for match in blanks.found(source)):
-        body = answer.splitlines()[1:-1] or [answer.partition("return ")[2].partition("  # ")[0]]
-        assert not any(line in blank for line in body if line), "no answer is left in the blanks"
-
-
 def test_every_exercise_is_tried(lab: ModuleType) -> None:
     asked = [
         re.findall(r"^def (\w+)\(", cell, re.MULTILINE)[0]
         for name in GRADES for cell in code_cells(source_of(name))[1:]
     ]  # fmt: skip
     assert sorted(asked) == sorted(lab.TRIALS) and len(asked) == 30
-
-
-def test_the_index_names_every_notebook(lab: ModuleType) -> None:
-    page = (STUDY / "README.md").read_text("utf-8")
-    assert sorted(path.stem for path in (STUDY / "lab").glob("[0-9]_*.py")) == list(GRADES)
-    for name in GRADES:
-        assert f"(lab/{name}.py)" in page
-    minutes = {1: 3, 2: 6, 3: 12}
-    for most, time in ((1, 30), (2, 90), (3, 210)):
-        taken = sum(minutes[grade] for grades in GRADES.values() for grade in grades if grade <= most)
-        assert 0.8 * time <= taken <= time
-        assert f"| {time} minutes |" in page

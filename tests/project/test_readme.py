@@ -18,7 +18,6 @@ import word_models
 from checkpoints import pack
 from command_line import WITHOUT_TORCH
 
-import minibert
 from minibert.cli import main
 from minibert.families.rows import BLOCKS as ROWS_OF_BLOCKS
 
@@ -109,11 +108,6 @@ def test_the_students_commands_name_a_model_that_can(tmp_path: Path, monkeypatch
         assert main(shlex.split(command)) == 0
 
 
-def test_a_reader_has_time_for_it() -> None:
-    assert len(README.splitlines()) <= 230
-    assert len(README.split()) <= 2400
-
-
 def test_the_private_family_runs(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words, places = rng.standard_normal((9, 4)).astype("f4"), rng.standard_normal((5, 4)).astype("f4")
@@ -133,15 +127,6 @@ def test_the_private_family_runs(tmp_path: Path) -> None:
     assert np.allclose(json.loads(printed), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", minibert.FAMILIES)
-def test_every_family_is_listed(family: str) -> None:
-    assert re.search(rf"[ |,]{re.escape(family)}[,| ]", PARTS["python scripts/reference/exactness.py"])
-
-
-def test_it_says_how_many_families_there_are() -> None:
-    assert f"{len(minibert.FAMILIES)} model types" in README
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_points_to_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -151,44 +136,6 @@ def test_what_a_page_points_to_is_there(page: Path) -> None:
     commands = re.findall(r"(?:sh|python) (scripts/[\w/.]+)", text)
     runs = [ROOT / command / "__main__.py" if (ROOT / command).is_dir() else ROOT / command for command in commands]
     assert [path for path in runs if not path.is_file()] == []
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "tests/reference/GOLDEN.md"], ids=lambda page: str(page.parent.name))
-def test_tables_and_code_keep_their_lines(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    fences = [line for line in text.splitlines() if "```" in line]
-    assert [line for line in fences if not re.fullmatch(r" *```\w*", line)] == []
-    assert len(fences) % 2 == 0
-    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    for table in re.findall(r"(?:^\|[ -].*\n)+", prose, re.MULTILINE):
-        rows = [re.sub(r"`[^`]*`", "", row) for row in table.splitlines()]  # a recipe in backticks may hold a bar
-        assert [row for row in rows if not row.endswith("|") or row.count("|") != rows[1].count("|")] == []
-
-
-def test_readme_leads_to_every_page() -> None:
-    """Each page is linked by README, by a page that it links to, or stands in a folder that one of them links to."""
-    found, waiting = set(), [ROOT / "README.md"]
-    while waiting:
-        page = waiting.pop()
-        found.add(page)
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
-            target = (page.parent / link).resolve()
-            target = target / "README.md" if target.is_dir() else target
-            if target in PAGES and target not in found:
-                waiting.append(target)
-    assert {page for page in PAGES if page not in found} == set()
-
-
-def test_the_pages_that_are_filled_are_those_with_parts() -> None:
-    path = ROOT / "scripts" / "readme" / "tables.py"
-    listed = re.findall(r'"([\w/]*README\.md)"', path.read_text("utf-8").partition("PAGES = ")[2].partition(")")[0])
-    marked = [page for page in PAGES if re.search(r"^<!-- \$ ", page.read_text("utf-8"), re.MULTILINE)]
-    assert [ROOT / name for name in listed] == marked
-
-
-def test_no_generated_part_is_empty() -> None:
-    assert len(PARTS) >= 5
-    assert [command for command, body in PARTS.items() if not body.strip()] == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 import sys
-from argparse import SUPPRESS
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -23,7 +22,7 @@ import word_models
 from served import needs_server, opened, straight
 
 import minibert
-from minibert.cli import COMMANDS, _opened, main
+from minibert.cli import _opened, main
 from minibert.equations import FILES
 from minibert.serve.app import Server
 
@@ -32,34 +31,6 @@ SITE = ROOT / "scripts/site"
 MOVING = sorted((SITE / "pages").glob("from_*.md"))
 REFERENCE = ROOT / "tests/reference"
 SAME = 1e-5  # what the pages say, times max(1, size); measured 6.3e-7 of distances around 21
-# page -> for each of its blocks, in order, the test that runs it; the pages of old and new calls run whole
-RUN_BY = {
-    "embedder": ("the_embedders_commands_run", "a_part_shows_what_its_command_prints"),
-    "families": ("the_lines_about_late_interaction_run", "the_private_family_runs"),
-    "golden": (
-        "the_page_s_own_code_passes",
-        "the_recipe_for_ci_keeps_the_verdict_of_a_wrong_port",
-        "the_page_s_own_test_passes_a_right_port_and_not_a_wrong_one",
-        "the_debugger_s_folder",
-        "an_onnx_model",
-    ),
-    "index": ("the_verifiers_and_the_first_commands_run",) * 5,  # of the first block: .ci/run
-    "recipes": (
-        "a_classifier",
-        "nearest_neighbours",
-        "a_search_of_what_bulk_wrote",
-        "a_search_of_what_bulk_wrote",
-        "other_programs_read_a_folder_of_bulk",
-        "other_programs_read_a_folder_of_bulk",
-        "a_folder_for_aws_lambda",
-    ),
-    "server": (
-        "the_requests_of_the_servers_page_are_answered",
-        "workers_answer_and_one_takes_the_place_of_another",
-    ),
-    "verifier": ("the_verifiers_and_the_first_commands_run",),
-    "verify": ("every_command_that_a_page_shows_is_one",),
-}
 STEP = 1  # of int8, where a number lies between two steps
 HALF = 1e-3  # of rows that are kept in float16, as the page says
 
@@ -205,18 +176,6 @@ def test_no_docstring_loses_words_or_is_cut_on_the_site(as_markdown: Callable[[s
     assert {"minibert.search", "minibert.Encoder.fill", "minibert.equations.blocks.attention"} <= names
 
 
-def test_links_lead_to_pages_or_to_sources() -> None:
-    own = hooks()
-    text = (
-        "[a](../../tests/reference/GOLDEN.md#x) [e](../equations) [b](bert.py) [c](#here) "
-        "![d](../../scripts/readme/gallery/page.png)"
-    )
-    assert own.linked(text, "minibert/families", "") == (
-        "[a](golden.md#x) [e](api/equations.md) [b](source/minibert/families/bert.py.md) [c](#here) "
-        "![d](source/scripts/readme/gallery/page.png)"
-    )
-
-
 def test_the_reference_has_every_public_name() -> None:
     named = {name for page in (SITE / "pages/api").glob("*.md")
              for name in re.findall(r"^::: minibert\.(\w+)$", page.read_text("utf-8"), re.MULTILINE)}  # fmt: skip
@@ -243,52 +202,6 @@ def test_what_the_reference_leaves_out_is_there_and_shown_nowhere() -> None:
         assert left_out(page) <= set(dir(of))
         for name in left_out(page):
             assert not re.search(rf"\b(encoder|layer|model|bert|gpt2)\.{name}\b", shown), name
-
-
-def test_words_in_signatures_are_explained() -> None:
-    """A reader of `queries: Given` has to find what that is."""
-    pages = [(SITE / f"pages/api/{name}.md").read_text("utf-8") for name in ("minibert", "encoder", "embedding_layer")]
-    everywhere = "".join(page.read_text("utf-8") for page in (SITE / "pages/api").glob("*.md"))
-    explained = set(re.findall(r"^::: .*\b(\w+)$", everywhere, re.MULTILINE))
-    explained |= set(re.findall(r"\w+", " ".join(re.findall(r"^\| (`.*?) \|", pages[0], re.MULTILINE))))
-    asked = set()
-    for path in re.findall(r"^::: ([\w.]+)$", "".join(pages), re.MULTILINE):
-        shown = resolve_name(path)
-        inside = [shown] if inspect.isfunction(shown) else [
-            getattr(shown, name) for name in dir(shown) if name == "__call__" or name[0] != "_"
-        ]  # fmt: skip
-        hidden = {"Encoder": "encoder", "EmbeddingLayer": "embedding_layer"}.get(path.rpartition(".")[2])
-        for each in inside:
-            function = each.fget if isinstance(each, property) else each
-            if inspect.isfunction(function) and not (hidden and function.__name__ in left_out(hidden)):
-                asked |= set(re.findall(r"\b[A-Z]\w+", " ".join(map(str, function.__annotations__.values()))))
-    known = {"Any", "None", "Callable", "Iterable", "Iterator", "Sequence", "Collection", "Mapping", "PathLike"}
-    assert asked - known - explained == set()
-    assert {"Given", "Texts", "Array"} <= asked
-
-
-def test_the_page_of_commands_has_each_with_its_options() -> None:
-    own = hooks()
-    assert own.HELP in (SITE / "pages/api/commands.md").read_text("utf-8")
-    sections = re.split(r"^## minibert (\w+)$", own.commands(), flags=re.MULTILINE)[1:]
-    assert tuple(sections[::2]) == COMMANDS
-    for name, text in zip(sections[::2], sections[1::2], strict=True):
-        actions = _opened(name)[1]._option_string_actions
-        options = [option for option, action in actions.items() if action.help != SUPPRESS]  # refused in words
-        assert len(options) > 2 and all(re.search(rf"^  .*{option}\b", text, re.MULTILINE) for option in options)
-        assert max(map(len, text.splitlines())) <= own.WIDTH
-
-
-def test_every_block_is_run_by_a_test() -> None:
-    """A block that is added to a page, or to what a page includes, asks for its test."""
-    fences = {name.removesuffix(".md"): re.findall(r"^```\w*\n.*?^```$", text, re.DOTALL | re.MULTILINE)
-              for name, text in whole_pages().items() if not name.startswith("from_")}  # fmt: skip
-    assert {name: len(found) for name, found in fences.items() if found} == {
-        name: len(tests) for name, tests in RUN_BY.items()
-    }
-    written = "".join(file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
-    there = set(re.findall(r"^def test_(\w+)\(", written, re.MULTILINE))
-    assert {test for tests in RUN_BY.values() for test in tests} <= there
 
 
 def test_the_lines_about_late_interaction_run() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -82,13 +81,6 @@ def check_pictures(name: str, output: Path, printed: str) -> None:
         drawn = mpimg.imread(path)
         assert min(drawn.shape[:2]) > 200
         assert len(np.unique(drawn.reshape(-1, drawn.shape[-1]), axis=0)) > 20, f"{path.name} shows next to nothing"
-
-
-def test_each_page_has_its_place_and_its_title_in_the_one_order() -> None:
-    """README's table is read by notebooks.py: a row of another form would take its page out of the build."""
-    table = re.findall(r"^\| (\d+) \| \[(.+)\]\((\w+)\.py\)", (STUDY / "README.md").read_text("utf-8"), re.MULTILINE)
-    assert [int(number) for number, _, _ in table] == list(range(1, len(FILES) + 1))
-    assert {name: title for _, title, name in table} == {name: cells(name)[0][1].splitlines()[0][4:] for name in FILES}
 
 
 def test_every_file_is_run() -> None:
@@ -327,42 +319,6 @@ def test_every_mistake_of_the_list_is_made() -> None:
     assert [each.name for each in OF_ROWS if each.where != "local" and f'"{each.name}"' not in source] == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_step_claims_something(name: str) -> None:
-    found = cells(name)
-    assert found[0][0] and found[0][1].startswith("# # ")
-    for is_text, text in found:
-        if is_text:
-            assert all(line.startswith("#") for line in text.strip().splitlines()), "text cells hold comments alone"
-    titles = [(i, text.splitlines()[0]) for i, (is_text, text) in enumerate(found) if is_text]
-    steps = [(i, title) for i, title in titles if title.startswith("# ## ")]
-    assert len(steps) >= 4
-    ends = [i for i, _ in steps[1:]] + [len(found)]
-    for (begin, title), end in zip(steps, ends, strict=True):
-        code = "".join(text for is_text, text in found[begin:end] if not is_text)
-        # measure() asserts that a mistake is rejected, print_rows() that digits are the reference's
-        asserts = any(word in code for word in ("assert ", "measure("))
-        assert asserts or title.endswith((": what is needed", "## Exercises")), title
-    numbered = [int(title.split()[3].rstrip(":")) for _, title in steps if title.startswith("# ## Step ")]
-    assert numbered == list(range(1, len(numbered) + 1))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_ends_with_exercises_and_their_answers_stand_apart_and_are_checked(name: str) -> None:
-    found, given = cells(name), cells(f"answers/{name}")
-    is_text, exercises = found[-1]
-    asked = re.findall(r"^# (\d)\. ", exercises, re.MULTILINE)
-    assert is_text and exercises.startswith("# ## Exercises\n") and asked in (["1", "2"], ["1", "2", "3"])
-    assert given[0][1].startswith("# ## Answers\n") and "## Answers" not in "".join(text for _, text in found)
-    assert [re.findall(r"^# (\d)\. ", text, re.MULTILINE) for _, text in given[0::2]] == [[number] for number in asked]
-    for (is_text, _), (is_code, code) in zip(given[0::2], given[1::2], strict=True):
-        assert is_text and not is_code and "assert " in code
-
-
-def test_every_answer_belongs_to_a_file() -> None:
-    assert {path.stem for path in (STUDY / "answers").glob("*.py")} == {*FILES, "run"}
-
-
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The plumbing as a module, as a notebook has it: with no command line."""
@@ -430,21 +386,6 @@ def test_prints_and_pictures_have_a_name_that_tells_models_apart(study: ModuleTy
     }
     assert {source: study.Model(None, source, True).name for source in names} == names
     assert study.Model(None, "GPT-2", False).name == "an UNTRAINED GPT-2, random numbers"
-
-
-def test_printed_rows_say_whose_they_are(study: ModuleType, capsys: Printed, monkeypatch: Patch) -> None:
-    rows = np.array([[0.5, 0.25]])
-    model = study.Model(bert(numbers(8, 4)), "small", True)
-    study.print_rows(model, rows, bert_base_uncased="[[0.1, 0.2]]")
-    assert capsys.readouterr().out == (
-        "small:\n[[0.5000, 0.2500]]\nnot compared: the digits in this cell are bert-base-uncased's\n\n"
-    )
-    digest = hashlib.sha256(numbers(8, 4)).hexdigest()
-    monkeypatch.setitem(study.POSITIONS, "bert-base-uncased", digest)
-    study.print_rows(model, rows, bert_base_uncased="[[0.5000, 0.2500]]")
-    assert "the same digits as the reference prints" in capsys.readouterr().out
-    with pytest.raises(AssertionError, match="is printed as"):
-        study.print_rows(model, rows, bert_base_uncased="[[0.5000, 0.2600]]")
 
 
 # -- which model a file looks at ---------------------------------------------------------------------------------

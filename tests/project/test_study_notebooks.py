@@ -75,11 +75,6 @@ def test_a_study_says_what_it_claims_and_draws_its_pictures(name: str) -> None:
     assert ("UNTRAINED" in printed) == (name in UNTRAINED)
 
 
-def test_a_notebook_names_its_kernel(folder: Path) -> None:
-    notebook = json.loads((folder / "learning.ipynb").read_text("utf-8"))
-    assert notebook["metadata"]["kernelspec"] == {"name": "python3", "display_name": "Python 3", "language": "python"}
-
-
 def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     html = (folder / "learning.html").read_text("utf-8")
     page = Loads()
@@ -93,18 +88,6 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     assert "html { background: white; filter: invert(1); } img { filter: invert(1); }" in dark, "pictures are as drawn"
     assert all(address.startswith("data:") for address in re.findall(r"url\(['\"]?([^)'\"]+)", styles))
     assert "90 steps" in (folder / "answers" / "learning.html").read_text("utf-8")
-
-
-def test_a_page_has_a_title_and_leads_to_its_neighbours_in_the_one_order(folder: Path) -> None:
-    """Links of a notebook lead to notebooks, those of a page to pages; the order's page has every page."""
-    html, order = ((folder / name).read_text("utf-8") for name in ("learning.html", "index.html"))
-    assert "<title>How the tables are learned</title>" in html
-    cells = json.loads((folder / "learning.ipynb").read_text("utf-8"))["cells"]
-    for suffix, found in (("html", html), ("ipynb", "".join("".join(cell["source"]) for cell in cells))):
-        for name in (f"heads.{suffix}", f"learned_tables.{suffix}", "index.html"):
-            assert found.count(f'"{name}"' if suffix == "html" else f"({name})") == 2, name
-    assert re.findall(r'href="(\w+)\.html"', order)[0] == "003_bert_step_by_step"
-    assert set(re.findall(r'href="(\w+)\.html"', order)) == set(FILES)
 
 
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:

@@ -16,7 +16,7 @@ from minibert import equations
 from minibert.cli import main
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.show.text.blocks import by_hand, explain_block, pair_table, plain_block, steps
+from minibert.show.text.blocks import by_hand, explain_block, pair_table, steps
 from minibert.show.text.text import beginning, torch_text
 
 TEXT = "we lived above the clouds"
@@ -98,13 +98,6 @@ def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
     assert "x = attn.sum" in of["ln_2"] and "x = mlp.sum" in of["ln_f"]
 
 
-def test_a_sum_with_a_convolution_is_one_formula(tmp_path: Path) -> None:
-    """Not the sentence of an activation, "y = ..., x = ...", in the middle of a sum."""
-    with load_encoder(encoders.write(tmp_path, "deberta-v2", conv_act="gelu")) as encoder:
-        told = {name: step.formula for name, _, step in steps(encoder, encoder.trace([[5, 6, 7]]), 0, head=0)}
-    assert told["encoder.conv.sum"] == "output.LayerNorm + gelu(encoder.conv.conv)"
-
-
 @pytest.mark.parametrize("head", range(encoders.HEADS))
 def test_probabilities_stand_beside_their_tokens(bert: Encoder, head: int) -> None:
     lines = list(explain_block(bert, TEXT, 1, head))
@@ -150,13 +143,6 @@ def test_full_shows_all_rows_and_the_block_by_hand(bert: Encoder) -> None:
     assert re.fullmatch(r"    differs from the encoder by (at most \d\.\de-0[678]|0)", lines[-1])
 
 
-def test_plain_blocks_are_those_of_the_equations(gpt2: Encoder) -> None:
-    block = gpt2.stack.blocks[0]
-    plain = plain_block(block)
-    weight = block.modules["h.0.attn.c_attn"].weight
-    assert np.array_equal(plain.key.weight, weight[:, 16:32].T) and plain.up.weight.shape == (encoders.WIDTH, 16)
-
-
 def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
     plain, coloured = (list(explain_block(bert, TEXT, 0, colour=colour)) for colour in (False, True))
     assert [re.sub("\x1b\\[[0-9]m", "", line) for line in coloured] == plain
@@ -198,12 +184,3 @@ def test_the_command_prints_the_page(tmp_path: Path, capsys: Printed) -> None:
 def test_a_model_without_blocks_says_so(capsys: Printed) -> None:
     assert main(["explain", TEXT, "--model", str(REFERENCE / "xlnet"), "--block", "0"]) == 1
     assert "'xlnet' has an input layer here, but no blocks" in capsys.readouterr().err
-
-
-def test_the_page_of_a_real_model_fits_a_terminal(minilm: Path) -> None:
-    with load_encoder(minilm) as encoder:
-        lines = list(explain_block(encoder, "We lived above the clouds", 3, 2))
-    assert lines[0] == "block 3 of 6 of bert -> (1, 7, 384)"
-    (row,) = [line for line in lines if line.startswith("  the ")]
-    assert max(map(len, lines)) <= 84  # the longest heading, which no line break helps
-    assert sum(map(float, row.split()[1:])) == pytest.approx(1, abs=4e-4)

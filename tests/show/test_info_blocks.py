@@ -111,10 +111,3 @@ def test_from_the_hub_nothing_is_fetched_for_it(tmp_path: Path, monkeypatch: pyt
             told = told_of(layer)
             assert (len(hub.requests), hub.sent) == (before, sent)
     assert told["blocks on disk"].endswith(" in 32 tensors")
-
-
-def test_a_real_model(minilm: Path) -> None:
-    told = facts(minilm)
-    assert told["blocks"] == "6, 12 heads of 32, feed-forward 1536 wide, gelu"
-    # 6 * (4 * 384 * 384 + 2 * 384 * 1536 + 9 * 384 + 1536) * 4 bytes
-    assert told["blocks on disk"] == "42.6 MB in 96 tensors"

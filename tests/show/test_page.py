@@ -186,35 +186,6 @@ def test_layer_norm_s_numbers(minilm: Path) -> None:
     assert table[:, 2].tolist() == [0.0] * 7 and table[:, 3].tolist() == [1.0] * 7
 
 
-def test_eps_shows_in_the_variance(tmp_path: Path) -> None:
-    layer = minibert.load(tiny(tmp_path, layer_norm_eps=1.0))
-    html = page(layer, SENTENCE)
-    table = np.array([float(text) for tag, text in read(html).texts if tag == "td"]).reshape(-1, 6)
-    variance = layer.trace(**layer.tokenize(SENTENCE))["sum"][0].var(axis=-1)
-    assert np.allclose(table[:, 3], variance / (variance + 1.0), rtol=0, atol=1e-4)
-
-
-def test_similarities_are_those_of_the_position_rows(minilm: Path) -> None:
-    layer = minibert.load(minilm)
-    cosines = data_of(page(layer, SENTENCE))["similarity"]["cosines"]
-    rows = layer.position_embeddings.weight[:7].astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1)
-    assert np.abs(cosines - rows @ rows.T / np.outer(lengths, lengths)).max() < 1e-7, "float32, measured 3e-8"
-
-
-def test_float64_layers_keep_their_digits(tmp_path: Path) -> None:
-    layer = minibert.load(tiny(tmp_path), dtype="float64")
-    data = data_of(page(layer, SENTENCE))
-    assert data["float"] == "f8"
-    assert same_bits(data["groups"][0]["stages"][-1]["rows"], layer(**layer.tokenize(SENTENCE))[0])
-
-
-def test_a_text_without_tokens_has_a_page(tmp_path: Path) -> None:
-    html = page(BY_NAME["gpt2"].with_words(tmp_path, "w0", "w1"), "")
-    assert "0 tokens of gpt2 → (1, 0, 16)" in read(html).text("p")
-    assert data_of(html)["tokens"] == []
-
-
 # -- its formulas ------------------------------------------------------------------------------------------------
 
 
@@ -245,12 +216,6 @@ def test_a_formula_is_the_docstring_s(small: EmbeddingLayer) -> None:
     assert "<p>Take one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
     assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html
     assert "&gt;&gt;&gt;" not in html
-
-
-def test_a_layer_without_positions_says_so(tmp_path: Path) -> None:
-    assert "t5 adds no positions in its input layer: they act inside attention." in page(
-        BY_NAME["t5-encoder"].with_words(tmp_path), "w1"
-    )
 
 
 # -- the command -------------------------------------------------------------------------------------------------

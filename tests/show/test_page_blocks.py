@@ -92,17 +92,6 @@ def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_pa
             assert at["cosines"] == pytest.approx([-c for c, _ in others][:5], abs=1e-12)
 
 
-def test_what_a_block_adds_is_the_step_from_one_state_to_the_next(minilm: Path) -> None:
-    """The two sizes are of the right arrays: GPT-2's states are sums of them, BERT's are the norms of such sums."""
-    encoder = minibert.load_encoder(minilm)
-    trace = encoder.trace(**encoder.tokenize(SENTENCE))
-    first = behind_of(page(encoder, SENTENCE))["moves"][1]
-    norm = encoder["encoder.layer.0.attention.output.LayerNorm"]
-    attended = trace["encoder.layer.0.attention.output.dense"]
-    assert np.allclose(norm(trace["hidden_states.0"] + attended), trace["encoder.layer.0.attention.output.LayerNorm"])
-    assert [at["attention"] for at in first] == pytest.approx(np.linalg.norm(attended[0], axis=-1), rel=1e-6)
-
-
 def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
     encoder = minibert.load_encoder(minilm)
     html = page(encoder, "The bank of the river was muddy after rain")

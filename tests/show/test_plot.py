@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
-import matplotlib.text
 import numpy as np
 import pytest
 from drawn import normal
@@ -63,12 +61,6 @@ def test_an_axes_passed_is_drawn_into_and_without_one_there_is_a_figure(name: st
     assert [own.figure] == [plt.figure(number) for number in plt.get_fignums()]
 
 
-def test_every_function_that_draws_is_tried() -> None:
-    public = {name for name, found in vars(plot).items() if callable(found) and not name.startswith("_")}
-    made_here = {name for name in public if getattr(plot, name).__module__ == plot.__name__}
-    assert made_here == {*SINGLE, "save"}
-
-
 NOT_DRAWN: list[tuple[Callable[..., object], dict[str, object], type[Exception], str]] = [
     (plot.position_rows, {"table": normal(3, 4), "positions": [0, -1]}, IndexError, r"positions\[1\] is -1"),
     (
@@ -90,28 +82,6 @@ def test_what_cannot_be_drawn_is_refused(
 ) -> None:
     with pytest.raises(error, match=said):
         draw(**given)
-
-
-def lightness_of(colours: str, count: int) -> Array:
-    """CIE L*, 0..100, of so many colours at even steps."""
-    red, green, blue, _ = mpl.colormaps[colours](np.linspace(0, 1, count)).T
-    linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
-    return np.asarray(116 * np.cbrt(np.array([0.2126, 0.7152, 0.0722]) @ linear) - 16)
-
-
-def test_the_colours_lightness_rises_evenly() -> None:
-    """In black and white more stays lighter, by steps of one size, from end to end."""
-    steps = np.diff(lightness_of(plot.COLOURS, 17))
-    assert steps.min() > 3 and steps.max() < 1.5 * steps.min()  # measured 4.2..5.5
-
-
-def test_signed_colours_darken_evenly_from_zero_on_either_side() -> None:
-    lightness = lightness_of(plot.SIGNED, 21)
-    assert lightness.argmax() == 10 and lightness[10] > 95, "0 is nearly white"
-    for side in (lightness[10:], lightness[10::-1]):
-        steps = -np.diff(side)
-        assert steps.min() > 1 and steps.max() < 15  # measured 1.9..13.2
-    assert np.abs(lightness - lightness[::-1]).max() < 26, "about as dark below 0 as above it: measured 24"
 
 
 def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
@@ -331,18 +301,6 @@ def test_names_on_the_map_cover_neither_each_other_nor_a_point(ax: Axes) -> None
     boxes = [text.get_window_extent() for text in ax.texts]
     assert [box.count_overlaps(boxes) for box in boxes] == [1] * 5  # itself
     assert not any(box.contains(*point) for box in boxes for point in ax.transData.transform(coordinates))
-
-
-@pytest.mark.slow
-def test_names_on_a_crowded_map_cover_nothing_and_the_map_grows_with_them() -> None:
-    coordinates = np.concatenate([0.05 * normal(40, 2), 1 + 0.05 * normal(40, 2, seed=4)])
-    ax = plot.token_map(coordinates, [f"token{i}" for i in range(80)])
-    ax.figure.draw_without_rendering()
-    names = [mpl.text.Text.get_window_extent(text) for text in ax.texts]  # without the line to its point
-    assert sum(box.count_overlaps(names) - 1 for box in names) == 0
-    assert not any(box.contains(*point) for box in names for point in ax.transData.transform(coordinates))
-    small = plot.token_map(coordinates[:20], [f"token{i}" for i in range(20)])
-    assert ax.figure.get_figwidth() > 1.5 * small.figure.get_figwidth() == 1.5 * 7
 
 
 # files
