@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import sys
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,7 +23,7 @@ import word_models
 from served import needs_server, opened, straight
 
 import minibert
-from minibert.cli import _opened, main
+from minibert.cli import COMMANDS, _opened, main
 from minibert.equations import FILES
 from minibert.serve.app import Server
 
@@ -176,6 +177,18 @@ def test_no_docstring_loses_words_or_is_cut_on_the_site(as_markdown: Callable[[s
     assert {"minibert.search", "minibert.Encoder.fill", "minibert.equations.blocks.attention"} <= names
 
 
+def test_links_lead_to_pages_or_to_sources() -> None:
+    own = hooks()
+    text = (
+        "[a](../../tests/reference/GOLDEN.md#x) [e](../equations) [b](bert.py) [c](#here) "
+        "![d](../../scripts/readme/gallery/page.png)"
+    )
+    assert own.linked(text, "minibert/families", "") == (
+        "[a](golden.md#x) [e](api/equations.md) [b](source/minibert/families/bert.py.md) [c](#here) "
+        "![d](source/scripts/readme/gallery/page.png)"
+    )
+
+
 def test_the_reference_has_every_public_name() -> None:
     named = {name for page in (SITE / "pages/api").glob("*.md")
              for name in re.findall(r"^::: minibert\.(\w+)$", page.read_text("utf-8"), re.MULTILINE)}  # fmt: skip
@@ -202,6 +215,18 @@ def test_what_the_reference_leaves_out_is_there_and_shown_nowhere() -> None:
         assert left_out(page) <= set(dir(of))
         for name in left_out(page):
             assert not re.search(rf"\b(encoder|layer|model|bert|gpt2)\.{name}\b", shown), name
+
+
+def test_the_page_of_commands_has_each_with_its_options() -> None:
+    own = hooks()
+    assert own.HELP in (SITE / "pages/api/commands.md").read_text("utf-8")
+    sections = re.split(r"^## minibert (\w+)$", own.commands(), flags=re.MULTILINE)[1:]
+    assert tuple(sections[::2]) == COMMANDS
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        actions = _opened(name)[1]._option_string_actions
+        options = [option for option, action in actions.items() if action.help != SUPPRESS]  # refused in words
+        assert len(options) > 2 and all(re.search(rf"^  .*{option}\b", text, re.MULTILINE) for option in options)
+        assert max(map(len, text.splitlines())) <= own.WIDTH
 
 
 def test_the_lines_about_late_interaction_run() -> None:
