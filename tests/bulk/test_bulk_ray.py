@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from checkpoints import CONVBERT, same_bits, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
+from limits import CHILD_SECONDS
 from many_texts import WORDS
 from numpy.typing import NDArray
 from reference_files import REFERENCE
@@ -31,7 +32,6 @@ TINY = REFERENCE / "sentences-dense"
 FILES, ROWS, SHARD = 10, 200, 60  # rows of a file, and at most of a shard
 # a sentence's numbers change with its neighbours: of a vector's length; measured: 2.2e-7
 NEIGHBOURS = 1e-6
-PATIENCE = 120  # seconds
 STORE = 80_000_000  # bytes; Ray takes no less
 
 
@@ -99,7 +99,7 @@ def begin(*arguments: object) -> subprocess.Popen[str]:
 def run(*arguments: object) -> tuple[int, str]:
     """Run the script: its exit code, and the last line that it says itself, since Ray's own may come after it."""
     job = begin(*arguments)
-    said = job.communicate(timeout=PATIENCE)[1]
+    said = job.communicate(timeout=CHILD_SECONDS)[1]
     own = [line for line in said.splitlines() if line.startswith("bulk_ray.py: ")]
     return job.returncode, own[-1] if own else said
 
@@ -161,7 +161,7 @@ def parent(process: str) -> str:
 
 
 def wait_for(what: Callable[[], Any], job: subprocess.Popen[str]) -> Any:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + CHILD_SECONDS
     while not (found := what()):
         assert time.monotonic() < end and job.poll() is None, "the job has ended, or does not get on"
         time.sleep(0.005)
@@ -187,7 +187,7 @@ def test_a_worker_is_killed_and_every_row_is_there_once(
         assert not output.exists()
         another = wait_for(lambda: workers() - before - first, job)
         assert len(another) == 1
-        said = job.communicate(timeout=PATIENCE)[1]
+        said = job.communicate(timeout=CHILD_SECONDS)[1]
     finally:
         job.kill()
         job.communicate()

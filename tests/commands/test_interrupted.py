@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import Patch, Printed
 from fake_hub import FakeHub, environment, silent
+from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 
 from minibert.cli import INTERRUPTED, main
@@ -24,7 +25,6 @@ pytestmark = [
 ]  # fmt: skip
 
 MODEL = REFERENCE / "sentences-dense"
-PATIENCE = 120.0  # seconds, on the busiest machine
 
 
 def press() -> None:
@@ -40,7 +40,7 @@ def test_an_error_that_a_library_makes_of_it(monkeypatch: Patch, capsys: Printed
     def run(arguments: Any) -> None:
         try:
             press()
-            threading.Event().wait(PATIENCE)
+            threading.Event().wait(CHILD_SECONDS)
         except KeyboardInterrupt:
             raise ImportError("numpy._core.multiarray failed to import") from None
 
@@ -59,7 +59,7 @@ def test_a_handler_of_another_program_stays(monkeypatch: Patch) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     other = threading.Thread(target=main, args=(["info"],))  # where no handler can be set
     other.start()
-    other.join(PATIENCE)
+    other.join(CHILD_SECONDS)
     assert seen[1:] == [signal.default_int_handler]
 
 
@@ -88,7 +88,7 @@ def test_while_a_file_gets_its_name(
     def replace(self: Path, target: Path) -> Path:
         pressed.append(self.name)
         os.kill(os.getpid(), number)
-        threading.Event().wait(PATIENCE)
+        threading.Event().wait(CHILD_SECONDS)
         raise AssertionError("no KeyboardInterrupt")
 
     monkeypatch.setattr(Path, "replace", replace)
@@ -112,7 +112,7 @@ def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
 
 def wait_until(there: Any, process: subprocess.Popen[str]) -> None:
     ended = threading.Event()
-    for _ in range(int(PATIENCE / 0.02)):
+    for _ in range(int(CHILD_SECONDS / 0.02)):
         if there():
             return
         assert process.poll() is None, process.communicate()
@@ -123,7 +123,7 @@ def wait_until(there: Any, process: subprocess.Popen[str]) -> None:
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Give the exit code and stderr; the pipe to its stdin stays open until then."""
     try:
-        code = process.wait(PATIENCE)
+        code = process.wait(CHILD_SECONDS)
     finally:
         process.kill()
     assert process.stderr is not None
@@ -151,7 +151,7 @@ def test_a_line_at_a_time(command: str) -> None:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("we lived\n")
         process.stdin.flush()
-        assert select.select([process.stdout], [], [], PATIENCE)[0]  # it has answered, and waits again
+        assert select.select([process.stdout], [], [], CHILD_SECONDS)[0]  # it has answered, and waits again
         process.send_signal(signal.SIGINT)
         assert ended(process) == (INTERRUPTED, "")
 

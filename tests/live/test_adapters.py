@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Patch
+from limits import CHILD_SECONDS
 from needed import absent, missing
 from served import opened, served
 
@@ -99,7 +100,7 @@ def test_an_adapter_finds_the_nearest_text(name: str, minilm: Path, tmp_path: Pa
     home = {"HOME": str(tmp_path), "ANONYMIZED_TELEMETRY": "False"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, NAME, str(minilm), str(RECIPES / f"{name}.py"), json.dumps(TEXTS)],
-        cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, timeout=CHILD_SECONDS,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, f"{NEAREST}\n"), done.stderr
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from checkpoints import wordpiece_json, write_index
+from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 from safetensors import safe_open
 
@@ -247,7 +248,7 @@ def test_every_family_is_there() -> None:
     assert BY_TYPE.keys() == set(FAMILIES) >= set(BLOCKS)
 
 
-ROOM, SECONDS = 4 << 30, 300  # far more than any of them takes: 0.1 GiB and 45 s
+ROOM = 4 << 30  # far more than any of them takes: 0.1 GiB
 
 
 @pytest.fixture
@@ -255,14 +256,14 @@ def bounded() -> Iterator[None]:
     """What asks for memory or time without end, since a settings file says so, fails alone and not with the machine."""
 
     def late(*_: Any) -> None:
-        pytest.fail(f"not done after {SECONDS} s")  # which no `except Exception` takes for its own
+        pytest.fail(f"not done after {CHILD_SECONDS} s")  # which no `except Exception` takes for its own
 
     resource = pytest.importorskip("resource", reason="Windows has no such limits")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, hard))
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    signal.alarm(CHILD_SECONDS)
     try:
         yield
     finally:

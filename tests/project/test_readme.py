@@ -17,6 +17,7 @@ import pytest
 import word_models
 from checkpoints import pack
 from command_line import WITHOUT_TORCH
+from limits import CHILD_SECONDS
 
 from minibert.cli import main
 from minibert.families.rows import BLOCKS as ROWS_OF_BLOCKS
@@ -44,7 +45,13 @@ def ran(command: str | list[str], folder: Path = ROOT, **environment: str) -> st
     variables = {name: value for name, value in os.environ.items() if name != "MINIBERT_CACHE"}
     variables |= {"PYTHONPATH": path, "COLUMNS": "80", **environment}
     done = subprocess.run(
-        command, shell=isinstance(command, str), cwd=folder, env=variables, capture_output=True, text=True, timeout=120
+        command,
+        shell=isinstance(command, str),
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_SECONDS,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

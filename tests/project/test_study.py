@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
 from command_line import Patch, Printed
+from limits import CHILD_SECONDS
 from notebooks import SHARED
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
@@ -47,7 +48,6 @@ FILES = {
 # matplotlib 3.9 calls pyparsing by names that version 3.3 deprecates, which is theirs to settle
 PYPARSING = ("matplotlib._fontconfig_pattern", "matplotlib._mathtext", "pyparsing.core", "pyparsing.util")
 WARNINGS = ",".join(["error", *(f"ignore::DeprecationWarning:{module}" for module in PYPARSING)])
-SECONDS = 300  # alone they need 2 to 20; a busy machine is no fault of theirs
 
 
 def run(name: str, folder: Path, *arguments: str, fails: str = "", **environment: str) -> str:
@@ -63,7 +63,7 @@ def run(name: str, folder: Path, *arguments: str, fails: str = "", **environment
     variables |= {"OPENBLAS_NUM_THREADS": "1", **environment}
     result = subprocess.run(
         [sys.executable, str(STUDY / "answers" / "run.py"), name, "--output", str(folder / "pictures"), *arguments],
-        cwd=folder, env=variables, capture_output=True, text=True, timeout=SECONDS,
+        cwd=folder, env=variables, capture_output=True, text=True, timeout=CHILD_SECONDS,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (int(bool(fails)), fails)
     if not fails:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import CHILD_SECONDS
 from needed import absent, missing
 from test_study import FILES, SAID, STUDY, UNTRAINED
 
@@ -140,6 +141,6 @@ def check_that_it_runs_where_it_was_moved(lab: Path, name: str) -> None:
         for key, value in environment.items():
             patch.setenv(key, value)
         resources = {"metadata": {"path": str(lab / "answers")}}
-        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+        nbclient.NotebookClient(notebook, timeout=CHILD_SECONDS, kernel_name="python3", resources=resources).execute()
     printed = "".join(str(output.get("text", "")) for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "model: " in printed and printed.count(": right\n") == 8
