@@ -8,15 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from minibert.models.open.options import SENTENCES, add_same_bits, add_sentence_options, sentence_options
+
 from .common import (
-    SENTENCES,
     Parser,
     add_model,
     add_prompts,
-    add_same_bits,
-    add_sentence_options,
     from_hub,
-    sentence_options,
     tell,
 )
 from .progress import Progress

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from minibert.errors import Load, MinibertError, error_of, nearest_name, parts_of
 from minibert.files.writing import naming
+from minibert.models.open.options import add_hub, add_threads, sentence_options
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
-SENTENCES = "sentence-transformers/all-MiniLM-L6-v2"  # the default where sentence vectors are needed
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 # control sequences, and characters that reverse the order of letters; a tab may stay. First: bold, dim and plain
@@ -114,10 +114,7 @@ def add_model(
     parser.usual = usual
     to: Any = parser.add_argument_group(group) if group else parser
     if threads:
-        to.add_argument(
-            "--threads", type=int, metavar="N", help="compute on at most N threads (default: "
-            "MINIBERT_THREADS, or all available cores)",
-        )  # fmt: skip
+        add_threads(to)
     if argument:
         to.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     to.add_argument(
@@ -128,17 +125,7 @@ def add_model(
         to.add_argument(
             "--side", choices=("encoder", "decoder"), help="which half of an encoder-decoder (default: encoder)"
         )
-    to.add_argument("--revision", metavar="R", help="a branch, tag or commit on the Hub")
-    to.add_argument("--local-files-only", action="store_true", help="use the cache only; never ask the Hub")
-
-
-def add_same_bits(parser: Parser) -> None:
-    """Add --same-bits."""
-    parser.add_argument(
-        "--same-bits", action="store_true",
-        help="a text has the same vector, to the last bit, in any batch and on any number of threads; with some "
-        "processors that is always so, with others it takes longer: see `minibert info`",
-    )  # fmt: skip
+    add_hub(to)
 
 
 def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
@@ -166,36 +153,6 @@ def add_prompts(parser: Any) -> None:
     """Add --prompt-name and --prompt."""
     parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt with this name before each text")
     parser.add_argument("--prompt", metavar="TEXT", help="put this text before each text")
-
-
-def add_sentence_options(parser: Parser) -> None:
-    """Add what `load_encoder` takes in place of what a folder says of sentence vectors."""
-    parser.add_argument(
-        "--prompts", action="append", metavar="NAME=TEXT", type=_named_prompt,
-        help='a prompt of the model in place of its own, as in "query=query: "; may be repeated',
-    )  # fmt: skip
-    parser.add_argument(
-        "--default-prompt-name", metavar="NAME", help="the prompt that is put before each text if none is named"
-    )
-    parser.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N numbers of each vector")
-    parser.add_argument(
-        "--similarity-fn-name", metavar="MEASURE", help="how vectors are compared: cosine, dot, euclidean or manhattan"
-    )
-    parser.add_argument("--max-seq-length", type=int, metavar="N", help="truncate a text after N tokens")
-
-
-def _named_prompt(text: str) -> tuple[str, str]:
-    name, equals, prompt = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"expected NAME=TEXT, found {text!r}")
-    return name, prompt
-
-
-def sentence_options(arguments: Any) -> dict[str, Any]:
-    """Give the options of `add_sentence_options` that were passed, as keyword arguments of `load_encoder`."""
-    names = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name", "max_seq_length")
-    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
-    return given | ({"prompts": dict(given["prompts"])} if "prompts" in given else {})
 
 
 def _settle_model(parser: Parser, arguments: Any) -> None:

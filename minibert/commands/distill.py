@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .common import SENTENCES, Parser, add_model, load_model, print_lines
+from minibert.models.open.options import SENTENCES
+
+from .common import Parser, add_model, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of
 

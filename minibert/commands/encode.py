@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from minibert.models.open.options import SENTENCES, add_same_bits, add_sentence_options
+
 from .common import (
-    SENTENCES,
     Parser,
     add_model,
     add_prompts,
-    add_same_bits,
-    add_sentence_options,
     add_texts,
     load_model,
     print_lines,

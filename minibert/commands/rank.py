@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from minibert.files.lines import STDIN
+from minibert.models.open.options import add_same_bits
 
-from .common import RERANKER, Parser, add_k, add_model, add_same_bits, load_model, print_lines
+from .common import RERANKER, Parser, add_k, add_model, load_model, print_lines
 from .embed import wants_bar
 from .similar import lines_of, ranked
 

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
+from minibert.models.open.options import add_sentence_options, sentence_options
 
 from .common import (
     Parser,
     add_k,
     add_model,
     add_prompts,
-    add_sentence_options,
     from_hub,
     print_lines,
-    sentence_options,
     tell,
     tell_truncated,
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import socket
 import threading
@@ -11,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from minibert.errors import Option, error_of
+from minibert.models.open.options import SENTENCES
 
 from .common import Parser, tell
 
@@ -35,23 +35,12 @@ QUEUE = 1024  # connections that wait to be accepted; of 200 callers at once som
 
 
 def declare(parser: Parser) -> None:
-    """Add the arguments: the models, and a row of the table for each option."""
-    from minibert.serve.options import TABLE, USUAL, WITHDRAWN
+    """Add the arguments; variables of the environment give their defaults once arguments are parsed."""
+    from minibert.serve import options
 
-    parser.usual = USUAL
-    parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="a folder, or a name on the Hub; several, which requests choose by "
-        "`model`: the first is the one for requests without it",
-    )  # fmt: skip
-    for row in TABLE:
-        how: dict[str, Any] = {"action": "store_true"}
-        if row.shown:
-            action = "append" if row.many else "store"
-            how = {"action": action, "metavar": row.shown, "type": row.read, "choices": row.choices or None}
-        usual = "" if row.usual is None else f" (default: {row.usual})"
-        names = ["-m"] * (row.name == "model") + [f"--{row.name}"]
-        parser.add_argument(*names, default=argparse.SUPPRESS, help=row.help + usual, **how)
-    parser.gone = {f"--{name}": advice for name, advice in WITHDRAWN.items()}
+    parser.usual, parser.gone = SENTENCES, options.WITHDRAWN
+    parser.prepare = lambda: parser.set_defaults(**options.from_variables())
+    options.declare(parser)
 
 
 def run(arguments: Any) -> int:
@@ -61,13 +50,12 @@ def run(arguments: Any) -> int:
     from minibert.serve import options
     from minibert.serve.app import Server
 
-    given = {row.key: vars(arguments)[row.key] for row in options.TABLE if row.key in arguments}
-    if arguments.models and "model" in given:
-        raise ValueError(f"--model names a model and {arguments.models[0]!r} is named too; leave one out")
-    chosen = options.read(given | ({"model": arguments.models} if arguments.models else {}))
-    for name in chosen.unknown:
+    chosen = arguments
+    if chosen.models and chosen.asked:
+        raise ValueError(f"--model names a model and {chosen.models[0]!r} is named too; leave one out")
+    for name in options.unknown_variables(chosen):
         tell(f"no option has the variable {name}: it is ignored")
-    arguments.unnamed = not (chosen.model or chosen.reranker)
+    chosen.unnamed = not (chosen.models or chosen.asked or chosen.by_variable or chosen.reranker)
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.36'")
     token = options.read_token(chosen)
@@ -78,7 +66,7 @@ def run(arguments: Any) -> int:
         )  # fmt: skip
     with listen(chosen.host, chosen.port) as listening, ExitStack() as opened:
         models, ranks = options.open_models(chosen, opened)
-        server = Server(models, token, chosen.limits, ranks)
+        server = Server(models, token, options.limits_of(chosen), ranks)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}{server.path}"
         silent = server.path == "/v1/embeddings" and not models[0].encoder.prompts.get("query")

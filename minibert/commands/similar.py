@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
+from minibert.models.open.options import SENTENCES, add_sentence_options
 
 from .common import (
-    SENTENCES,
     Parser,
     add_k,
     add_model,
-    add_sentence_options,
     load_model,
     model_named_by,
     print_lines,

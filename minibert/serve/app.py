@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -329,12 +330,12 @@ def _response(*parts: Any, **options: Any) -> Any:
 def create() -> Any:
     """Make the application from the variables MINIBERT_SERVE_...: a factory for gunicorn's and uvicorn's workers."""
     try:
-        chosen = options.read({})
+        chosen = SimpleNamespace(**options.from_variables())
         start_logging(chosen.log_level)
-        for name in chosen.unknown:
+        for name in options.unknown_variables(chosen):
             ACCESS.warning(f"no option has the variable {name}: it is ignored")
         models, ranks = options.open_models(chosen, ExitStack())
-        return Server(models, options.read_token(chosen), chosen.limits, ranks).app()
+        return Server(models, options.read_token(chosen), options.limits_of(chosen), ranks).app()
     except (MinibertError, ValueError, OSError, ImportError) as error:
         ACCESS.error(f"minibert: error: {error}")
         raise SystemExit(BOOT_FAILURE) from None

@@ -1,17 +1,23 @@
-"""The options of the server: one table makes those of `minibert serve` and the variables MINIBERT_SERVE_..."""
+"""The options of the server: argparse reads those of `minibert serve`, and a variable MINIBERT_SERVE_... for each."""
 
 from __future__ import annotations
 
 import os
 import re
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping
+from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from minibert.errors import Load, MinibertError, Option, error_of, nearest_name, parts_of
+from minibert.models.open.options import (
+    SENTENCES,
+    add_hub,
+    add_same_bits,
+    add_sentence_options,
+    add_threads,
+    sentence_options,
+)
 
 from .metrics import LEVELS
 from .requests import LONGEST_TEXT, Limits
@@ -21,115 +27,101 @@ if TYPE_CHECKING:
 
 VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
 LOCAL = ("127.0.0.1", "localhost", "::1")
-USUAL = "sentence-transformers/all-MiniLM-L6-v2"
 TEXT_BYTES, ESCAPED = 1 << 13, 12  # of a request for each text, 16 for each of 512 tokens; of a character in JSON
 # Kubernetes sets such for each service whose name begins so: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000, ..._SERVICE_HOST
 SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-
-
-def _prompt(text: str) -> tuple[str, str]:
-    name, equals, prompt = text.partition("=")
-    if not (name and equals):
-        raise ArgumentTypeError(f"expected NAME=TEXT, found {text!r}")
-    return name, prompt
-
-
-class Row(NamedTuple):
-    """An option: its name, what its help calls its value ("": it has none), its help, how it is read.
-
-    many: it can be given again; a variable has several values between semicolons
-    """
-
-    name: str
-    shown: str
-    help: str
-    read: Callable[[str], Any] = str
-    usual: Any = None
-    many: bool = False
-    choices: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        return VARIABLES + self.key.upper()
-
-    def value(self, given: str) -> Any:
-        """Read a variable. Raises ValueError."""
-        try:
-            values = [self.read(each) for each in (given.split(";") if self.many else [given])] if self.shown else []
-            if not self.shown and given in ("0", "1"):
-                return given == "1"
-            if values and (not self.choices or given in self.choices):
-                return values if self.many else values[0]
-        except (ValueError, ArgumentTypeError):
-            pass
-        expected = ", ".join(self.choices) or ("an integer" if self.read is int else self.shown or "1 or 0")
-        raise ValueError(f"the variable {self.variable} must be {expected}, found {given!r}")
-
-
-TABLE = (
-    Row("model", "MODEL", f"as MODEL (default: MINIBERT_MODEL, or {USUAL})", many=True),
-    Row("reranker", "MODEL", "a model for /rerank: a folder, or a name on the Hub"),
-    Row("name", "NAME", "what requests may call the first model, beside its folder's name, its name on the Hub and its "
-        "path; NAME=MODEL of another one. It can be given again", many=True),
-    Row("host", "HOST", "the address; any but this machine's own needs a token", usual=LOCAL[0]),
-    Row("port", "N", "0 takes a free one", int, 8000),
-    Row("token-file", "FILE", "a file with the token that clients must send"),
-    Row("token-env", "NAME", "a variable of the environment with that token"),
-    Row("max-waiting", "N", "requests at once; more are refused (503)", int, 256),
-    Row("max-body", "N", f"bytes of a request (default: {TEXT_BYTES} for each of --max-texts)", int),
-    Row("max-texts", "N", "texts of a request", int, 2048),
-    Row("max-grace", "N", "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503", int, 60),
-    Row("log-level", "LEVEL", "info writes a line for each request", usual="warning", choices=LEVELS),
-    Row("prompts", "NAME=TEXT", 'a prompt of the model in place of its own, as in "query=query: "; may be repeated',
-        _prompt, many=True),
-    Row("default-prompt-name", "NAME", "the prompt that is put before each text if none is named"),
-    Row("truncate-dim", "N", "keep the first N numbers of each vector", int),
-    Row("similarity-fn-name", "MEASURE", "how vectors are compared: cosine, dot, euclidean or manhattan"),
-    Row("max-seq-length", "N", "truncate a text after N tokens", int),
-    Row("revision", "R", "a branch, tag or commit on the Hub"),
-    Row("local-files-only", "", "use the cache only; never ask the Hub"),
-    Row("threads", "N", "compute on at most N threads (default: MINIBERT_THREADS, or all available cores)", int),
-    Row("same-bits", "", "a text has the same vector, to the last bit, in any batch and on any number of threads"),
-)  # fmt: skip
-OF_ONE = ("revision", "prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name", "max_seq_length")
+MANY = ("--model", "--name", "--prompts")  # a variable has several values between semicolons
 WITHDRAWN = {
-    "workers": "for several processes: gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket "
+    "--workers": "for several processes: gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket "
     "'minibert.serve.app:create()', or uvicorn --workers 4 --factory minibert.serve.app:create; options are variables",
-    "token-ids": "send the texts: ids of another tokenizer would give wrong vectors",
-    "log-format": "for lines of JSON: uvicorn --log-config FILE --factory minibert.serve.app:create",
+    "--token-ids": "send the texts: ids of another tokenizer would give wrong vectors",
+    "--log-format": "for lines of JSON: uvicorn --log-config FILE --factory minibert.serve.app:create",
 }
 
 
-def read(given: Mapping[str, Any]) -> SimpleNamespace:
-    """Give each option's value: as given, or else of its variable, or else its default; of names and prompts the values
-    of both. Beside them `limits`, and `unknown`: variables of no option. Raises ValueError in words.
+def declare(parser: Any) -> None:
+    """Add the arguments."""
+    add = parser.add_argument
+    add(
+        "models", nargs="*", metavar="MODEL", help="a folder, or a name on the Hub; several, which requests choose by "
+        "`model`: the first is the one for requests without it",
+    )  # fmt: skip
+    more = f"as MODEL (default: MINIBERT_MODEL, or {SENTENCES})"
+    add("-m", "--model", dest="asked", action="append", metavar="MODEL", help=more)
+    add("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
+    add(
+        "--name", action="append", metavar="NAME", help="what requests may call the first model, beside its folder's "
+        "name, its name on the Hub and its path; NAME=MODEL of another one. It can be given again",
+    )  # fmt: skip
+    usual, body = "(default: %(default)s)", f"bytes of a request (default: {TEXT_BYTES} for each of --max-texts)"
+    late = "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503"
+    add("--host", default=LOCAL[0], help=f"the address; any but this machine's own needs a token {usual}")
+    add("--port", type=int, default=8000, metavar="N", help=f"0 takes a free one {usual}")
+    add("--token-file", metavar="FILE", help="a file with the token that clients must send")
+    add("--token-env", metavar="NAME", help="a variable of the environment with that token")
+    for name, default, said in (
+        ("waiting", 256, f"requests at once; more are refused (503) {usual}"), ("body", None, body),
+        ("texts", 2048, f"texts of a request {usual}"), ("grace", 60, f"{late} {usual}"),
+    ):  # fmt: skip
+        add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
+    lines = f"info writes a line for each request {usual}"
+    add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
+    for add_more in (add_sentence_options, add_hub, add_threads, add_same_bits):
+        add_more(parser)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"expected an integer >= 1, found {text!r}")
+    return int(text)
+
+
+def from_variables() -> dict[str, Any]:
+    """Give the values of all options, as the variables say, or else the defaults. Raises ValueError for a wrong one.
+
+    Beside them `by_variable`, its models, and `unknown`: variables of no option, each with the nearest that is one.
     """
-    rows, found = {row.variable: row for row in TABLE}, _variables()
-    for name, advice in WITHDRAWN.items():
-        if (variable := VARIABLES + name.replace("-", "_").upper()) in found:
-            raise ValueError(f"the variable {variable} has gone: {advice}")
-    chosen = {row.key: row.usual for row in TABLE}
-    chosen |= {rows[name].key: rows[name].value(value) for name, value in found.items() if name in rows}
-    more = {key: [*(chosen[key] or []), *given[key]] for key in ("name", "prompts") if key in given}
-    chosen |= dict(given) | more
-    unknown = sorted(found.keys() - rows.keys() - {chosen["token_env"]})
+    parser = ArgumentParser(add_help=False, exit_on_error=False)
+    declare(parser)
+    actions = {_variable(action.option_strings[-1]): action for action in parser._actions if action.option_strings}
+    withdrawn = {_variable(name): advice for name, advice in WITHDRAWN.items()}
+    chosen, unknown = parser.parse_args([]), dict[str, str | None]()
+    for variable, value in _variables().items():
+        if variable in withdrawn:
+            raise ValueError(f"the variable {variable} has gone: {withdrawn[variable]}")
+        if (action := actions.get(variable)) is None:
+            unknown[variable] = nearest_name(variable, actions, cutoff=0.9)
+            continue
+        name = action.option_strings[-1]
+        words = [f"{name}={each}" for each in (value.split(";") if name in MANY else [value])]
+        if action.nargs == 0:
+            if value not in ("0", "1"):
+                raise ValueError(f"the variable {variable} must be 1 or 0, found {value!r}")
+            words = [name] * int(value)
+        try:
+            parser.parse_args(words, chosen)
+        except ArgumentError as error:
+            raise ValueError(f"the variable {variable}: {error.message}") from None
+    return {**vars(chosen), "models": None, "asked": None, "by_variable": chosen.asked, "unknown": unknown}
+
+
+def unknown_variables(chosen: Any) -> list[str]:
+    """Give the variables of no option, but that of the token. Raises ValueError for one that is almost an option's."""
+    unknown = sorted(name for name in chosen.unknown if name != chosen.token_env)
     for name in unknown:
-        if near := nearest_name(name, rows, cutoff=0.9):
+        if near := chosen.unknown[name]:
             raise ValueError(f"no option has the variable {name}; did you mean {near}?")
-    if chosen["max_body"] is None:
-        chosen["max_body"] = max(chosen["max_texts"] * TEXT_BYTES, ESCAPED * LONGEST_TEXT + TEXT_BYTES)
-    for name in Limits._fields:
-        if chosen[f"max_{name}"] < 1:
-            raise error_of(
-                ValueError, Option(f"max_{name}"), f" must be an integer >= 1, found {chosen[f'max_{name}']}"
-            )
-    return SimpleNamespace(
-        **chosen, unknown=unknown, limits=Limits(*(chosen[f"max_{name}"] for name in Limits._fields))
-    )
+    return unknown
+
+
+def limits_of(chosen: Any) -> Limits:
+    """Give the limits; so many bytes as the texts of a request may take, unless others are named."""
+    usual = max(chosen.max_texts * TEXT_BYTES, ESCAPED * LONGEST_TEXT + TEXT_BYTES)
+    return Limits(chosen.max_waiting, chosen.max_body or usual, chosen.max_texts, chosen.max_grace)
+
+
+def _variable(option: str) -> str:
+    return VARIABLES + option.removeprefix("--").replace("-", "_").upper()
 
 
 def _variables() -> dict[str, str]:
@@ -184,21 +176,21 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
 
     from .kinds import model_of, names_of, reranker_of
 
-    names = _names(chosen)
-    options = dict(
-        local_files_only=bool(chosen.local_files_only), threads=chosen.threads, same_bits=bool(chosen.same_bits)
-    )
+    typed = chosen.models or chosen.asked or chosen.by_variable or []
+    names = _names(typed, chosen)
+    options = {name: getattr(chosen, name) for name in ("local_files_only", "threads", "same_bits")}
+    of_one = sentence_options(chosen) | ({"revision": chosen.revision} if chosen.revision else {})
+    if len(typed) > 1 and of_one:
+        said = f" is of one model, found {len(typed)}; leave it out, or serve one"
+        raise error_of(ValueError, Option(next(iter(of_one))), said)
     models: list[Model] = []
-    for typed, given in names.items():
-        first = {} if models else {key: value for key in OF_ONE if (value := getattr(chosen, key)) is not None}
-        if "prompts" in first:
-            first["prompts"] = dict(first["prompts"])
-        encoder = opened.enter_context(load_encoder(typed, **first, **options))
+    for name, given in names.items():
+        encoder = opened.enter_context(load_encoder(name, **({} if models else of_one), **options))
         try:
-            make = reranker_of if typed == chosen.reranker else model_of
-            models.append(make(encoder, names_of(typed, given)))
+            make = reranker_of if name == chosen.reranker else model_of
+            models.append(make(encoder, names_of(name, given)))
         except (MinibertError, ValueError) as error:  # it says which model to name instead, and with which option
-            option = "reranker" if typed == chosen.reranker else "model"
+            option = "reranker" if name == chosen.reranker else "model"
             parts = (part._replace(option=option) if isinstance(part, Load) else part for part in parts_of(error))
             raise error_of(type(error), *parts) from None
     for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
@@ -208,14 +200,9 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
     return models, models[-1] if chosen.reranker else None
 
 
-def _names(chosen: Any) -> dict[str, list[str]]:
+def _names(typed: list[str], chosen: Any) -> dict[str, list[str]]:
     """Give the models in their order, as they were typed, each with its names of --name; raise for names of none."""
-    models = chosen.model or ([] if chosen.reranker else [os.environ.get("MINIBERT_MODEL") or USUAL])
-    of_one = [key for key in OF_ONE if getattr(chosen, key) is not None]
-    if len(models) > 1 and of_one:
-        raise error_of(
-            ValueError, Option(of_one[0]), f" is of one model, found {len(models)}; leave it out, or serve one"
-        )
+    models = typed or ([] if chosen.reranker else [os.environ.get("MINIBERT_MODEL") or SENTENCES])
     found: dict[str, list[str]] = {model: [] for model in [*models, *filter(None, [chosen.reranker])]}
     for given in chosen.name or ():
         name, _, model = given.partition("=")

@@ -150,7 +150,8 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     said = failure(capsys, "serve", MODEL, "--token-file", "/b")
     assert said == "the file that --token-file names cannot be read: No such file or directory"
     for name in ("waiting", "body", "texts", "grace"):
-        assert f"--max-{name} must be an integer >= 1" in failure(capsys, "serve", MODEL, f"--max-{name}", "0")
+        assert main(["serve", MODEL, f"--max-{name}", "0"]) == 2
+        assert f"argument --max-{name}: expected an integer >= 1, found '0'" in capsys.readouterr().err
     assert "--port must be an integer from 0 to 65535" in failure(capsys, "serve", MODEL, "--port", "70000")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -240,15 +241,14 @@ def test_each_request_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value, expected in (
-        ("PORT", "many", "an integer"), ("SAME_BITS", "perhaps", "1 or 0"), ("LOG_LEVEL", "all", "debug, info"),
-        ("PROMPTS", "query=a, b;c", "NAME=TEXT"),
+        ("PORT", "many", "invalid int value: 'many'"), ("SAME_BITS", "perhaps", "must be 1 or 0, found 'perhaps'"),
+        ("LOG_LEVEL", "all", "invalid choice: 'all' (choose from "), ("PROMPTS", "query=a;c", "NAME=TEXT, found 'c'"),
+        ("MAX_TEXTS", "0", "expected an integer >= 1, found '0'"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setenv(f"MINIBERT_SERVE_{name}", value)
             said = failure(capsys, "serve", "/nowhere")
-            assert f"the variable MINIBERT_SERVE_{name} must be {expected}" in said and said.endswith(
-                f", found {value!r}"
-            )
+            assert said.startswith(f"the variable MINIBERT_SERVE_{name}") and expected in said
 
 
 def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -354,7 +355,7 @@ def test_as_many_texts_as_one_request_may_have_fit_into_its_bytes() -> None:
     for texts, sent in ((2048, ["\u0434" * 512 * 2 + " dog"] * 2048), (1, ["\U0001f600" * LONGEST_TEXT])):
         body = json.dumps({"input": sent}).encode()
         assert texts == 1 or len(body) > 1 << 23
-        limits = options.read({"max_texts": texts}).limits
+        limits = options.limits_of(SimpleNamespace(**options.from_variables() | {"max_texts": texts}))
         assert (
             straight(computing(lambda items: np.zeros((len(items), 8)), limits=limits), "/v1/embeddings", body).status
             == 200
