@@ -19,14 +19,14 @@ import numpy as np
 from minibert.equations.quantization import BITS, STEPS, check_precision, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
-from minibert.models.run.pipeline import check_positive, stream
+from minibert.models.run.pipeline import check_positive, chunked, stream
 from minibert.models.run.truncated_texts import length_of
 from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
-from minibert.threads.pool import behind
+from minibert.threads.pool import behind, prefetch
 
 from .shards import about, batches, column_of, locked, none_of, shards_of, write
-from .texts import ID, NUMBER, PLACE, VECTOR, Texts, arrow
+from .texts import ID, NUMBER, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 16_384
 BAD_ROWS = ("error", "skip")
@@ -35,12 +35,11 @@ NO_TEXT = "it has no text, or is not of its file's format"
 Progress = Callable[[int, "int | None"], object]
 
 
-class Part(NamedTuple):
-    """A chunk's rows that have a vector, and what is to be said of all."""
+class Shard(NamedTuple):
+    """A shard's rows that have a vector, and what is to be said of all."""
 
     table: Any
-    vectors: Any  # before they are computed, the ids of their tokens
-    read: int
+    vectors: list[Any]  # of each chunk that has some
     cut: int
     left_out: list[str]
 
@@ -89,26 +88,14 @@ def bulk(
     }
     with locked(folder) as check:
         said, rows = _begun(folder, json.loads(json.dumps(settings)), texts)
-        progress(done := said["read"], texts.expected)
+        progress(said["read"], texts.expected)
         if said["last"]:
             return said
-        parts: list[Part] = []  # of the next shard
         long_is_bad = model.kind == "input" and not truncation
-        chunks = _chunks(rows, model.pipeline.chunk, rows_per_shard)
-        write_next = partial(_write, folder, said, texts.schema.empty_table(), check)
-        with behind(write_next) as submit:
-            try:
-                for part in _parts(chunks, texts, model, long_is_bad, bad_rows == "error"):
-                    if sum(each.read for each in parts) == rows_per_shard:  # and it is not the last
-                        full, parts = parts, []  # first: Ctrl-C must not have it written twice
-                        submit((full, False))
-                    parts.append(part)
-                    progress(done := done + part.read, texts.expected)
-            except Exception:  # of a row behind the shard
-                if sum(each.read for each in parts) == rows_per_shard:
-                    submit((parts, False))
-                raise
-        write_next((parts, True))
+        tables = _shards(rows, texts.schema.empty_table(), rows_per_shard)
+        with behind(partial(_write, folder, said, texts.schema.names, check)) as submit:
+            for table, last in prefetch(lambda found: found, tables, model.pipeline.prefetching):
+                submit((_computed(table, texts, model, long_is_bad, bad_rows == "skip", progress), last))
         return said
 
 
@@ -142,7 +129,8 @@ def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[s
                 f"the input has changed: row {at + 1:,} of all was {before!r:.200} when {folder} was made, now it is "
                 f"{now!r:.200}; choose another folder, or put the input back"
             )
-        rows = _after(chain([first], rows), read - at)
+        starts = ((each, read - each[NUMBER][0].as_py()) for each in chain([first], rows))
+        rows = (each.slice(max(0, start)) for each, start in starts if start < len(each))
     if said["last"] and next(rows, None) is not None:
         raise ValueError(
             f"the input has changed: it has more rows than the {read:,} of {folder}; choose another folder"
@@ -150,75 +138,72 @@ def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[s
     return {**said, **settings}, rows
 
 
-def _after(tables: Iterator[Any], skip: int) -> Iterator[Any]:
-    for table in tables:
-        if skip < len(table):
-            yield table.slice(skip)
-        skip = max(0, skip - len(table))
-
-
-def _chunks(tables: Iterator[Any], size: int, rows_per_shard: int) -> Iterator[Any]:
-    """Cut tables into chunks of `size` rows; no chunk has rows of two shards."""
-    held, room = [], rows_per_shard
+def _shards(tables: Iterator[Any], none: Any, size: int) -> Iterator[tuple[Any, bool]]:
+    """Put tables together to one for each shard, and say which is the last: there is one, if only of no rows."""
+    held: list[Any] = []
     for table in tables:
         held.append(table)
-        while sum(map(len, held)) >= (most := min(size, room)):
+        while sum(map(len, held)) > size:
             whole = arrow().concat_tables(held)
-            yield whole.slice(0, most)
-            held, room = [whole.slice(most)], room - most or rows_per_shard
-    if sum(map(len, held)):
-        yield arrow().concat_tables(held)
+            yield whole.slice(0, size), False
+            held = [whole.slice(size)]
+    yield arrow().concat_tables(held) if held else none, True
 
 
-def _parts(chunks: Iterator[Any], texts: Texts, model: TextModel, long_is_bad: bool, stop: bool) -> Iterator[Part]:
-    """Take chunks through the model. stop: a row without a text is an error."""
-    pipeline = model.pipeline
+def _computed(table: Any, texts: Texts, model: TextModel, long_is_bad: bool, skip: bool, progress: Progress) -> Shard:
+    """Take a shard's rows through the model. skip: a row without a text is left out; else it is a ValueError."""
+    pipeline, every, cut = model.pipeline, table[texts.text_column].to_pylist(), 0
+    problems = {i: NO_TEXT for i, text in enumerate(every) if text is None}
 
-    def tokenize(table: Any, start: int) -> Part:
-        every = table[texts.text_column].to_pylist()
-        problems = {i: NO_TEXT for i, text in enumerate(every) if text is None}
-        good = [i for i in range(len(every)) if i not in problems]
+    def place(i: int) -> str:
+        return texts.place(table[NUMBER][i].as_py())
+
+    def check() -> None:
+        if problems and not skip:
+            first = min(problems)
+            wrong = f"{problems[first]}; ", Option("bad_rows", "skip"), " leaves such rows out"
+            raise error_of(ValueError, *wrong, place=place(first))
+
+    def tokenize(rows: list[int], start: int) -> list[Any]:
+        nonlocal cut
         try:
-            encoded = pipeline.tokenize([every[i] for i in good], start)
+            encoded: list[Any] = pipeline.tokenize([every[i] for i in rows], start)
         except TokenizerError:
-            for i in good:  # the first that is refused alone
+            for i in rows:  # the first that is refused alone
                 try:
                     pipeline.tokenize([every[i]], 0)
                 except TokenizerError as error:
-                    raise error_of(TokenizerError, *parts_of(error), place=_place(table, i)) from None
+                    raise error_of(TokenizerError, *parts_of(error), place=place(i)) from None
             raise
         if long_is_bad:
             long = (
                 f"the longest sequence is {model.model.max_length} (the position table); truncation shortens such texts"
             )
-            lengths = {i: ids for i, ids in zip(good, encoded, strict=True) if ids.truncated}
-            problems |= {i: f"the text has {length_of(ids)} tokens, but {long}" for i, ids in lengths.items()}
+            lengths = {i: ids for i, ids in zip(rows, encoded, strict=True) if ids.truncated}
+            problems.update((i, f"the text has {length_of(ids)} tokens, but {long}") for i, ids in lengths.items())
             encoded = [ids for ids in encoded if not ids.truncated]
-        left_out = [f"{_place(table, i)}: {problems[i]}" for i in sorted(problems)]
-        if stop and left_out:
-            raise error_of(ValueError, left_out[0], "; ", Option("bad_rows", "skip"), " leaves such rows out")
-        cut = sum(ids.truncated > 0 for ids in encoded)
-        return Part(table.filter([i not in problems for i in range(len(table))]), encoded, len(table), cut, left_out)
+            check()
+        cut += sum(ids.truncated > 0 for ids in encoded)
+        return encoded
 
-    def vectors(part: Part) -> Part:
-        found = pipeline.vectors(part.vectors)
-        return part._replace(vectors=TokenVectors.of(found, "vectors") if model.result == "tokens" else found)
-
-    return stream(chunks, tokenize, vectors, prefetching=pipeline.prefetching)
-
-
-def _place(table: Any, row: int) -> str:
-    file, number = (table[name][row].as_py() for name in PLACE)
-    return f"{file}, row {number}"
+    check()
+    chunks = [*chunked([i for i in range(len(every)) if i not in problems], pipeline.chunk)]
+    made, found = stream(chunks, tokenize, pipeline.vectors, pipeline.prefetching), []
+    for rows, vectors in zip(chunks, made, strict=True):
+        if len(vectors):
+            found.append(TokenVectors.of(vectors, "vectors") if model.result == "tokens" else vectors)
+        progress(table[NUMBER][rows[-1]].as_py() + 1, texts.expected)
+    left_out = [f"{place(i)}: {problems[i]}" for i in sorted(problems)]
+    good = arrow().array([i not in problems for i in range(len(table))], arrow().bool_())
+    return Shard(table.filter(good), found, cut, left_out)
 
 
 def _write(
-    folder: Path, said: dict[str, Any], none: Any, check: Callable[[], None], shard: tuple[list[Part], bool]
+    folder: Path, said: dict[str, Any], columns: list[str], check: Callable[[], None], shard: tuple[Shard, bool]
 ) -> None:
     """Write the next shard. `said`: what the one before says of itself, and in the end what this one does."""
-    parts, last = shard
+    (table, made, cut, left_out), last = shard
     pa, precision = arrow(), said["precision"]
-    made = [part.vectors for part in parts if len(part.table)]
     if made and precision in STEPS and "ranges" not in said:
         every = np.concatenate([rows_of(each) for each in made])
         if len(every) < 2:
@@ -228,22 +213,20 @@ def _write(
     if said["result"] != "sparse":
         made = [changed(each, lambda rows: quantized(rows, precision, said.get("ranges"))) for each in made]
     column = pa.chunked_array([column_of(each) for each in made or [none_of(said)]])
-    table = pa.concat_tables([part.table for part in parts]) if parts else none
-    read = said["read"] + sum(part.read for part in parts)
     now = {
         **said,
         "shards": said["shards"] + 1,
-        "read": read,
+        "read": said["read"] + len(table) + len(left_out),
         "rows": said["rows"] + len(table),
-        "cut": said["cut"] + sum(part.cut for part in parts),
-        "skipped": said["skipped"] + read - said["read"] - len(table),
-        "left_out": [each for part in parts for each in part.left_out],
+        "cut": said["cut"] + cut,
+        "skipped": said["skipped"] + len(left_out),
+        "left_out": left_out,
         "at": table[NUMBER][-1].as_py() if len(table) else None,
         "last": last,
     }
     path = folder / f"vectors-{said['shards']:05}.{said['format']}"
     try:
-        now = write(path, table.select(none.column_names).append_column(VECTOR, column), now, check)
+        now = write(path, table.select(columns).append_column(VECTOR, column), now, check)
     except OSError as error:
         raise OSError(
             error.errno,

@@ -21,8 +21,7 @@ ENDINGS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv":
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 ID = "id"  # the column of the ids, if it exists and no other is named
 VECTOR = "vector"  # the column that is added
-PLACE = "\0file", "\0row"  # columns with a row's file, and its number there from 1
-NUMBER = "\0number"  # a column with its number among all rows, from 0
+NUMBER = "\0number"  # a column with a row's number among all rows, from 0
 ROWS = 2048  # read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: an unclosed quote must not swallow a whole file
@@ -52,6 +51,7 @@ class Texts:
         self._forms = [form or _form(name) for name in self.names]
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
+        self._firsts: dict[int, str] = {}  # of each file that is begun, the number of its first row
         self._stdin: Iterator[Record] | None = None  # where its first rows were read to know its columns
         found = [self._columns(*each, keep) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(count for _, count in found)
@@ -76,21 +76,24 @@ class Texts:
             raise ValueError(f"{where}: a column {VECTOR!r} is added, and there is one already; rename it")
 
     def rows(self, skip: int = 0) -> Iterator[Any]:
-        """Give tables with the columns of `schema`, `PLACE` and `NUMBER`, after the first `skip` rows."""
+        """Give tables with the columns of `schema` and `NUMBER`, after the first `skip` rows."""
         pa = arrow()
         number = 0
         for name, form in zip(self.names, self._forms, strict=True):
-            first, failures = number, (pa.ArrowException, OverflowError)
+            self._firsts[number] = _shown(name)
             for table in self._tables(name, form):
                 numbers, number = range(number, number + len(table)), number + len(table)
                 if number > skip:
-                    with reading(_shown(name), "a table", *failures):
+                    with reading(_shown(name), "a table", pa.ArrowException, OverflowError):
                         columns = dict(zip(self._own.names, _mended(table, self._own).columns, strict=True))
                     if self.id_column is None:
                         columns = {ID: pa.array(numbers, pa.int64()), **columns}
-                    places = [_shown(name)] * len(table), [each - first + 1 for each in numbers]
-                    columns |= dict(zip(PLACE, places, strict=True)) | {NUMBER: numbers}
-                    yield pa.table(columns).slice(max(0, skip - numbers.start))
+                    yield pa.table({**columns, NUMBER: numbers}).slice(max(0, skip - numbers.start))
+
+    def place(self, number: int) -> str:
+        """Name the file of a row that has been read, and say the row's number there, from 1."""
+        first = max(each for each in [*self._firsts] if each <= number)  # a copy: another thread reads on
+        return f"{self._firsts[first]}, row {number - first + 1}"
 
     def _columns(self, name: str, form: str, keep: Sequence[str] | None) -> tuple[Any, int]:
         """Find a file's columns and their types, and count its rows."""

@@ -118,13 +118,14 @@ def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
 
 def _read(file: str) -> Iterator[str]:
     """Read the questions of a file. Raises ValueError with its place for a row without a text."""
-    from minibert.bulk.texts import ENDINGS, PLACE, Texts
+    from minibert.bulk.texts import ENDINGS, NUMBER, Texts
 
     form = None if Path(file).suffix.lower() in ENDINGS else "lines"
-    for table in Texts([file], form=form, keep=()).rows():
-        for text, name, row in zip(*(table[each].to_pylist() for each in ("text", *PLACE)), strict=True):
+    questions = Texts([file], form=form, keep=())
+    for table in questions.rows():
+        for text, number in zip(table["text"].to_pylist(), table[NUMBER].to_pylist(), strict=True):
             if text is None:
-                raise ValueError(f"{name}, row {row}: it has no text, or is not of its file's format")
+                raise ValueError(f"{questions.place(number)}: it has no text, or is not of its file's format")
             if text.strip():
                 yield text
 
