@@ -12,7 +12,8 @@ from minibert.verify.mistakes.mistake import Mistake
 
 from .places import Place
 
-HALF, SURE, TELL = 0.5, 5.0, 3.0  # of a mistake, and standard errors of how much of it there is
+HALF, TWICE = 0.5, 2.0  # of a mistake: more of one than that is of another one that is larger
+SURE, TELL = 5.0, 3.0  # standard errors of how much of it there is
 
 
 class Evidence(NamedTuple):
@@ -62,5 +63,5 @@ def weighed_up(several: Iterable[Evidence]) -> str:
     there, here = float(theirs.sum()) / whole, float(ours.sum()) / whole
     error = max(float(np.sqrt(np.square(x - a * square).sum())) / whole for x, a in ((theirs, there), (ours, here)))
     if min(there, there - here) > max(HALF, SURE * error):
-        return "found"
+        return "found" if there - here < TWICE else "hidden"
     return "excluded" if max(there, there - here) + TELL * error < HALF else "hidden"
