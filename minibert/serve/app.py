@@ -23,7 +23,7 @@ from . import options
 from .gate import read_body, send_pieces
 from .kinds import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Model
 from .metrics import ACCESS, GONE, Record, start_logging
-from .requests import FORM, OPENAI, SPARSE, TEI, Asked, Limits, Refusal, read_prediction, read_rerank, read_texts
+from .requests import FORM, OPENAI, SPARSE, TEI, USUAL, Asked, Limits, Refusal, read_prediction, read_rerank, read_texts
 from .worker import Job, Kind, Worker
 
 INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
@@ -113,13 +113,9 @@ class Server:
     """
 
     def __init__(
-        self,
-        models: Sequence[Model],
-        token: str | None = None,
-        limits: Limits | None = None,
-        ranks: Model | None = None,
+        self, models: Sequence[Model], token: str | None = None, limits: Limits = USUAL, ranks: Model | None = None
     ) -> None:
-        self.models, self.token, self.limits, self.ranks = list(models), token, limits or Limits(), ranks
+        self.models, self.token, self.limits, self.ranks = list(models), token, limits, ranks
         self.started, self.inside = int(time.time()), 0
         self.undone = 0  # requests that were not computed, or whose answer was not read, when the grace was over
         self.told = {
@@ -261,18 +257,15 @@ class Server:
     def _model(self, name: str | None, use: str | None = None) -> Any:
         """Give the model of a name, or the first for a use. Raises Refusal."""
         able = [model for model in self.models if use is None or use in model.work]
-        named = next((model for model in self.models if name is None or name in model.names), None)
-        if name is None and able:
-            return self.ranks if use == SCORES and self.ranks else able[0]
+        usual = [self.ranks] if use == SCORES and self.ranks else able
+        found = usual if name is None else [model for model in self.models if name in model.names]
+        if found and found[0] in able:
+            return found[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
-        if named is None:
-            said = f"this server has {known}, and not the model {name!r:.80}"
-        elif named in able:
-            return named
-        else:
-            other = f"ask {able[0].names[0]!r}" if able else f"it was started with {known}"
-            what = "no model of this server gives" if name is None else f"the model {name!r:.80} does not give"
-            said = f"{what} {use}; {other}"
+        said = f"this server has {known}, and not the model {name!r:.80}"
+        if found or name is None:
+            who = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
+            said = f"{who} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
         raise Refusal(404, said, "model", code="model_not_found")
 
     async def _job(self, request: Any, kind: Kind, items: Sequence[Any]) -> Job:

@@ -20,7 +20,7 @@ from minibert.models.open.options import (
 )
 
 from .metrics import LEVELS
-from .requests import LONGEST_TEXT, Limits
+from .requests import LONGEST_TEXT, USUAL, Limits
 
 if TYPE_CHECKING:
     from .kinds import Model
@@ -29,7 +29,10 @@ VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TEXT_BYTES, ESCAPED = 1 << 13, 12  # of a request for each text, 16 for each of 512 tokens; of a character in JSON
 # Kubernetes sets such for each service whose name begins so: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000, ..._SERVICE_HOST
-SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+SERVICE = re.compile(
+    rf"{VARIABLES}((\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|"
+    r"\w*PORT=(tcp|udp|sctp)://)"
+)
 MANY = ("--model", "--name", "--prompts")  # a variable has several values between semicolons
 WITHDRAWN = {
     "--workers": "for several processes: gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket "
@@ -59,10 +62,11 @@ def declare(parser: Any) -> None:
     add("--port", type=int, default=8000, metavar="N", help=f"0 takes a free one {usual}")
     add("--token-file", metavar="FILE", help="a file with the token that clients must send")
     add("--token-env", metavar="NAME", help="a variable of the environment with that token")
-    for name, default, said in (
-        ("waiting", 256, f"requests at once; more are refused (503) {usual}"), ("body", None, body),
-        ("texts", 2048, f"texts of a request {usual}"), ("grace", 60, f"{late} {usual}"),
+    for name, said in (
+        ("waiting", f"requests at once; more are refused (503) {usual}"), ("body", body),
+        ("texts", f"texts of a request {usual}"), ("grace", f"{late} {usual}"),
     ):  # fmt: skip
+        default = None if name == "body" else getattr(USUAL, name)
         add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
@@ -127,11 +131,7 @@ def _variable(option: str) -> str:
 def _variables() -> dict[str, str]:
     """Give the variables of this server, and not those of a service that is called minibert-serve."""
     own = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
-    for name, value in [*own.items()]:
-        address = name.endswith("PORT") and re.match(r"(tcp|udp|sctp)://", value)
-        if address or SERVICE.fullmatch(name.removeprefix(VARIABLES)):
-            del own[name]
-    return own
+    return {name: value for name, value in own.items() if not SERVICE.match(f"{name}={value}")}
 
 
 def read_token(chosen: Any) -> str | None:
@@ -139,23 +139,21 @@ def read_token(chosen: Any) -> str | None:
 
     Raises ValueError for an empty token, one that no header can carry, and for two sources.
     """
-    file, variable = chosen.token_file, chosen.token_env
-    if file is None and variable is None:
+    named = [name for name in ("token_file", "token_env") if getattr(chosen, name) is not None]
+    if not named:
         return None
-    if file is not None and variable is not None:
-        raise error_of(
-            ValueError, "two tokens are named; leave ", Option("token_file"), " or ", Option("token_env"), " out"
-        )
+    option = Option(named[0])
+    if len(named) > 1:
+        raise error_of(ValueError, "two tokens are named; leave ", option, " or ", Option(named[1]), " out")
+    kind, place = ("file" if chosen.token_env is None else "variable"), getattr(chosen, named[0])
     try:
-        token = (os.environ.get(variable, "") if file is None else Path(file).read_text("utf-8", "replace")).strip()
+        token = (Path(place).read_text("utf-8", "replace") if kind == "file" else os.environ.get(place, "")).strip()
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or "no file has such a name"
-        raise error_of(ValueError, "the file that ", Option("token_file"), f" names cannot be read: {said}") from None
+        raise error_of(ValueError, "the file that ", option, f" names cannot be read: {said}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        where = (
-            ("the variable that ", Option("token_env")) if file is None else ("the file that ", Option("token_file"))
-        )
-        raise error_of(ValueError, *where, " names must hold a token: letters, digits and signs of ASCII, no spaces")
+        expected = " names must hold a token: letters, digits and signs of ASCII, no spaces"
+        raise error_of(ValueError, f"the {kind} that ", option, expected)
     return token
 
 

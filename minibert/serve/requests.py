@@ -36,6 +36,9 @@ class Limits(NamedTuple):
     grace: int = 60
 
 
+USUAL = Limits()
+
+
 class Item(NamedTuple):
     """A text or a pair. `most`: how many tokens of its last text are kept."""
 

@@ -60,7 +60,7 @@ def test_without_prometheus_client_it_says_so(monkeypatch: pytest.MonkeyPatch) -
     server.record.open()
     assert straight(server, "/embed", b'{"inputs": "dog"}').status == 200
     answer = straight(server, "/metrics", b"", method="GET")
-    assert (answer.status, "pip install 'minibert-numpy[metrics]'" in answer.error) == (501, True)
+    assert (answer.status, "pip install 'prometheus-client>=" in answer.error) == (501, True)
 
 
 ONE = """
