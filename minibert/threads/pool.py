@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
+from queue import SimpleQueue
 from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
@@ -63,13 +64,11 @@ class _Pool:
     """Threads that take jobs: as many as there were jobs at once, at most MOST_THREADS."""
 
     def __init__(self) -> None:
-        self._jobs: deque[Job[Any]] = deque()
-        self._waiting, self._idle = Semaphore(0), Semaphore(0)  # jobs without a thread; threads without a job
-        self._count = 0
+        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
+        self._idle, self._count = Semaphore(0), 0  # threads without a job, and all
 
     def start(self, job: Job[Any]) -> None:
-        self._jobs.append(job)
-        self._waiting.release()
+        self._jobs.put(job)
         if self._idle.acquire(blocking=False) or self._count == MOST_THREADS:
             return
         self._count += 1
@@ -81,8 +80,7 @@ class _Pool:
 
     def _work(self) -> None:
         while True:
-            self._waiting.acquire()
-            self._jobs.popleft().run()
+            self._jobs.get().run()
             self._idle.release()
 
 
