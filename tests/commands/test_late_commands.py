@@ -76,7 +76,7 @@ def test_a_table_has_queries_in_its_lines(capsys: Printed) -> None:
 def test_info(capsys: Printed) -> None:
     out = ran(capsys, "info", LATE)[0]
     for line in (
-        "made for          encode_query, encode_document and rank, as a MultiVectorEncoder",
+        "made for          encode_query, encode_document, encode and rank, as a MultiVectorEncoder",
         "token vectors     6 numbers for each token; by maxsim",
         "queries           at most 12 tokens, filled up to 12 with mask tokens, not seen by the others",
         'documents         at most 14 tokens, without ! " #',

@@ -42,7 +42,11 @@ def test_rank_reads_stdin(typed_in: bytes, found: list[str], monkeypatch: Patch,
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [
-        (DENSE, (), "folder was saved as a SentenceTransformer, whose methods here are encode; for predict and"),
+        (
+            DENSE,
+            (),
+            "folder was saved as a SentenceTransformer, whose methods here are encode, encode_query and encode_document; for",
+        ),
         (LABELS, (), "rank needs one number a pair, but this model has 3 labels"),
         (RERANKER, ("-k", "0"), "-k must be an integer >= 1, found 0"),
         (RERANKER, ("--threads", "0"), "threads must be an integer >= 1"),
@@ -106,5 +110,5 @@ def test_reranking_refuses(lines: str, capsys: Printed) -> None:
 
 def test_other_commands_about_such_folders(capsys: Printed) -> None:
     said = failure(capsys, "encode", "we", "-m", RERANKER)
-    assert "for encode name the folder of a SentenceTransformer with --model" in said
+    assert "for one vector of a text name the folder of a SentenceTransformer with --model" in said
     assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]

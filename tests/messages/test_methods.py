@@ -97,10 +97,10 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("convert_to_tensor must be False", call(RERANKER, "predict", [PAIR], convert_to_tensor=True)),
     (r"must keep the shape \(1, 1\) of the", call(RERANKER, "predict", [PAIR], activation_fn=lambda x: x[:, 0])),
     ("one number a pair, but this model has 3 labels; predict gives", call("uses-inference", "rank", "we", [])),
-    *((f"was saved as a {kind}, .* for predict and rank load the folder of a CrossEncoder", call(name, *given))
+    *((f"was saved as a {kind}, .* for scores of pairs load the folder of a CrossEncoder", call(name, *given))
       for name, kind in (("uses-sparse", "SparseEncoder"), (DENSE, "SentenceTransformer"))
       for given in (("predict", [PAIR]), ("rank", "we", ["a"]))),
-    ("was saved as a CrossEncoder, .*; for encode_sparse load the folder of", call(RERANKER, "encode_sparse", "we")),
+    ("was saved as a CrossEncoder, .*; for sparse vectors load the folder of", call(RERANKER, "encode_sparse", "we")),
     ("prompt_name must be one of this model's 'query', 'document'", call("uses-sparse", "encode_sparse", "we", "ask")),
     *((f"{name} must be .*, found {odd!r}".replace("[", r"\["), call(DENSE, "encode", ["we"], **{name: odd}))
       for name, odd in (

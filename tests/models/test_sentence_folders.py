@@ -120,7 +120,9 @@ def saved_as(kind: str, folder: Path, **files: Any) -> minibert.Encoder:
 def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path, kind: str) -> None:
     encoder = saved_as(kind, tmp_path / "model")
     for use in (lambda: encoder.encode("we"), lambda: encoder.pipeline(), encoder.get_embedding_dimension):
-        with pytest.raises(ValueError, match=f"was saved as a {kind}, whose .*; for encode load the folder of a Sente"):
+        with pytest.raises(
+            ValueError, match=f"was saved as a {kind}, whose .*; for one vector of a text load the folder of a Sente"
+        ):
             use()
     assert encoder([2, 40, 3]).shape == (3, 8)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,38 @@ def test_texts_of_a_sparse_encoder_have_the_names_of_sentence_transformers(metho
             call(**wrong)
 
 
+METHODS: dict[str, tuple[Any, ...]] = {
+    "encode": ("we",), "encode_query": ("we",), "encode_document": ("we",), "encode_sparse": ("we",),
+    "predict": (("we", "a"),), "rank": ("we", ["a"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sentences-dense", "uses-reranker", "uses-sparse", "uses-sparse-router", "late-kept"])
+def test_a_wrong_method_names_those_that_work_and_no_other(name: str) -> None:
+    """Each method is tried with each kind of folder; what another folder is for is said without a method's name."""
+    works, said = set(), []
+    for method, given in METHODS.items():
+        try:
+            getattr(opened(name), method)(*given)
+        except ValueError as error:
+            said.append(str(error))
+        else:
+            works.add(method)
+    assert works and len(said) == len(METHODS) - len(works)
+    for message in said:
+        before, named, after = re.split("whose methods here are |;", message, maxsplit=2)
+        assert {word for word in re.findall(r"\w+", named) if word in METHODS} == works
+        assert not set(re.findall(r"\w+", before + after)) & METHODS.keys()
+
+
+def test_a_static_model_says_why_it_has_no_other_use() -> None:
+    for method in ("encode_sparse", "predict", "rank"):
+        with pytest.raises(minibert.CheckpointError, match="only rows of tokens: it is a static model; load a model"):
+            getattr(opened("static-dense"), method)(*METHODS[method])
+
+
 def test_sparse_vectors_of_a_folder_of_others_are_refused() -> None:
-    said = "saved as a SentenceTransformer, whose methods here are encode; bge-m3's sparse_linear.pt is a pickle"
+    said = "saved as a SentenceTransformer, whose .*; bge-m3's sparse_linear.pt is a pickle"
     with pytest.raises(ValueError, match=said):
         opened("sentences-cls").encode_sparse("we")
 

@@ -26,8 +26,9 @@ STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorE
 PAIRS = "CrossEncoder"
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"  # for messages
 USES = {
-    "SentenceTransformer": "encode", PAIRS: "predict and rank", SPARSE: "encode_sparse",
-    MULTI: "encode_query, encode_document and rank",
+    "SentenceTransformer": "encode, encode_query and encode_document", PAIRS: "predict and rank",
+    SPARSE: "encode_sparse, encode_query and encode_document",
+    MULTI: "encode_query, encode_document, encode and rank",
 }  # fmt: skip
 PYLATE = ("query_prefix", "document_prefix")  # keys of its older folders, which say no model_type
 

@@ -32,6 +32,8 @@ TASKS = {
     SPARSE: ("fill-mask", "logits", "token_embeddings"),
     MULTI: ("feature-extraction", "last_hidden_state", "token_embeddings"),
 }
+# what a method gives that works with such a folder alone, for messages
+GIVES = {"SentenceTransformer": "one vector of a text", PAIRS: "scores of pairs", SPARSE: "sparse vectors"}
 # what a transformer's settings may say without changing a number here
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "query_expansion": (None,),
@@ -139,7 +141,7 @@ class SentenceConfig(NamedTuple):
             raise error_of(
                 ValueError,
                 f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}{pickled}; "
-                f"for {USES[wanted]} ",
+                f"for {GIVES[wanted]} ",
                 Load(f"the folder of a {wanted}"),
             )
 
