@@ -42,11 +42,7 @@ def test_rank_reads_stdin(typed_in: bytes, found: list[str], monkeypatch: Patch,
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [
-        (
-            DENSE,
-            (),
-            "folder was saved as a SentenceTransformer, whose methods here are encode, encode_query and encode_document; for",
-        ),
+        (DENSE, (), "encode_query and encode_document; for scores of pairs name the folder of a CrossEncoder"),
         (LABELS, (), "rank needs one number a pair, but this model has 3 labels"),
         (RERANKER, ("-k", "0"), "-k must be an integer >= 1, found 0"),
         (RERANKER, ("--threads", "0"), "threads must be an integer >= 1"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from many_texts import many_texts
 from needed import need_sentence_transformers
-from reference_files import REFERENCE
+from reference_files import REFERENCE, changed
 
 import minibert
 
@@ -45,6 +46,33 @@ def test_ten_ways_to_ask(name: str, options: dict[str, Any]) -> None:
         assert found.shape == want.shape and np.abs(found - want).max() <= SAME
     first, second = np.random.default_rng(0).standard_normal((2, 20, 7)).astype("f4")
     assert np.abs(ours.similarity(first, second) - theirs.similarity(first, second).numpy()).max() <= SAME
+
+
+FOLDER, POOLING = "config_sentence_transformers.json", "1_Pooling/config.json"
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *(("sentence_bert_config.json", {key: {"torch_dtype": dtype}})
+      for key in ("model_args", "model_kwargs") for dtype in ("float32", "auto", None)),
+    *(("sentence_bert_config.json", {"do_lower_case": flag}) for flag in (None, 0, 1)),
+    *((FOLDER, {"similarity_fn_name": name}) for name in ("dot", "Dot", "dot_score", "Cosine", None)),
+    *((POOLING, {"include_prompt": flag}) for flag in (None, 0, 1)),
+    (POOLING, {"pooling_mode": "mean"}),
+    *(("2_Dense/config.json", {"use_residual": flag}) for flag in (None, 0)),
+    ("2_Dense/config.json", {"bias": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*'similarity_fn_name' is:UserWarning")
+@pytest.mark.parametrize(("file", "change"), SETTINGS, ids=str)
+def test_odd_values_of_settings_are_read_as_there(file: str, change: dict[str, Any], tmp_path: Path) -> None:
+    need_sentence_transformers()
+    from sentence_transformers import SentenceTransformer
+
+    ours = changed(tmp_path, "sentences-dense", file, change)
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    texts = ["We lived above the clouds", "", "CLOUDS!"]
+    found, want = (model.encode(texts, prompt="the ") for model in (ours, theirs))
+    assert np.abs(found - want).max() <= SAME
+    assert np.abs(ours.similarity(2 * found, want) - theirs.similarity(2 * found, want).numpy()).max() <= SAME
 
 
 @pytest.mark.parametrize("length", [5, 6, 7, 8, 9, 10, 12, 16, 20, 30])

@@ -16,7 +16,7 @@ import minibert
 from minibert.files import reading
 from minibert.models.open.load_encoder import load_encoder
 from minibert.models.sentences import folder as folders
-from minibert.models.sentences.folder import SETTINGS, FolderFiles
+from minibert.models.sentences.folder import FolderFiles
 from minibert.models.sentences.oddities import ODDITIES, mended
 
 # the oddity -> settings as they are found, and the settings of today that they mean
@@ -29,7 +29,6 @@ FOUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the older key of a pooling's width": (
         {"word_embedding_dimension": 8, "pooling_mode": "cls"}, {"embedding_dimension": 8, "pooling_mode": "cls"},
     ),
-    "the name of a measure's function": ({"similarity_fn_name": "dot_score"}, {"similarity_fn_name": "dot"}),
 }  # fmt: skip
 
 
@@ -47,16 +46,13 @@ def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path)
 
 
 def test_older_words_give_the_vectors_of_todays(tmp_path: Path) -> None:
-    """A whole folder: pooling by flags, its width and the measure by their older names."""
+    """A whole folder: pooling by flags, its width by its older name."""
     made = shutil.copytree(REFERENCE / "sentences-cls", tmp_path / "older")
     (pooling,) = made.glob("*Pooling/config.json")
     older = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True}
     pooling.write_text(json.dumps(older), encoding="utf-8")
-    settings = json.loads((made / SETTINGS).read_text(encoding="utf-8"))
-    (made / SETTINGS).write_text(json.dumps(settings | {"similarity_fn_name": "dot_score"}), encoding="utf-8")
     found = minibert.load_encoder(made)
     assert np.array_equal(found.encode("we lived"), opened("sentences-cls").encode("we lived"))
-    assert found.sentence_config.measure == "dot"
 
 
 @pytest.mark.parametrize(

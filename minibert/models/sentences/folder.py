@@ -141,11 +141,11 @@ class FolderFiles:
         return found
 
     def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
-        """Give a setting that is true or false; in Python "false", 1 and NaN would all count as true."""
+        """Give a setting that is true or false; 1, 0 and null are that too. "false" and NaN would count as true."""
         value = settings.get(key, default)
-        if type(value) is not bool:
+        if type(value) not in (bool, int, type(None)) or value not in (0, 1, None):
             raise self.refuse(f"{key!r} must be true or false, found {value!r}")
-        return value
+        return bool(value)
 
     def check_keys(self, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
         """Refuse a config.json that says more than is known here."""

@@ -172,11 +172,12 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
     if not isinstance(given, dict) or not set(given) <= set(EXPANSION):
         raise files.refuse(f"'query_expansion' must say {', '.join(EXPANSION)}, found {given!r:.120}")
     strategy, token, length = (given.get(key) for key in ("strategy", "token", "length"))
-    attend = files.flag(given, "attend", False)
-    if strategy not in ("fixed", "min") or not isinstance(token, str | None) or type(length) is not int or length < 1:
+    attend = given.get("attend", False)
+    right = strategy in ("fixed", "min") and isinstance(token, str | None) and type(attend) is bool
+    if not right or type(length) is not int or length < 1:
         raise files.refuse(
-            "'query_expansion' must have the strategy fixed or min, a length >= 1, and a token or none, found "
-            f"{given!r:.120}"
+            "'query_expansion' must have the strategy fixed or min, a length >= 1, a token or none, and attend true or "
+            f"false, found {given!r:.120}"
         )
     most = settings.get("query_length")
     if (longest is not None and length > longest) or (isinstance(most, int | float) and most < length):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .folder import SETTINGS, FolderFiles
+from .folder import FolderFiles
 
 TRANSFORMER = "Transformer"
 Settings = dict[str, Any]
@@ -24,7 +24,7 @@ POOLING_FLAGS = {
 
 
 class Oddity(NamedTuple):
-    """One oddity of a kind of settings: a module's kind, TRANSFORMER, or SETTINGS for those of the whole folder."""
+    """One oddity of a kind of settings: a module's kind, TRANSFORMER, or the name of the folder's own file."""
 
     name: str
     of: str
@@ -50,18 +50,11 @@ def _pooling_by_flags(settings: Settings, files: FolderFiles) -> Settings:
     return {"pooling_mode": flagged, **rest} if flagged else rest
 
 
-def _measure_of_function(settings: Settings, files: FolderFiles) -> Settings:
-    """Give the measure where the name of its function is written."""
-    named = settings.get("similarity_fn_name")
-    return {**settings, "similarity_fn_name": "dot"} if named == "dot_score" else settings
-
-
 ODDITIES = (
     Oddity("a flag for each pooling", "Pooling", _pooling_by_flags),
     Oddity(
         "the older key of a pooling's width", "Pooling", _renamed("word_embedding_dimension", "embedding_dimension")
     ),
-    Oddity("the name of a measure's function", SETTINGS, _measure_of_function),
 )
 
 

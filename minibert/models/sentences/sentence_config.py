@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normalized
-from minibert.errors import Load, Option, error_of
+from minibert.errors import Load, Option, error_of, warn
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 
@@ -43,7 +43,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 # arguments that torch's side takes, under their newer and their older name
 ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
 TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
-IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast")
+IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast", "low_cpu_mem_usage")
+DTYPES, FORMATS = ("torch_dtype", "dtype"), (None, "auto", "float64", "float32", "float16", "bfloat16")
 
 
 class SentenceConfig(NamedTuple):
@@ -236,7 +237,8 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
             if not isinstance(value, dict | None):
                 raise files.refuse(f"the transformer's {key!r} must be arguments by name, found {value!r}")
             also = ("model_max_length",) if key in TOKENIZER_ARGUMENTS else ()
-            left = [name for name in value or () if name not in (*IGNORED, *also)]
+            given = (value or {}).items()
+            left = [name for name, x in given if not (name in (*IGNORED, *also) or (name in DTYPES and x in FORMATS))]
             if left:
                 raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
         elif key not in known and (key not in neutral or value not in neutral[key]):
@@ -292,12 +294,12 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
     default = settings.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
-    similarity = settings.get("similarity_fn_name") or ("dot" if kind == SPARSE else None)
-    if kind == MULTI:  # a measure of single vectors, which PyLate's folders name, is not meant
-        similarity = similarity if similarity in MAXSIMS else "maxsim"
-    elif not isinstance(similarity, str | None) or similarity not in (None, *SIMILARITIES):
-        raise files.refuse(
-            f"{SETTINGS}: 'similarity_fn_name' must be one of {', '.join(SIMILARITIES)}, found {similarity!r}"
+    named, usually = settings.get("similarity_fn_name"), {SPARSE: "dot", MULTI: "maxsim"}.get(kind)
+    similarity = named if named in tuple(MAXSIMS if kind == MULTI else SIMILARITIES) else usually
+    if kind not in (MULTI, PAIRS) and named not in (None, similarity):  # of single vectors PyLate's folders name one
+        warn(
+            f"{files.where}: {SETTINGS}: 'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}; vectors "
+            f"are compared by {usually or 'cosine'}, as in sentence-transformers"
         )
     sizes = {key: _length(files, SETTINGS, settings, key) for key in ("truncate_dim", "max_active_dims")}
     activation = settings.get("activation_fn")

@@ -122,9 +122,9 @@ class Sentences(Model):
         vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see
         `encode_query`, and `encode_document`, which this counts as.
 
-        Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32.
-        sentence-transformers computes such a folder in its narrow format, unless told otherwise; on MiniLM its numbers
-        are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
+        Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32, whatever
+        `torch_dtype` a folder asks for. sentence-transformers computes in such a narrow format, unless told otherwise;
+        on MiniLM its numbers are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
 
         With some processors, and with `same_bits` of `load_encoder`, a text's vector has the same bits in every call.
         Otherwise the other texts change each number by at most 1e-6 of the vector's length (measured on MiniLM:
