@@ -228,6 +228,8 @@ def _write(
     try:
         now = write(path, table.select(columns).append_column(VECTOR, column), now, check)
     except OSError as error:
+        if isinstance(error, FileNotFoundError):  # the folder is not at its path, or another is
+            check()
         raise OSError(
             error.errno,
             f"{error.strerror}; what was written before it is whole: once this is mended, the same command goes on "
