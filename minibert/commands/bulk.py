@@ -10,13 +10,7 @@ from typing import Any
 
 from minibert.models.open.options import SENTENCES, add_same_bits, add_sentence_options, sentence_options
 
-from .common import (
-    Parser,
-    add_model,
-    add_prompts,
-    from_hub,
-    tell,
-)
+from .common import Parser, add_model, add_prompts, from_hub, tell
 from .progress import Progress
 
 ABOUT = """turn files of many texts into a folder of vectors

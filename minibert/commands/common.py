@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from minibert.errors import Load, MinibertError, error_of, nearest_name, parts_of
+from minibert.errors import nearest_name
 from minibert.files.writing import naming
 from minibert.models.open.options import add_hub, add_threads, sentence_options
 
@@ -196,16 +196,6 @@ def load_model(arguments: Any) -> Encoder:
         raise ValueError("this is about a whole model, which has no sides; leave out --side")
     options = {name: vars(arguments)[name] for name in ("threads", "same_bits") if name in arguments}
     return load_encoder(arguments.model, **from_hub(arguments), **options, **sentence_options(arguments))
-
-
-@contextmanager
-def model_named_by(option: str) -> Iterator[None]:
-    """Have errors about a model's use name this option where they say which model to name instead."""
-    try:
-        yield
-    except (MinibertError, ValueError) as error:
-        parts = (part._replace(option=option) if isinstance(part, Load) else part for part in parts_of(error))
-        raise error_of(type(error), *parts) from None
 
 
 def tell(what: str) -> None:

@@ -8,16 +8,7 @@ from typing import Any
 
 from minibert.models.open.options import SENTENCES, add_same_bits, add_sentence_options
 
-from .common import (
-    Parser,
-    add_model,
-    add_prompts,
-    add_texts,
-    load_model,
-    print_lines,
-    tell,
-    tell_truncated,
-)
+from .common import Parser, add_model, add_prompts, add_texts, load_model, print_lines, tell, tell_truncated
 from .embed import chunks_of, ending_of, give, streamed
 
 ABOUT = """turn texts into sentence vectors, as sentence-transformers does

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
-from minibert.models.open.options import SENTENCES, add_sentence_options
+from minibert.models.open.options import SENTENCES, add_sentence_options, model_named_by
 
-from .common import (
-    Parser,
-    add_k,
-    add_model,
-    load_model,
-    model_named_by,
-    print_lines,
-    tell_truncated,
-)
+from .common import Parser, add_k, add_model, load_model, print_lines, tell_truncated
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:

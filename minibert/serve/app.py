@@ -193,8 +193,8 @@ class Server:
     async def info(self, request: Any) -> Any:
         """GET /info: of the first model, and in `models` of all."""
         about = [model.about() for model in self.models]
-        own = {"limits": self.limits._asdict(), "requests_inside": self.inside}
-        return as_json({**about[0], "models": about, **own})
+        limits = self.limits._asdict()
+        return as_json({**about[0], "models": about, "limits": limits, "requests_inside": self.inside})
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or of one of them /v1/models/NAME."""

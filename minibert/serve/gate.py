@@ -1,4 +1,4 @@
-"""How long a client may take, and how many connections there may be. uvicorn bounds how many requests, and how large.
+"""This file bounds how long a client may take and how many connections there may be; uvicorn bounds requests.
 
 A client has PATIENCE seconds for a request's head, then for its body, and to read each piece of the answer.
 """
@@ -23,9 +23,7 @@ async def read_body(request: Any, most: int) -> bytes:
     """Read the body, up to a number of bytes. Raises Refusal."""
     advice = "send fewer or shorter texts at once, or start the server with another --max-body"
     too_large = Refusal(413, f"the request has more than {most} bytes; {advice}")
-    length, parts = request.headers.get("content-length", ""), bytearray()
-    if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > most:
-        raise too_large
+    parts = bytearray()
 
     async def read() -> None:
         async for part in request.stream():

@@ -1,4 +1,4 @@
-"""What the server did: a line of the log for each request, and numbers for Prometheus."""
+"""The server writes a line of the log for each request, and counts for Prometheus."""
 
 from __future__ import annotations
 
@@ -49,18 +49,14 @@ class Record:
             fcntl.flock(self.lock, fcntl.LOCK_SH)
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-        self.registry = registry = CollectorRegistry()
-        self.counts = {
-            what: Counter(f"minibert_{what}", f"{what} of each model", ["model"], registry=registry)
-            for what in ("texts", "tokens", "truncated")
-        }
-        self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], registry=registry)
-        self.counts["seconds"] = Histogram(
-            "minibert_request_seconds", "time until the answer", ["path"], buckets=BOUNDS, registry=registry
-        )
-        self.counts["inside"] = Gauge(
-            "minibert_requests_inside", "requests not yet answered", multiprocess_mode="livesum", registry=registry
-        )
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self.registry}
+        for what in ("texts", "tokens", "truncated"):
+            self.counts[what] = Counter(f"minibert_{what}", f"{what} of each model", ["model"], **own)
+        self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], **own)
+        seconds, inside = "time until the answer", "requests not yet answered"
+        self.counts["seconds"] = Histogram("minibert_request_seconds", seconds, ["path"], buckets=BOUNDS, **own)
+        self.counts["inside"] = Gauge("minibert_requests_inside", inside, multiprocess_mode="livesum", **own)
 
     def close(self) -> None:
         """Remove the files of a folder where no other worker counts."""

@@ -9,13 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.errors import Load, MinibertError, Option, error_of, nearest_name, parts_of
+from minibert.errors import Option, error_of, nearest_name
 from minibert.models.open.options import (
     SENTENCES,
     add_hub,
     add_same_bits,
     add_sentence_options,
     add_threads,
+    model_named_by,
     sentence_options,
 )
 
@@ -119,7 +120,7 @@ def unknown_variables(chosen: Any) -> list[str]:
 
 
 def limits_of(chosen: Any) -> Limits:
-    """Give the limits; so many bytes as the texts of a request may take, unless others are named."""
+    """Give the limits; of bytes as many as the texts of a request can take, unless a number is named."""
     usual = max(chosen.max_texts * TEXT_BYTES, ESCAPED * LONGEST_TEXT + TEXT_BYTES)
     return Limits(chosen.max_waiting, chosen.max_body or usual, chosen.max_texts, chosen.max_grace)
 
@@ -184,13 +185,9 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
     models: list[Model] = []
     for name, given in names.items():
         encoder = opened.enter_context(load_encoder(name, **({} if models else of_one), **options))
-        try:
-            make = reranker_of if name == chosen.reranker else model_of
+        option, make = ("reranker", reranker_of) if name == chosen.reranker else ("model", model_of)
+        with model_named_by(option):
             models.append(make(encoder, names_of(name, given)))
-        except (MinibertError, ValueError) as error:  # it says which model to name instead, and with which option
-            option = "reranker" if name == chosen.reranker else "model"
-            parts = (part._replace(option=option) if isinstance(part, Load) else part for part in parts_of(error))
-            raise error_of(type(error), *parts) from None
     for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
         for name in given or model.names[:1]:
             if any(name in other.names for other in models[:i]):

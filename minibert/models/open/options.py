@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from minibert.errors import Load, MinibertError, error_of, parts_of
 
 SENTENCES = "sentence-transformers/all-MiniLM-L6-v2"  # the default where sentence vectors are needed
 OF_SENTENCES = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name", "max_seq_length")
@@ -59,3 +63,13 @@ def add_same_bits(parser: Any) -> None:
         help="a text has the same vector, to the last bit, in any batch and on any number of threads; with some "
         "processors that is always so, with others it takes longer: see `minibert info`",
     )  # fmt: skip
+
+
+@contextmanager
+def model_named_by(option: str) -> Iterator[None]:
+    """Have errors about a model's use name this option where they say which model to name instead."""
+    try:
+        yield
+    except (MinibertError, ValueError) as error:
+        parts = (part._replace(option=option) if isinstance(part, Load) else part for part in parts_of(error))
+        raise error_of(type(error), *parts) from None
