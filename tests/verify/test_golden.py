@@ -18,7 +18,7 @@ import planted_vectors
 import pytest
 from reference_files import REFERENCE, with_mistake
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.verify.judge.blocks import encoder_batches
@@ -124,24 +124,33 @@ def recipe(word: str) -> str:
     return code
 
 
-def test_a_dump_of_llama_cpp_is_read_by_the_page_s_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files hold what a right port computes, under the names of that program's graph."""
+def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files hold what a right port computes, under the names of the page: Rust is not run, its names are read."""
     folder, names = encoders.write(tmp_path / "model", "bert"), {"Qcur": "self.query", "kqv_out": "self.context"}
     names |= {"Kcur": "self.key", "Vcur": "self.value"}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dump").mkdir()
+    ids = np.array([[2, 5, 7, 3]])
     with minibert.load_encoder(folder) as encoder:
-        traced = trace(encoder, {"input_ids": np.array([[2, 5, 7, 3]])})
+        traced = trace(encoder, {"input_ids": ids})
     dumps = {"inp_norm": "hidden_states.0", "result_embd": "hidden_states.2"}
     dumps |= {f"{name}-{i}": f"encoder.layer.{i}.attention.{key}" for name, key in names.items() for i in range(2)}
     for name, key in dumps.items():
         traced[key].astype("<f4").tofile(f"dump/{name}.f32")
-    exec(compile(recipe("result_embd"), "GOLDEN.md", "exec"), {})
-    found = verify(str(folder), encoder=True, against=Path("dumped.npz"), only=[*dumps.values()])
-    assert found.passed and {d.key for d in found.differences} == {*dumps.values()}
-    (-traced["hidden_states.2"]).astype("<f4").tofile("dump/result_embd.f32")
-    exec(compile(recipe("result_embd"), "GOLDEN.md", "exec"), {})
-    assert not verify(str(folder), encoder=True, against=Path("dumped.npz"), only=[*dumps.values()]).passed
+    (rust,) = re.findall(r"```rust\n(.*?)```", PAGE, re.DOTALL)
+    given, first, later = re.findall(r'insert\((?:format!\()?"(.+?)"', rust)
+    states = [first, later.format(1), later.format(2)]
+    files = {"dumped.npz": [*dumps.values()], "candle.safetensors": [name.removeprefix("mine|") for name in states]}
+    for sign in (1, -1):
+        (sign * traced["hidden_states.2"]).astype("<f4").tofile("dump/result_embd.f32")
+        exec(compile(recipe("result_embd"), "GOLDEN.md", "exec"), {})
+        values = {name: sign * traced[name.removeprefix("mine|")] for name in states}
+        save_file({given: ids.astype(np.uint32), **values}, "candle.safetensors")
+        for file, only in files.items():
+            found = verify(str(folder), encoder=True, against=Path(file), only=only)
+            assert found.passed == (sign > 0) and {d.key for d in found.differences} == {*only}
 
 
 def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

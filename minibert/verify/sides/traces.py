@@ -106,7 +106,8 @@ def as_traces(arrays: Mapping[str, Array], where: str, names: Iterable[str] = ()
     for name, array in arrays.items():
         kind, bar, key = name.partition("|")
         if key.startswith("inputs|"):
-            inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array
+            whole = array.dtype.kind in "iu"  # a port's ids may be U32, from which a mistake cannot take 1
+            inputs.setdefault(kind, {})[key.removeprefix("inputs|")] = array.astype(np.int64) if whole else array
         elif bar:
             traces.setdefault(kind, {})[key] = array
     if not traces:
