@@ -28,6 +28,7 @@ from minibert.verify.verify import verify
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SEEDED = "the seeded BertForMaskedLM of tests/reference/heads/bert-masked_word"
 MOST_BYTES = 300_000
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 AFTER_NORM = 1e-6  # |difference| / max(1, |value|), measured with three BLAS kernels: 2.4e-7
 
 
@@ -38,15 +39,18 @@ def tables(minilm: Path) -> dict[str, Any]:
     return {name: array for name, array in named.items() if name.startswith("embeddings.") and "_ids" not in name}
 
 
-def write(folder: Path, minilm: Path, tensors: dict[str, Any], **config: Any) -> Path:
-    """Write a folder with these tensors, and the checkpoint's own config and tokenizer."""
+def write(folder: Path, minilm: Path, tensors: dict[str, Any] | Path, **config: Any) -> Path:
+    """Write a folder with these tensors, or another folder's, and the checkpoint's own config and tokenizer."""
     folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+    for name in TOKENIZER:
         if (minilm / name).exists():
             shutil.copyfile(minilm / name, folder / name)
     own = json.loads((minilm / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps({**own, **config}), encoding="utf-8")
-    save_file(tensors, folder / "model.safetensors")
+    if isinstance(tensors, Path):
+        (folder / "model.safetensors").symlink_to(tensors / "model.safetensors")
+    else:
+        save_file(tensors, folder / "model.safetensors")
     return folder
 
 
@@ -126,20 +130,15 @@ def test_every_kind_has_every_intermediate_and_the_second_type(minilm: Path) -> 
     assert 100 in found.inputs["text 3"]["input_ids"]  # [UNK]
 
 
-def test_the_same_numbers_under_another_name(copied: Path) -> None:
+def test_the_same_numbers_are_known_under_another_name_and_wider_and_not_rounded(
+    minilm: Path, copied: Path, tables: dict[str, Any], tmp_path: Path
+) -> None:
     report = verify(str(copied))
     assert report.passed and any(MODEL in line for line in report.lines)
-
-
-def test_the_same_numbers_in_a_wider_format(minilm: Path, tables: dict[str, Any], tmp_path: Path) -> None:
-    wide = {name: array.astype(np.float64) for name, array in tables.items()}
-    assert verify(str(write(tmp_path / "wide", minilm, wide))).passed
-
-
-def test_rounded_numbers_are_other_numbers(minilm: Path, tables: dict[str, Any], tmp_path: Path) -> None:
-    narrow = {name: array.astype(np.float16) for name, array in tables.items()}
-    with minibert.load(write(tmp_path / "narrow", minilm, narrow)) as layer:
-        assert shipped.find(layer) is None
+    for dtype, known in ((np.float64, True), (np.float16, False)):
+        stored = {name: array.astype(dtype) for name, array in tables.items()}
+        with minibert.load(write(tmp_path / np.dtype(dtype).name, minilm, stored)) as layer:
+            assert (shipped.find(layer) is not None) == known
 
 
 @pytest.fixture
@@ -148,21 +147,18 @@ def flipped(copied: Path) -> Iterator[Any]:
     file = copied / "model.safetensors"
     with minibert.load(copied, mmap=False) as layer:
         places = {tensor.name: tensor for tensor in layer.tensors}
-    done: list[Any] = []
+    done: list[str] = []
 
     def flip(name: str) -> None:
+        done.append(name)
         with open(file, "r+b") as handle:
             handle.seek(places[name].stop - 4)
             byte = handle.read(1)[0]
             handle.seek(places[name].stop - 4)
             handle.write(bytes([byte ^ 1]))
 
-    def once(name: str) -> None:
-        done.append(name)
-        flip(name)
-
-    yield once
-    for name in done:
+    yield flip
+    for name in [*done]:
         flip(name)
 
 
@@ -202,8 +198,8 @@ def test_no_large_table_is_read_where_a_small_one_differs(
     copied: Path, flipped: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    sha256 = shipped._sha256
-    monkeypatch.setattr(shipped, "_sha256", lambda array: (read.append(array.size), sha256(array))[1])
+    sha256 = shipped.sha256_of
+    monkeypatch.setattr(shipped, "sha256_of", lambda array: (read.append(array.size), sha256(array))[1])
     flipped("bert.embeddings.LayerNorm.beta")
     with minibert.load(copied) as layer:
         assert shipped.find(layer) is None
@@ -231,7 +227,7 @@ def test_a_name_on_the_hub_is_found_too_and_a_sibling_costs_no_table(
 def test_nothing_is_read_where_a_size_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     from reference_files import BY_NAME
 
-    monkeypatch.setattr(shipped, "_sha256", lambda array: pytest.fail("read"))
+    monkeypatch.setattr(shipped, "sha256_of", lambda array: pytest.fail("read"))
     for name in ("bert", "roberta", "gpt2", "t5-encoder", "electra"):
         with BY_NAME[name].layer() as layer:
             assert shipped.find(layer) is None
@@ -241,9 +237,7 @@ def test_a_wrong_eps_in_the_config_differs(
     minilm: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The numbers are the checkpoint's, so what else is wrong is found."""
-    folder = write(tmp_path / "eps", minilm, {"x": np.zeros(1, np.float32)}, layer_norm_eps=1e-5)
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").symlink_to(copied / "model.safetensors")
+    folder = write(tmp_path / "eps", minilm, copied, layer_norm_eps=1e-5)
     assert main(["verify", "--model", str(folder)]) == 1
     out = capsys.readouterr().out
     assert "embeddings.LayerNorm differs in text 1, text 2, text 3" in out and "passed" not in out
@@ -252,9 +246,7 @@ def test_a_wrong_eps_in_the_config_differs(
 def test_another_tokenizer_is_found_by_its_ids(
     minilm: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write(tmp_path / "cased", minilm, {"x": np.zeros(1, np.float32)})
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").symlink_to(copied / "model.safetensors")
+    folder = write(tmp_path / "cased", minilm, copied)
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     (folder / "tokenizer_config.json").unlink()
     settings["do_lower_case"] = False
@@ -263,7 +255,7 @@ def test_another_tokenizer_is_found_by_its_ids(
     out = capsys.readouterr().out
     assert "'We lived above the clouds' gives input_ids [101, " in out and "passed" not in out
     assert "expected [101, 2057, 2973, 2682, 1996, 8044, 102]" in out
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+    for name in TOKENIZER:
         (folder / name).unlink(missing_ok=True)
     assert any(line.startswith("ids of 3 texts not compared: ") for line in verify(str(folder)).lines)
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.files.tables import StoredTable
 from minibert.verify.judge.input_layer import Subject
 
@@ -38,13 +37,21 @@ def about(subject: Subject, name: str) -> str:
 
 def parameters_of(subject: Subject) -> dict[str, str]:
     """Give the sha256 of each parameter that is at hand, by its path."""
-    found = {}
-    for path, x in listed(subject.model.modules):
-        if isinstance(x, StoredTable):
-            found[path] = _sha256(x.shape, _blocks(x))
-        elif isinstance(x, np.ndarray):
-            found[path] = _sha256(x.shape, [x])
-    return found
+    named = listed(subject.model.modules)
+    at_hand = {path: x for path, x in named if isinstance(x, StoredTable | np.ndarray)}
+    return {path: sha256_of(x, repr(tuple(map(int, x.shape))).encode()) for path, x in at_hand.items()}
+
+
+def sha256_of(x: Any, before: bytes = b"") -> str:
+    """Give the sha256 of a parameter's numbers in float32, after some bytes.
+
+    Few rows are converted at once: a wide copy of a whole table would be as large as the model.
+    """
+    found, step = hashlib.sha256(before), max(1, AT_ONCE // max(1, int(np.prod(x.shape[1:]))))
+    rows = x.rows if isinstance(x, StoredTable) else x.__getitem__
+    for start in range(0, x.shape[0], step):
+        found.update(np.ascontiguousarray(rows(slice(start, start + step)), "<f4").data)
+    return found.hexdigest()
 
 
 def listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -87,20 +94,6 @@ def check(metadata: str | None, subject: Subject, name: str, path: str) -> None:
             f"{name!r} ({subject.layer.family.model_type}, sha256 {_of_all(ours)[:12]}): {shown}; save it anew from "
             "this model"
         )
-
-
-def _blocks(table: StoredTable) -> Iterator[Array]:
-    """Rows of a table, a few at a time: a wide copy of the whole would be as large as the model."""
-    step = max(1, AT_ONCE // max(1, int(np.prod(table.shape[1:]))))
-    for start in range(0, table.shape[0], step):
-        yield table.rows(slice(start, start + step))
-
-
-def _sha256(shape: tuple[int, ...], blocks: Iterable[Array]) -> str:
-    found = hashlib.sha256(repr(tuple(map(int, shape))).encode())
-    for block in blocks:
-        found.update(np.ascontiguousarray(block, "<f4").data)
-    return found.hexdigest()
 
 
 def _of_all(parameters: dict[str, str]) -> str:

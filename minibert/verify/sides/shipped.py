@@ -7,7 +7,6 @@ checkpoint if all its parameters have the same bits; neither a name nor a size p
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,11 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.errors import CheckpointError
+from minibert.files.tables import StoredTable
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.verify.report import Text
 
-from .identity import listed
+from .identity import listed, sha256_of
 from .traces import Traces, read_traces
 
 DATA = Path(__file__).parents[1] / "data"
@@ -78,12 +78,12 @@ def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     if any(list(x.shape) != wanted[path][0] for path, x in parameters.items()):
         return False
     smallest_first = sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape)))
-    return all(_sha256(x) == wanted[path][1] for path, x in smallest_first)
+    return all(sha256_of(_whole(x)) == wanted[path][1] for path, x in smallest_first)
 
 
-def _sha256(x: Any) -> str:
-    array = x if isinstance(x, np.ndarray) else x.array()
-    return hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()
+def _whole(x: Any) -> Any:
+    """A table on the Hub is fetched at once, and not row by row."""
+    return x if isinstance(x, np.ndarray | StoredTable) else x.array()
 
 
 # -- the file ----------------------------------------------------------------------------------------------------
