@@ -25,6 +25,7 @@ from minibert.equations.quantization import BITS, PRECISIONS
 from minibert.files.lines import reading
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.sentences.comparing import SparseVector, Vectors
+from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 
 from .texts import arrow
@@ -123,20 +124,23 @@ def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None
     return said
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> tuple[Any, Iterator[Any]]:
+    """Give a shard's schema and batches: one of Arrow is mapped and comes at once, one of Parquet `rows` by `rows`."""
     pa = arrow()
     if path.suffix == ".arrow":
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        file = pa.ipc.open_file(pa.memory_map(str(path)))
+        every = map(file.get_batch, range(file.num_record_batches))
+        return file.schema, every if columns is None else (batch.select(columns) for batch in every)
     from pyarrow.parquet import ParquetFile
 
-    return ParquetFile(path)
+    file = ParquetFile(path)
+    return file.schema_arrow, file.iter_batches(rows, columns=columns, use_threads=False)
 
 
 def about(path: Path) -> dict[str, Any]:
     """Read what a shard says of itself. Raises ValueError for a file that `bulk` has not written."""
     with reading(str(path), path.suffix[1:], arrow().ArrowException):
-        file = _opened(path)
-        found = (file.schema if path.suffix == ".arrow" else file.schema_arrow).metadata or {}
+        found = _opened(path)[0].metadata or {}
     if KEY not in found:
         raise ValueError(f"{path}: it does not say what made it, so `bulk` has not written it; {MEND}")
     said: dict[str, Any] = json.loads(found[KEY])
@@ -144,14 +148,9 @@ def about(path: Path) -> dict[str, Any]:
 
 
 def batches(path: Path, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
-    """Read a shard: one of Arrow is mapped and comes at once, one of Parquet `rows` by `rows`."""
+    """Read a shard: see `_opened`. Raises ValueError and OSError that name it."""
     with reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError):
-        file = _opened(path)
-        if path.suffix == ".arrow":
-            every = map(file.get_batch, range(file.num_record_batches))
-            yield from every if columns is None else (batch.select(columns) for batch in every)
-        else:
-            yield from file.iter_batches(rows, columns=columns, use_threads=False)
+        yield from _opened(path, rows, columns)[1]
 
 
 def check_folder(folder: Path) -> tuple[int, int]:
