@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from checkpoints import (
     GPT2,
     IDS,
     ROBERTA,
-    VOCAB,
     Array,
     assemble,
     entries,
@@ -35,6 +33,7 @@ from checkpoints import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import CHILD_SECONDS
 
 import minibert
 from minibert import CheckpointError
@@ -129,7 +128,7 @@ def test_loading_a_file_of_bert_base_costs_little(tmp_path: Path) -> None:
         "print(resident() - before)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path), str(write(tmp_path / "tiny"))]
-    assert int(subprocess.check_output(command, text=True, timeout=60)) <= MEMORY_LIMIT
+    assert int(subprocess.check_output(command, text=True, timeout=CHILD_SECONDS)) <= MEMORY_LIMIT
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -165,12 +164,6 @@ def test_a_file_cut_short_between_its_header_and_its_numbers(tmp_path: Path) -> 
             file.raw(tensor)
 
 
-def test_two_candidates_are_one_too_many(tmp_path: Path) -> None:
-    named = tensors(BERT) | {f"bert.{WORD}": numbers(VOCAB, 8, seed=9)}
-    with pytest.raises(CheckpointError, match=f"two tensors could be '{WORD}': {WORD} and bert.{WORD}; keep the one"):
-        minibert.load(write(tmp_path, BERT, named))
-
-
 # -- tensors that do not fit ---------------------------------------------------------------------------------------
 
 
@@ -182,33 +175,6 @@ def test_each_missing_tensor_is_named(tmp_path: Path, config: dict[str, Any]) ->
         says = f"{tmp_path}.*: no tensor for '{name}'; tried {name}.*does config.json belong to this file?"
         with pytest.raises(CheckpointError, match=says):
             minibert.load(write(tmp_path / str(i), config, named))
-
-
-def test_a_missing_tensor_s_nearest_name_is_shown(tmp_path: Path) -> None:
-    named = tensors(BERT)
-    named["embeddings.word_embedings.weigth"] = named.pop(WORD)
-    says = f"tried {WORD}, bert.{WORD}, cls.predictions.decoder.weight, .*; the nearest name .* 'embeddings.word_emb"
-    with pytest.raises(CheckpointError, match=says):
-        minibert.load(write(tmp_path, BERT, named))
-
-
-@pytest.mark.parametrize(
-    "name", ["embeddings.extra.weight", "bert.embeddings.LayerNorm.gamma", "embeddings.word_embeddings.bias"]
-)
-def test_a_tensor_left_over_is_named(tmp_path: Path, name: str) -> None:
-    says = f"has tensors of the input layer that the recipe of this family does not use: {name}"
-    with pytest.raises(CheckpointError, match=says):
-        minibert.load(write(tmp_path, BERT, tensors(BERT) | {name: numbers(8)}))
-
-
-@pytest.mark.parametrize(
-    "shape", [(VOCAB - 1, 8), (VOCAB + 1, 8), (8, VOCAB), (VOCAB, 7), (VOCAB * 8,), (1, VOCAB, 8), ()]
-)
-def test_a_tensor_of_the_wrong_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    named = tensors(BERT) | {WORD: np.zeros(shape, np.float32)}
-    says = f"tensor '{WORD}' has shape {shape}, but config.json says {(VOCAB, 8)}; "
-    with pytest.raises(CheckpointError, match=re.escape(says)):
-        minibert.load(write(tmp_path, BERT, named))
 
 
 def test_a_size_of_0_in_both_config_and_file(tmp_path: Path) -> None:

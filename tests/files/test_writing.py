@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from limits import CHILD_SECONDS
 
 from minibert.files import writing
 from minibert.files.reading import note_model_file
@@ -48,7 +49,7 @@ def test_many_threads_write_one_path(write: Write, path: Path) -> None:
 
     def work(letter: bytes) -> None:
         try:
-            start.wait(30)
+            start.wait(CHILD_SECONDS)
             for _ in range(rounds):
                 write(path, letter * (size // 2), letter * (size // 2))
                 content = path.read_bytes()
@@ -60,7 +61,7 @@ def test_many_threads_write_one_path(write: Write, path: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(CHILD_SECONDS)
     assert failures == []
     assert seen == {(size, 1)}
     assert list(path.parent.iterdir()) == [path]
@@ -188,7 +189,7 @@ def test_a_pipe_and_a_device_are_written_to(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: kept.append(pipe.read_bytes()), daemon=True)
     reader.start()
     write_output(pipe, b"one ", b"two")
-    reader.join(30)
+    reader.join(CHILD_SECONDS)
     assert kept == [b"one two"] and pipe.is_fifo()
     link = tmp_path / "null"
     link.symlink_to(os.devnull)
@@ -273,5 +274,6 @@ def test_a_file_that_has_taken_the_place_of_a_model_s_is_no_model_s(tmp_path: Pa
     path.rename(moved)
     path.write_bytes(b"another")
     write_output(path, b"x")  # what was opened lies elsewhere
+    assert path.read_bytes() == b"x" and moved.read_bytes() == b"weights"
     note_model_file(tmp_path / "absent")
     refuse_model_file(tmp_path / "absent")

@@ -77,7 +77,8 @@ def call(name: str, method: str, *given: Any, **more: Any) -> Callable[[Of], obj
 
 
 RERANKER, DENSE, ONE_TEXT, A_STR = "uses-reranker", "sentences-dense", "texts must be a str or a list of str", "a str"
-NEXT = ("next_words", "complete")
+LATE, NEXT = "late-fixed", ("next_words", "complete")
+YES_NO = "head is next_word, and rerankers that answer with a word, yes or no, are not .*; load a reranker with a head"
 LENGTH, PLACE = r"the longest sequence is 24 \(the position table\); shorten it$", r"texts\[1\] must be a str, found "
 VALUES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^text 1 has no \[MASK\]; write it in the place of a word to be found$", call("bert", "fill", ["[MASK]", "we"])),
@@ -94,12 +95,20 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("device must be None or 'cpu', found 'cuda'", call(RERANKER, "rank", "we", ["a"], device="cuda")),
     ("one of this model's 'ask', found 'query'", call(RERANKER, "predict", [PAIR], prompt_name="query")),
     ("one of this model's 'ask', found 'query'", call(RERANKER, "rank", "we", ["a"], prompt_name="query")),
+    *((r"texts\[0\] has a lone surrogate", call(name, ask, text)) for name, ask, text in (
+        ("bert", "fill", "[MASK]\ud800"), ("gpt2", "next_words", "\udfffwe"), ("gpt2", "complete", "we\ud800"))),
     ("convert_to_tensor must be False", call(RERANKER, "predict", [PAIR], convert_to_tensor=True)),
     (r"must keep the shape \(1, 1\) of the", call(RERANKER, "predict", [PAIR], activation_fn=lambda x: x[:, 0])),
     ("one number a pair, but this model has 3 labels; predict gives", call("uses-inference", "rank", "we", [])),
     *((f"was saved as a {kind}, .* for scores of pairs load the folder of a CrossEncoder", call(name, *given))
       for name, kind in (("uses-sparse", "SparseEncoder"), (DENSE, "SentenceTransformer"))
       for given in (("predict", [PAIR]), ("rank", "we", ["a"]))),
+    ("saved as a MultiVectorEncoder, whose methods here are encode_query, encode_do", call(LATE, "predict", PAIR)),
+    ("saved as a MultiVectorEncoder", call(LATE, "encode_sparse", "we")),
+    ("truncate_dim is for sentence vectors, and this model gives a vec", call(LATE, "encode", "we", truncate_dim=2)),
+    ("precision 'int8' is for sentence vectors", call(LATE, "encode", "we", precision="int8")),
+    ("folder was saved as a SparseEncoder", call("uses-sparse", "encode", "we")),
+    ("saved as a SentenceTransformer, .*; bge-m3's sparse_linear.pt is a pickle", call("sentences-cls", "encode_sparse", "we")),
     ("was saved as a CrossEncoder, .*; for sparse vectors load the folder of", call(RERANKER, "encode_sparse", "we")),
     ("prompt_name must be one of this model's 'query', 'document'", call("uses-sparse", "encode_sparse", "we", "ask")),
     *((f"{name} must be .*, found {odd!r}".replace("[", r"\["), call(DENSE, "encode", ["we"], **{name: odd}))
@@ -170,6 +179,9 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
     ("no head 'masked_word'; it has no head, only input layer and", call("sentences-bare", "fill", "[MASK]")),
     ("makes vectors of a bart from the decoder's last hidden states", call("encoder/bart", "encode", "we")),
     ("the decoder of a t5, which writes, is not computed here", call("sentences-t5", "complete", "we")),
+    *((f"'next_word'; .*the decoder of a {name}, which writes, is not computed here; load a model with",
+       call(f"encoder/{name}", "next_words", "we")) for name in ("t5", "marian")),
+    *((YES_NO, call("heads/gpt2-next_word", *given)) for given in (("predict", PAIR), ("rank", "a", []))),
     *(("no head 'next_word'; its heads are masked_word", call("bert", ask, "we")) for ask in NEXT),
     *((r"'next_word'; .* each token sees those after it; load a model with", call("seen", ask, "we")) for ask in NEXT),
     ("no head 'classes'", call("sentences-bare", "predict", [PAIR])),

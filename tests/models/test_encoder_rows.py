@@ -117,13 +117,6 @@ def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: P
             assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= window)
 
 
-@pytest.mark.parametrize("value", [False, None])
-def test_clip_s_is_causal_can_only_be_true(value: bool | None, tmp_path: Path) -> None:
-    """The reference's eager attention follows it, its faster one for texts without padding does not."""
-    with pytest.raises(minibert.CheckpointError, match="'is_causal' must be"):
-        minibert.load_encoder(copied(CASE["clip_text_model"], tmp_path, is_causal=value))
-
-
 @every_row
 def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
     """Texts of as many tokens, one after the other and with padding between them."""

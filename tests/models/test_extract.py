@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from limits import CHILD_SECONDS
 from needed import missing
 from safetensors.numpy import load_file
 
@@ -298,7 +299,7 @@ def test_runs_from_an_extracted_folder_without_network_home_disk_or_root(minilm:
     try:
         run = subprocess.run(
             [*(isolated if unshare else []), sys.executable, "-c", SMALLEST_CONTAINER],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=60,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS,
         )  # fmt: skip
     finally:
         folder.chmod(0o755)

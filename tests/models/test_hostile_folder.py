@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import BERT, change_json, numbers, same_bits, tensors, write, write_vocab, write_wordpiece
+from limits import CHILD_SECONDS
 
 import minibert
 
@@ -151,7 +152,7 @@ def watched(folder: Path, todo: str) -> tuple[list[list[str]], object, bool]:
     trap = folder.parent / "sprung"
     environment = {**os.environ, "TRAP": str(trap), "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", WATCHED, str(folder), todo]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=CHILD_SECONDS)
     assert done.returncode == 0, done.stderr
     seen, result = json.loads(done.stdout)
     return seen, result, trap.exists()
@@ -226,7 +227,9 @@ def test_a_mapped_file_cut_short_ends_the_process_and_one_in_memory_does_not(tmp
     for how in ("mapped", "in memory"):
         folder = write(tmp_path / how.replace(" ", ""), config, named)
         want = minibert.load(folder, mmap=False)([[3999]]).tobytes()
-        endings[how] = subprocess.run([sys.executable, "-c", CUT, str(folder), how], capture_output=True, timeout=60)
+        endings[how] = subprocess.run(
+            [sys.executable, "-c", CUT, str(folder), how], capture_output=True, timeout=CHILD_SECONDS
+        )
     assert endings["mapped"].returncode == -signal.SIGBUS and endings["mapped"].stdout == b""
     assert endings["in memory"].returncode == 0 and endings["in memory"].stdout == want
     with pytest.raises(minibert.CheckpointError, match="damaged, incomplete"):

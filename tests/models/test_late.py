@@ -134,22 +134,6 @@ def test_options_of_the_loader() -> None:
         minibert.load_encoder(folder, truncate_dim=3)
 
 
-def test_other_uses_are_refused() -> None:
-    encoder = opened("late-fixed")
-    with pytest.raises(
-        ValueError, match="saved as a MultiVectorEncoder, whose methods here are encode_query, encode_do"
-    ):
-        encoder.predict(("we", "you"))
-    with pytest.raises(ValueError, match="saved as a MultiVectorEncoder"):
-        encoder.encode_sparse("we")
-    with pytest.raises(ValueError, match="truncate_dim is for sentence vectors, and this model gives a vector for"):
-        encoder.encode("we", truncate_dim=2)
-    with pytest.raises(ValueError, match="precision 'int8' is for sentence vectors"):
-        encoder.encode("we", precision="int8")
-    with pytest.raises(ValueError, match="folder was saved as a SparseEncoder"):
-        opened("uses-sparse").encode("we")
-
-
 # -- tokens that no other sees -----------------------------------------------------------------------------------
 
 OWN = [2, 9, 7, 11, 13, 3]

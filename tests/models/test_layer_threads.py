@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from checkpoints import BERT, T5, same_bits, write, write_wordpiece
+from limits import CHILD_SECONDS
 
 import minibert
 from minibert import EmbeddingLayer
@@ -63,7 +64,7 @@ def together(*works: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(CHILD_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -161,4 +162,4 @@ sys.exit(code)
 def test_a_child_forked_while_another_thread_opens_the_tokenizer_opens_its_own(folder: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_WHILE_IT_OPENS, str(folder)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-    assert subprocess.run(command, timeout=60, env=environment).returncode == 0
+    assert subprocess.run(command, timeout=CHILD_SECONDS, env=environment).returncode == 0

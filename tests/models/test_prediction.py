@@ -21,7 +21,7 @@ from textbook import bert_weights, gpt2_weights
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
-from minibert import CheckpointError, TokenizerError
+from minibert import CheckpointError
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import bert_model, gpt2_model
@@ -248,14 +248,6 @@ def test_a_word_that_can_never_come_is_no_damage() -> None:
     assert [choose(logits, temperature, np.random.default_rng(0)) for temperature in (0.0, 1.0)] == [1, 1]
 
 
-def test_a_tokenizer_without_a_mask(tmp_path: Path) -> None:
-    folder = word_models.write(tmp_path, "bert")
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
-    said = "this tokenizer names no mask token; set mask_token in tokenizer_config"
-    with minibert.load_encoder(folder) as encoder, pytest.raises(TokenizerError, match=said):
-        encoder.fill("[MASK]")
-
-
 # -- texts from outside ------------------------------------------------------------------------------------------
 
 OUTSIDE = st.one_of(st.sampled_from("we[MASK] .\n\u4e2d"), st.characters(exclude_categories=["Cs"]))
@@ -274,10 +266,3 @@ def test_any_text_around_a_mask(bert: minibert.Encoder, before: str, after: str)
 @given(st.text(OUTSIDE, min_size=1, max_size=4), st.sampled_from([0.0, 1.0]))
 def test_any_text_goes_on(gpt2: minibert.Encoder, text: str, temperature: float) -> None:
     assert gpt2.complete(text, tokens=3, temperature=temperature).startswith(text)
-
-
-@given(st.sampled_from("\ud800\udfff"), st.booleans())
-def test_what_is_no_text(bert: minibert.Encoder, gpt2: minibert.Encoder, surrogate: str, first: bool) -> None:
-    for ask, text in ((bert.fill, "[MASK]"), (gpt2.next_words, "we"), (gpt2.complete, "we")):
-        with pytest.raises(ValueError, match=r"texts\[0\] has a lone surrogate"):
-            ask(surrogate + text if first else text + surrogate)

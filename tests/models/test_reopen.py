@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from checkpoints import BERT, GPT2, ROBERTA, T5, pack, same_bits, tensors, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
+from limits import CHILD_SECONDS
 from safetensors.numpy import load_file
 
 import minibert
@@ -38,7 +39,7 @@ def own(tmp_path: Path) -> Path:
 
 def in_a_spawned_worker(work: Callable[..., Any], *arguments: Any) -> Any:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result(60)
+        return pool.submit(work, *arguments).result(CHILD_SECONDS)
 
 
 def state(layer: EmbeddingLayer) -> Any:

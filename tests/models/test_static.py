@@ -241,13 +241,6 @@ def test_what_needs_a_head_says_that_a_static_model_has_none(tmp_path: Path, ins
         use(encoder)
 
 
-def test_what_needs_blocks_says_that_there_are_none() -> None:
-    with pytest.raises(ValueError, match="block 0 is not there: this model has no blocks"):
-        minibert.knock_out(opened("static-plain"), heads=[(0, 0)])
-    with pytest.raises(ValueError, match="lazy=True is for a static model, whose rows can be fetched one by one"):
-        minibert.load_encoder(REFERENCE / "sentences-dense", lazy=True)
-
-
 # -- damaged files -----------------------------------------------------------------------------------------------
 
 

@@ -118,25 +118,3 @@ def test_a_static_model_says_why_it_has_no_other_use() -> None:
     for method in ("encode_sparse", "predict", "rank"):
         with pytest.raises(minibert.CheckpointError, match="only rows of tokens: it is a static model; load a model"):
             getattr(opened("static-dense"), method)(*METHODS[method])
-
-
-def test_sparse_vectors_of_a_folder_of_others_are_refused() -> None:
-    said = "saved as a SentenceTransformer, whose .*; bge-m3's sparse_linear.pt is a pickle"
-    with pytest.raises(ValueError, match=said):
-        opened("sentences-cls").encode_sparse("we")
-
-
-def test_pairs_of_a_model_that_answers_with_words_are_refused() -> None:
-    said = (
-        "head is next_word, and rerankers that answer with a word, yes or no, are not .*; load a reranker with a head"
-    )
-    for call in (lambda model: model.predict(("a", "b")), lambda model: model.rank("a", [])):
-        with pytest.raises(minibert.CheckpointError, match=said):
-            call(opened("heads/gpt2-next_word"))
-
-
-@pytest.mark.parametrize("name", ["encoder/t5", "encoder/marian"])
-def test_a_decoder_that_writes_is_refused(name: str) -> None:
-    said = f"no head 'next_word'; .*the decoder of a {name[8:]}, which writes, is not computed here; load a model with"
-    with pytest.raises(minibert.CheckpointError, match=said):
-        opened(name).next_words("we")

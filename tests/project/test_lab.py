@@ -49,6 +49,8 @@ def test_answers_are_right_and_blanks_say_that_they_are_open(name: str, lab: Mod
     space: dict[str, Any] = {"__name__": "__main__"}
     for place, cell in enumerate(code_cells(source_of(name))):
         answers = re.findall(r"^def (\w+)\(", cell, re.MULTILINE)[:1] if blanks.found(cell) else []
+        assert len(answers) == (place > 0), "each cell but the first has an exercise"
+        assert not blanks.found(blanks.opened(cell)), "no answer is left in the blanks"
         for source in (blanks.opened(cell), cell) if answers else (cell,):
             exec(compile(source, f"{name}, cell {place}", "exec"), space)
             printed = capsys.readouterr().out

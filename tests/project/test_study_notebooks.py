@@ -110,7 +110,7 @@ def test_a_sheet_ends_with_its_exercises_and_the_answers_lie_in_a_folder_of_thei
 
 def test_the_lab_has_blanks_and_its_answers_apart(minilm: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(STUDY / "notebooks.py"), "--lab", "--output", str(tmp_path)], timeout=600,
+        [sys.executable, str(STUDY / "notebooks.py"), "--lab", "--output", str(tmp_path)], timeout=CHILD_SECONDS,
         env={**os.environ, "PYTHONPATH": str(STUDY.parents[1]), "MINIBERT_MODEL": str(minilm)},
         capture_output=True, text=True,
     )  # fmt: skip
