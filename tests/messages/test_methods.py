@@ -108,7 +108,7 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("truncate_dim is for sentence vectors, and this model gives a vec", call(LATE, "encode", "we", truncate_dim=2)),
     ("precision 'int8' is for sentence vectors", call(LATE, "encode", "we", precision="int8")),
     ("folder was saved as a SparseEncoder", call("uses-sparse", "encode", "we")),
-    ("saved as a SentenceTransformer, .*; bge-m3's sparse_linear.pt is a pickle", call("sentences-cls", "encode_sparse", "we")),
+    ("a SentenceTransformer, .*; bge-m3's sparse_linear.pt is a", call("sentences-cls", "encode_sparse", "we")),
     ("was saved as a CrossEncoder, .*; for sparse vectors load the folder of", call(RERANKER, "encode_sparse", "we")),
     ("prompt_name must be one of this model's 'query', 'document'", call("uses-sparse", "encode_sparse", "we", "ask")),
     *((f"{name} must be .*, found {odd!r}".replace("[", r"\["), call(DENSE, "encode", ["we"], **{name: odd}))
