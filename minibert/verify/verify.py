@@ -93,6 +93,10 @@ def verify(
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")
+        side = ""
+        if encoder and len(subject.layer.family.sides) > 1:
+            report.say("compared is the encoder alone: a decoder and its logits never are")
+            side = " of the encoder"
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         ours = subject.batches()
         inputs = ours | named
@@ -102,7 +106,7 @@ def verify(
         left = [kind for kind in ours if kind not in inputs]
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
-            report.say(f"wrote inputs and every intermediate of {len(inputs)} batches to {save}")
+            report.say(f"wrote inputs and every intermediate{side} of {len(inputs)} batches to {save}")
         other = _counterpart(subject, model, options) if source is None else File(source, own, theirs, only, left)
         if other is not None:
             compare_with(report, subject, other, inputs, texts, tolerance, form)

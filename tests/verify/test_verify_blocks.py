@@ -39,6 +39,7 @@ SHIPPED = 5e-6  # |difference| / max(1, |value|) after the blocks, measured with
 SQUARE = ("scores", *(f"attentions.{i}" for i in range(encoders.DEPTH)))  # as large as the square of a text's length
 
 Printed = pytest.CaptureFixture[str]
+WITH_DECODER = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,7 @@ def test_what_save_writes_against_accepts(name: str, folders: dict[str, Path], t
     said = capsys.readouterr().out
     assert said.startswith(f"{folders[name]} ({name}, 2 blocks)\n")
     assert "compared with nothing: torch and transformers are not installed" in said
+    assert ("every intermediate of the encoder of" in said) == (name in WITH_DECODER), said
     with load_encoder(folders[name]) as encoder:
         inputs, traces = read_traces(target)
         assert set(inputs) == set(traces) == set(encoder_batches(encoder))
@@ -66,6 +68,7 @@ def test_what_save_writes_against_accepts(name: str, folders: dict[str, Path], t
     assert main([*command, "--against", str(target)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"compared with the file {target}; the reference was not run" in lines
+    assert ("compared is the encoder alone: a decoder and its logits never are" in lines) == (name in WITH_DECODER)
     (_, blocks) = [line for line in lines if line.startswith("block ")]
     assert re.search(r"^block 1 +1[2-9] +0 ", blocks) and blocks.endswith("within rounding")
     assert lines[-1] == "no difference beyond what rounding allows"
