@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,10 @@ Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
 vectors in shards. Memory does not grow with the number of rows. If a run ends
 early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""
+GONE = {
+    "--workers": "one process uses all cores; on many machines run scripts/bulk_ray.py, or give each process its own "
+    "files and its own FOLDER"
+}
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
@@ -26,6 +29,7 @@ def declare(parser: Parser) -> None:
     from minibert.bulk.texts import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
+    parser.gone = GONE
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
@@ -66,7 +70,6 @@ def declare(parser: Parser) -> None:
         "--bad-rows", choices=("error", "skip"), default="error",
         help="how to treat rows without text: stop with an error (default), or leave them out",
     )  # fmt: skip
-    parser.add_argument("--workers", help=SUPPRESS)
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
     add_sentence_options(parser)
@@ -85,9 +88,6 @@ def run(arguments: Any) -> None:
     from minibert.show.text.text import counted
 
     folder = arguments.output
-    if arguments.workers is not None:
-        raise ValueError("--workers: one process uses all cores; on many machines run scripts/bulk_ray.py, or give "
-                         "each process its own files and its own FOLDER")  # fmt: skip
     if arguments.check:
         if arguments.inputs:
             raise ValueError(f"--check reads FOLDER alone, found also {arguments.inputs[0]!r}; leave it out")

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 from minibert.errors import MinibertError, Option, error_of, parts_of
 from minibert.models.open.options import add_sentence_options, sentence_options
 
-from .common import (
-    Parser,
-    add_k,
-    add_model,
-    add_prompts,
-    from_hub,
-    print_lines,
-    tell,
-    tell_truncated,
-)  # fmt: skip
+from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors

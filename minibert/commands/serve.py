@@ -43,14 +43,13 @@ def declare(parser: Parser) -> None:
     options.declare(parser)
 
 
-def run(arguments: Any) -> int:
+def run(chosen: Any) -> int:
     """Load the models, listen, and answer until the end."""
     from importlib.util import find_spec
 
     from minibert.serve import options
     from minibert.serve.app import Server
 
-    chosen = arguments
     if chosen.models and chosen.asked:
         raise ValueError(f"--model names a model and {chosen.models[0]!r} is named too; leave one out")
     for name in options.unknown_variables(chosen):

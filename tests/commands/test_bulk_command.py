@@ -219,11 +219,12 @@ def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
     assert main(["bulk", argv[0]]) == 2 and "-o" in capsys.readouterr().err
     for given, error in (
         (["--rows-per-shard", "0"], "--rows-per-shard must be an integer >= 1, found 0"),
-        (["--workers", "2"], "--workers: one process uses all cores; on many machines run scripts/bulk_ray.py, or"),
         (["--keep", "n"], "expected a flat column 'n'; there are 'text'; name another with --keep"),
     ):
         assert error in failure(capsys, *argv, *given)
         assert not list(tmp_path.glob("out/*"))
+    assert main(["bulk", *argv, "--workers", "2"]) == 2
+    assert "--workers has gone: one process uses all cores; on many machines run" in capsys.readouterr().err
 
 
 def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
