@@ -1,4 +1,4 @@
-"""What a model is compared with: a port's file, the reference run live, or the reference's values that ship."""
+"""The counterparts of a comparison: a port's file, the reference run live, or the reference's values that ship."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Live(Counterpart):
 
 
 class Shipped(Counterpart):
-    """What the reference computes from a checkpoint with the same numbers, as it ships with the package."""
+    """The reference's values of a checkpoint with the same numbers, which ship with the package."""
 
     whose = "reference"
     shares = Shares(ERROR_SHARE, PORT_SHARE)  # with our float64, which a wrong formula would make wrong too

@@ -64,7 +64,7 @@ class DebugTree(Source):
         return {KIND: inputs}, {KIND: paths.trace(seen, inputs)}
 
     def _known(self, subject: Subject) -> dict[str, Array]:
-        """What the whole model gives, which the tree does not name; the last hidden state is the normed one."""
+        """Read the whole model's outputs, which the tree does not name; the last hidden state is the normed one."""
         depth, outputs = len(subject.scores), f"{self._class}_outputs_"
         both = (self._folder / f"{outputs}encoder_last_hidden_state.safetensors").is_file()
         own = f"{subject.layer.side}_" if both else ""
@@ -110,7 +110,7 @@ def _first(made: Any) -> Any:
 
 
 def _inputs(node: Any) -> dict[str, Any]:
-    """What a module is given. Raises TypeError where it is in another form."""
+    """Give the inputs of a module. Raises TypeError where it is in another form."""
     given: dict[str, Any] = {"args": [], "kwargs": {}} | dict(node.get("inputs") or {})
     if not isinstance(given["args"], list) or not isinstance(given["kwargs"], dict):
         raise TypeError(f"inputs of {node['module_path']!r} are no list of args and dict of kwargs")

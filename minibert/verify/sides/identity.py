@@ -1,4 +1,4 @@
-"""Which model a saved file is of: what stands in its metadata, and whether it is the model that is compared.
+"""The metadata of a saved file names its model and hashes its parameters; a file of another model is refused.
 
     {"format": 1, "versions": {...}, "model": name, "model_type": type, "sha256": of all of them,
      "parameters": {path: sha256}}

@@ -1,4 +1,4 @@
-"""What other programs write by the paths of a model's modules, as a trace has it.
+"""A trace made of the outputs and inputs that another program writes by the paths of a model's modules.
 
 Of each module what left it and what entered it, call by call. A number that no module shows is not compared: shapes
 never decide what something is.
@@ -21,7 +21,7 @@ Calls = Mapping[str, Sequence["Array | None"]]  # path of a module -> one array 
 
 
 class Source(ABC):
-    """What a port has written: `traces` gives its inputs and intermediates under our names."""
+    """A port's recorded arrays: `traces` gives its inputs and intermediates under our names."""
 
     about: str | None = None  # which model it is of, as `identity` writes it
     whole = False  # whether it should have every intermediate
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 class Paths:
-    """Which key of a trace leaves or enters which module, where the other program has a model of these modules.
+    """Maps each module to the keys of a trace that leave or enter it, where the other program has these modules.
 
     Raises ValueError where no module is this model's first.
     """
@@ -85,7 +85,7 @@ def _paired(keys: Mapping[str, Sequence[str]], calls: Calls) -> Iterator[tuple[s
 
 
 def _prefix(first: str, modules: Sequence[str], usual: Sequence[str], name: str) -> str:
-    """Where the paths of this model begin in those of the other program's."""
+    """Find the prefix that the other program puts before this model's paths."""
     found = dict.fromkeys(path[: -len(first)] for path in modules if f".{path}".endswith(f".{first}"))
     chosen = [prefix for prefix in usual if prefix in found] if len(found) > 1 else [*found]
     if len(chosen) != 1:

@@ -124,7 +124,7 @@ def _is_in(node: Node, path: str) -> bool:
 
 
 def _leaving(nodes: Sequence[Node], path: str) -> list[str]:
-    """What a module gives, call by call: values of its nodes that others take, or nobody."""
+    """List the outputs of a module, call by call: values of its nodes that other nodes take, or none."""
     within = [node for node in nodes if _is_in(node, path)]
     kept = {name for node in within for name in node.takes}
     taken = {name for node in nodes if not _is_in(node, path) for name in node.takes}
@@ -132,7 +132,7 @@ def _leaving(nodes: Sequence[Node], path: str) -> list[str]:
 
 
 def _entering(nodes: Sequence[Node], path: str) -> list[str]:
-    """What a module takes of other modules' values, call by call."""
+    """List the inputs of a module, call by call: values of other modules' nodes."""
     others = {name for node in nodes if node.path is not None and not _is_in(node, path) for name in node.gives}
     return list(dict.fromkeys(name for node in nodes if _is_in(node, path) for name in node.takes if name in others))
 
@@ -146,13 +146,13 @@ def _softmax(nodes: Sequence[Node], path: str, keys: Sequence[tuple[str, str]]) 
 
 
 def _arrays(names: Mapping[str, Sequence[str]], made: Mapping[str, Array]) -> dict[str, list[Array | None]]:
-    """What is at hand of them; whole numbers are sizes, which a graph hands on beside what a module gives."""
+    """Give the arrays that were computed; integers are left out: a graph passes sizes on beside outputs."""
     found = {path: [made.get(name) for name in several] for path, several in names.items()}
     return {path: [x for x in several if x is None or x.dtype.kind == "f"] for path, several in found.items()}
 
 
 def _feeds(batch: Mapping[str, Array], inputs: Collection[Any]) -> dict[str, Array] | None:
-    """What the model takes of a batch; None where it takes no such batch."""
+    """Give the inputs that the model takes of a batch; None where it takes no such batch."""
     shape = tokens_of(batch)[1].shape
     filled = {each.name: FILLED[each.name](shape) for each in inputs if each.name in FILLED}
     given = {**filled, **batch}

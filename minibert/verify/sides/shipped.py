@@ -29,7 +29,7 @@ INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family 
 
 
 class Values(NamedTuple):
-    """What the reference computes from one published checkpoint: inputs and intermediates, kind -> name -> array."""
+    """The reference's inputs and intermediates of one published checkpoint, kind -> name -> array."""
 
     model: str
     reference: str  # such as "transformers 5.23.0 on torch 2.13.0"

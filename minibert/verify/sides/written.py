@@ -1,4 +1,4 @@
-"""What a port has written, in each of the forms that a comparison takes."""
+"""Opens a port's recorded arrays, in each form that a comparison takes."""
 
 from __future__ import annotations
 

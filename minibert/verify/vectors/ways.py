@@ -10,6 +10,7 @@ import string
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,7 +206,7 @@ class Ways:
             yield Way(f"{name} left out of pooling", "Pool all tokens of the text.", self._by_hand(rows=rows))
 
     def _modules(self) -> Iterator[Way]:
-        """A module left out or without its activation; vectors that are normalized, or not; fewer numbers."""
+        """List ways with a module left out or without its activation, other lengths, fewer numbers."""
         after, own = self.own.after, self.own.width()
         for i, step in enumerate(after):
             others = self._after((*after[:i], *after[i + 1 :]))
@@ -264,8 +265,8 @@ class Ways:
             yield Way("special tokens truncated", "Truncate the text's tokens, then put the special tokens.",
                       self._by_hand(partial(self._ids, cut=slice(own), whole=True)))  # fmt: skip
         for count in LETTERS:
-            cut = partial(_beginning, count)
-            yield Way(f"text cut at {count} letters", "The longest length counts tokens.", self._by(text=cut))
+            make = self._by(text=itemgetter(slice(count)))
+            yield Way(f"text cut at {count} letters", "The longest length counts tokens.", make)
 
     def _other_end(self) -> Tokenizer:
         made = self.tokenizer.changed(lambda rules: None)
@@ -302,6 +303,7 @@ class Ways:
         rules = self._tokenizer_rules()
         bert = next((step for step in _normalizers(rules) if step["type"] == "BertNormalizer"), {})
         strips = bert.get("lowercase") if bert.get("strip_accents") is None else bert["strip_accents"]
+        pieces = rules["model"].get("continuing_subword_prefix")
         for name, there, change in (
             ("case kept", bert.get("lowercase"), partial(_set, {"lowercase": False, "strip_accents": bool(strips)})),
             ("accents kept", strips, partial(_set, {"strip_accents": False})),
@@ -312,9 +314,10 @@ class Ways:
             ("text not normalized", rules["normalizer"], lambda rules: rules.update(normalizer=None)),
             ("punctuation not set apart", (rules["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer",
              lambda rules: rules.update(pre_tokenizer={"type": "WhitespaceSplit"})),
-            ("words not cut into pieces", rules["model"].get("continuing_subword_prefix"), partial(_prefixed, NOWHERE)),
-            ("pieces looked up without their prefix", rules["model"].get("continuing_subword_prefix"),
-             partial(_prefixed, "")),
+            ("words not cut into pieces", pieces,
+             lambda rules: rules["model"].update(continuing_subword_prefix=NOWHERE)),
+            ("pieces looked up without their prefix", pieces,
+             lambda rules: rules["model"].update(continuing_subword_prefix="")),
             ("long words cut into pieces", "max_input_chars_per_word" in rules["model"],
              lambda rules: rules["model"].update(max_input_chars_per_word=10**6)),
             ("special tokens of the text cut as words", rules["added_tokens"],
@@ -374,14 +377,6 @@ def _set(values: Rules, rules: Rules) -> None:
     for step in _normalizers(rules):
         if step["type"] == "BertNormalizer":
             step.update(values)
-
-
-def _prefixed(prefix: str, rules: Rules) -> None:
-    rules["model"]["continuing_subword_prefix"] = prefix
-
-
-def _beginning(count: int, text: str) -> str:
-    return text[:count]
 
 
 def _plain_letters(text: str) -> str:
