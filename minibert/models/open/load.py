@@ -228,9 +228,9 @@ def open_model(
     def checkpoint(sub: str) -> Checkpoint:
         return repository.checkpoint(lazy, mmap, sub, whole=whole and not lazy)
 
-    opened = Opened(
-        *_with_base(repository.file, checkpoint, where, open_base), where, where, repository.commit, whole, saved
-    )
+    # the input layer alone asks for no list of files
+    parts = _with_base(repository.file, checkpoint, where, open_base) if saved else (repository.file, checkpoint)
+    opened = Opened(*parts, where, where, repository.commit, whole, saved)
     opened.cache_folder = os.fspath(repository.cache) if cache_folder is not None else None
     return opened
 
@@ -239,9 +239,10 @@ def _with_base(
     find: Find, checkpoint: Callable[[str], Checkpoint], where: str, open_base: Callable[..., Opened]
 ) -> tuple[Find, Callable[[str], Checkpoint]]:
     """Take config.json, tokenizer and tensors from its base, where an adapter stands alone in a folder."""
-    settings = {} if find("config.json") is not None else read_object(find(ADAPTER))
-    if not settings:
+    adapter = find(ADAPTER)
+    if adapter is None or find("config.json") is not None:
         return find, checkpoint
+    settings = read_object(adapter)
     base = settings.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise CheckpointError(f"{where}: {ADAPTER} names no base: 'base_model_name_or_path' is {base!r}")

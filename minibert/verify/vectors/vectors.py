@@ -283,8 +283,8 @@ class Search:
         return f"Of vectors {shown}" + (f" and {len(moved) - 4} more" if len(moved) > 4 else "")
 
     def _hints(self, count: int) -> list[str]:
-        lines = [f"none of {count} settings and mistakes gives all of these (their names: --json); where it is, "
-                 "intermediates say: --encoder --save, then --against"]  # fmt: skip
+        lines = [f"none of {count} settings and mistakes gives all of these (the report as JSON has their names); the "
+                 "place of the mistake shows in a port's intermediates"]  # fmt: skip
         first = {text: i for i, text in reversed([*enumerate(self.texts)])}
         for i, j in ((first[text], j) for j, text in enumerate(self.texts) if first[text] != j):
             if (apart := distances(self.vectors[[i]], self.vectors[[j]])[0]) > SAME:
