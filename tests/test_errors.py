@@ -37,7 +37,7 @@ def test_the_library_speaks_no_shell() -> None:
     assert len(files) > 50
     found = {(path.name, text) for path in files for text in messages(path.read_text(encoding="utf-8"))}
     assert [(name, text) for name, text in found if SHELL.search(text) and OTHER not in text] == []
-    assert {name for name, text in found if OTHER in text} == {"errors.py"}
+    assert {name for name, text in found if OTHER in text} == {"repository.py"}
 
 
 def test_an_error_has_its_data(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
