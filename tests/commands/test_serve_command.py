@@ -20,6 +20,7 @@ from served import SECONDS, needs_server
 
 import minibert
 from minibert.cli import main
+from minibert.serve.options import from_variables
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -249,6 +250,9 @@ def test_wrong_variables(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> No
             patch.setenv(f"MINIBERT_SERVE_{name}", value)
             said = failure(capsys, "serve", "/nowhere")
             assert said.startswith(f"the variable MINIBERT_SERVE_{name}") and expected in said
+    for value in ("0", "1"):
+        monkeypatch.setenv("MINIBERT_SERVE_SAME_BITS", value)
+        assert from_variables()["same_bits"] is (value == "1")
 
 
 def test_variables_of_no_option(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
