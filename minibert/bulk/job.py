@@ -193,6 +193,8 @@ def _computed(table: Any, texts: Texts, model: TextModel, long_is_bad: bool, ski
         if len(vectors):
             found.append(TokenVectors.of(vectors, "vectors") if model.result == "tokens" else vectors)
         progress(table[NUMBER][rows[-1]].as_py() + 1, texts.expected)
+    if len(table) - 1 in problems:  # the chunks end before it
+        progress(table[NUMBER][-1].as_py() + 1, texts.expected)
     left_out = [f"{place(i)}: {problems[i]}" for i in sorted(problems)]
     good = arrow().array([i not in problems for i in range(len(table))], arrow().bool_())
     return Shard(table.filter(good), found, cut, left_out)

@@ -215,8 +215,11 @@ def test_a_folder_that_finishes_at_once(model: Path, tmp_path: Path) -> None:
 def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path) -> None:
     texts = ["we", None, "lived", 3, 4, 5, 6, "above", "the", "clouds"]
     source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
-    said = run(model, source, out, form=form, rows_per_shard=3, bad_rows="skip")
+    done: list[tuple[int, int | None]] = []
+    progress = lambda *told: done.append(told)  # noqa: E731
+    said = run(model, source, out, form=form, rows_per_shard=3, bad_rows="skip", progress=progress)
     assert (said["rows"], said["skipped"], said["cut"], said["shards"]) == (5, 5, 0, 4)
+    assert sorted({*done}) == done[:1] + [(each, 10) for each in (3, 6, 9, 10)]  # a shard of bad rows counts too
     listed = [line for path in sorted(out.iterdir()) for line in shards.about(path)["left_out"]]
     assert listed == [f"{source}, row {i}: it has no text, or is not of its file's format" for i in (2, 4, 5, 6, 7)]
     assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9]
