@@ -21,7 +21,6 @@ from minibert.cli import main
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.steps import Norm
 from minibert.families.rows import HEADS
-from minibert.verify import verify as verify_module
 from minibert.verify.sides import shipped
 from minibert.verify.verify import verify
 
@@ -258,10 +257,3 @@ def test_another_tokenizer_is_found_by_its_ids(
     for name in TOKENIZER:
         (folder / name).unlink(missing_ok=True)
     assert any(line.startswith("ids of 3 texts not compared: ") for line in verify(str(folder)).lines)
-
-
-def test_where_the_reference_runs_it_alone_decides(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "installed", lambda: True)
-    monkeypatch.setattr(verify_module, "Live", lambda *_, **__: object())
-    monkeypatch.setattr(verify_module, "compare_with", lambda *_: None)
-    assert not [line for line in verify(str(minilm)).lines if MODEL in line]
