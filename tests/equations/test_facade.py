@@ -24,13 +24,10 @@ FORMULAS = [
 ]
 
 
-@pytest.mark.parametrize(("file", "name"), FORMULAS)
-def test_every_formula_is_handed_out(file: str, name: str) -> None:
-    assert getattr(equations, name) is getattr(import_module(f"minibert.equations.{file}"), name)
-    assert name in dir(equations)
-
-
-def test_every_file_is_named_and_no_name_twice() -> None:
+def test_every_formula_is_handed_out_and_no_name_twice() -> None:
+    for file, name in FORMULAS:
+        assert getattr(equations, name) is getattr(import_module(f"minibert.equations.{file}"), name)
+        assert name in dir(equations)
     assert {path.stem for path in FOLDER.glob("[a-z]*.py")} == {*equations.FILES, "fast"}
     names = [name for _, name in FORMULAS]
     assert len(set(names)) == len(names) == len(dir(equations))

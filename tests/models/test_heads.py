@@ -170,12 +170,13 @@ def packed_logits(encoder: minibert.Encoder, head: BoundHead, texts: Sequence[li
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)
-@pytest.mark.parametrize("take", [[4, 0], [1], [3, 1, 0, 2, 4], [2, 2], []], ids=str)
-def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase, take: list[int]) -> None:
+def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase) -> None:
     """In any order, some twice: the same rows as of all tokens."""
     with case.load() as encoder:
-        taken = np.array(take, np.int64)
-        assert off(hidden_states(encoder, TWO, lambda tile: taken), hidden_states(encoder, TWO)[taken]) <= CUT
+        whole = hidden_states(encoder, TWO)
+        for take in ([4, 0], [1], [3, 1, 0, 2, 4], [2, 2], []):
+            taken = np.array(take, np.int64)
+            assert off(hidden_states(encoder, TWO, lambda tile, taken=taken: taken), whole[taken]) <= CUT, take
 
 
 def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:

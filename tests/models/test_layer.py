@@ -37,7 +37,7 @@ FLOAT64_TOLERANCE = 2e-5
         np.ma.masked_array([[5, 6, 7], [8, 9, 10]]),
     ],
 )
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
 def test_call_takes_ids_in_every_form(load: Make, name: str, ids: object) -> None:
     layer = load(name)
     assert same_bits(layer(ids), layer(np.array([[5, 6, 7], [8, 9, 10]], np.int64)))
