@@ -41,13 +41,14 @@ MEND = "put it back, or begin again in another folder"
 
 def shards_of(folder: Path) -> list[Path]:
     """List the shards in order. Raises ValueError for a folder that holds anything else, or where one is missing."""
-    if (folder / "meta.json").is_file():
+    every = sorted(folder.iterdir())
+    if folder / "meta.json" in every:
         raise ValueError(
             f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version reads "
             "it; write the vectors anew, in another folder"
         )
     found = []
-    for path in sorted(folder.iterdir()):
+    for path in every:
         plain = path.is_file() and not path.is_symlink()
         if not plain or not (path.name == LOCK or SHARD.fullmatch(path.name) or LEFT.fullmatch(path.name)):
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")

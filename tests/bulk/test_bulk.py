@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -344,6 +346,18 @@ def test_a_folder_that_is_not_of_bulk_is_refused(names: list[str], error: str, m
             run(model, source, out)
         (out / link).unlink()
     assert source.read_text() == "we\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError) as raised:
+            shards.shards_of(tmp_path)
+    finally:
+        os.seteuid(0)
+    assert str(raised.value.filename) == str(tmp_path)
 
 
 def test_a_shard_of_another_program(model: Path, tmp_path: Path) -> None:
