@@ -145,7 +145,8 @@ class Server:
         from starlette.routing import Route
 
         def unknown(request: Any, error: Any) -> Any:
-            known = f"this server has POST {', '.join(WORK)}; GET {', '.join(self.told)}, /health"
+            told = ", ".join(self.told).replace("{name:path}", "NAME")
+            known = f"this server has POST {', '.join(WORK)}; GET {told}, /health"
             advice = WITHDRAWN.get(request.url.path, known)
             return refused(Refusal(error.status_code, f"{error.detail}: {advice}"), error.headers)
 

@@ -316,6 +316,7 @@ def test_truncate_prompt_tokens_keeps_the_first_tokens(address: Address, encoder
 def test_other_routes_and_methods(address: Address) -> None:
     gone = address.ask("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}})
     assert gone.status == 404 and "ask /embed for the vectors: the dot product of two is their cosine" in gone.error
+    assert "GET /v1/models, /v1/models/NAME, /info, /metrics, /health" in address.ask("/embeds", {}).error
     assert address.ask("/health").json == {"status": "ok"}
     assert "POST /v1/embeddings" in address.ask("/").error
     elsewhere = address.ask("/health/", Host="evil.com")
