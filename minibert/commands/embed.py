@@ -73,8 +73,8 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
     if pooling is None and ending == ".npy":
         raise ValueError(
-            f"{output}: texts have different numbers of tokens, and a .npy file holds one array; use .safetensors, "
-            "which gets embeddings (tokens, dim) and offsets: text i has the rows offsets[i] to offsets[i + 1] - 1"
+            f"{output}: texts have different numbers of tokens or weights, and a .npy file holds one array; use "
+            ".safetensors, which gets offsets too: text i has the rows offsets[i] to offsets[i + 1] - 1"
         )
     return ending
 

@@ -166,5 +166,5 @@ def test_sparse_vectors_are_lines_or_arrays(name: str, task: str | None, tmp_pat
         assert np.array_equal(found["ids"][start:end], vector.ids) and found["ids"].dtype == np.int64
         assert np.array_equal(found["weights"][start:end], vector.weights) and found["weights"].dtype == np.float32
     for more, error in ((["--normalize"], "is for dense vectors"), (["--precision", "int8"], "is for sentence vectors"),
-                        (["-o", tmp_path / "a.npy"], "different numbers of tokens")):  # fmt: skip
+                        (["-o", tmp_path / "a.npy"], "different numbers of tokens or weights")):  # fmt: skip
         assert error in failure(capsys, *argv, *more)
