@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from minibert.families.family import Family
     from minibert.families.rows import FAMILIES
     from minibert.models.encoder import Encoder
+    from minibert.models.heads.answers import Answer
+    from minibert.models.heads.labels import Entity, Label
+    from minibert.models.heads.prediction import Prediction
     from minibert.models.input_layer import EmbeddingLayer
     from minibert.models.knock_out import knock_out
-    from minibert.models.open.distill import distill
+    from minibert.models.open.distill import Distilled, distill
     from minibert.models.open.load import load
     from minibert.models.open.load_encoder import load_encoder
+    from minibert.models.sentences.comparing import SparseVector
     from minibert.models.sentences.search import search, semantic_search
-    from minibert.verify.library import compare
+    from minibert.models.sentences.token_vectors import TokenVectors
+    from minibert.verify.library import Comparison, compare
 
     from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
 
@@ -35,26 +40,39 @@ _FILES = {
     "minibert.families.rows": ("FAMILIES",),
     "minibert.bulk.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder",),
+    "minibert.models.heads.answers": ("Answer",),
+    "minibert.models.heads.labels": ("Entity", "Label"),
+    "minibert.models.heads.prediction": ("Prediction",),
     "minibert.models.input_layer": ("EmbeddingLayer",),
     "minibert.models.knock_out": ("knock_out",),
-    "minibert.models.open.distill": ("distill",),
+    "minibert.models.open.distill": ("Distilled", "distill"),
     "minibert.models.open.load": ("load",),
     "minibert.models.open.load_encoder": ("load_encoder",),
+    "minibert.models.sentences.comparing": ("SparseVector",),
     "minibert.models.sentences.search": ("search", "semantic_search"),
-    "minibert.verify.library": ("compare",),
+    "minibert.models.sentences.token_vectors": ("TokenVectors",),
+    "minibert.verify.library": ("Comparison", "compare"),
 }
 
 _OF_SENTENCE_TRANSFORMERS = ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings")
 
 __all__ = [
     "FAMILIES",
+    "Answer",
     "CheckpointError",
+    "Comparison",
+    "Distilled",
     "Embedder",
     "EmbeddingLayer",
     "Encoder",
+    "Entity",
     "Family",
     "HubError",
+    "Label",
     "MinibertError",
+    "Prediction",
+    "SparseVector",
+    "TokenVectors",
     "TokenizerError",
     "UnknownFamilyError",
     "compare",

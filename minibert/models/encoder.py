@@ -13,9 +13,10 @@ from minibert.models.heads.labels import Labels
 from minibert.models.heads.prediction import Words
 from minibert.models.heads.reranker import Pairs
 from minibert.models.heads.sparse import Sparse
+from minibert.models.sentences.habits import Habits
 
 
-class Encoder(Words, Pairs, Labels, Answers, Sparse):
+class Encoder(Words, Pairs, Labels, Answers, Sparse, Habits):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     Made by `minibert.load_encoder`. Each use has a file; a use that guesses words, scores pairs or gives labels needs a
@@ -25,6 +26,7 @@ class Encoder(Words, Pairs, Labels, Answers, Sparse):
     |---|---|
     | a call, `trace`, `logits`, `head`, `modules` | model.py |
     | `encode`, `encode_stream`, `encode_query`, `encode_document`, `similarity` | sentences/sentences.py |
+    | `similarity_fn_name`, `truncate_dim`, ..., as sentence-transformers names them | sentences/habits.py |
     | `encode_sparse`, `decode` | heads/sparse.py |
     | `predict`, `rank` | heads/reranker.py |
     | `classify`, `entities` | heads/labels.py |

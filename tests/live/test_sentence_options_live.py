@@ -88,6 +88,35 @@ def test_ten_lengths_of_pairs(length: int) -> None:
     assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SAME
 
 
+@pytest.mark.parametrize("name", ["sentences-prompts", "sentences-dense"])
+def test_evaluators_that_ask_for_no_tensors_run(name: str) -> None:
+    """And the page is right about those that do."""
+    need_sentence_transformers()
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import evaluation
+
+    theirs = SentenceTransformer(str(REFERENCE / name), device="cpu")
+    ours = minibert.load_encoder(REFERENCE / name, device="cpu")
+    first = ["we lived above", "the clouds", "a b c", "we we"]  # nothing that two roundings would order differently
+    second, third = ["clouds we lived", "above clouds", "c d", "the the"], ["x y", "z", "we above the", "d e f"]
+    scores = [0.1, 0.5, 0.9, 0.3]
+    for evaluator in (
+        evaluation.EmbeddingSimilarityEvaluator(first, second, scores),
+        evaluation.BinaryClassificationEvaluator(first, second, [0, 1, 1, 0]),
+        evaluation.TripletEvaluator(first, second, third),
+    ):
+        found, want = evaluator(ours), evaluator(theirs)
+        assert found.keys() == want.keys() and all(abs(found[key] - want[key]) <= SAME for key in want)
+    for evaluator in (
+        evaluation.InformationRetrievalEvaluator({"q": first[0]}, {"d": second[0]}, {"q": {"d"}}),
+        evaluation.RerankingEvaluator([{"query": first[0], "positive": second[:1], "negative": third[:1]}]),
+        evaluation.ParaphraseMiningEvaluator({"a": first[0], "b": second[0]}, [("a", "b")]),
+        evaluation.TranslationEvaluator(first, second),
+    ):
+        with pytest.raises(ValueError, match=r"convert_to_(tensor|numpy) must be"):
+            evaluator(ours)
+
+
 def test_old_names_are_theirs() -> None:
     """The list of names without an owner, of which there are 78, and what becomes of others."""
     need_sentence_transformers()

@@ -78,7 +78,7 @@ def test_semantic_search_is_search_in_another_form() -> None:
     assert minibert.semantic_search(some[:2], some[:0]) == [[], []]
 
 
-@pytest.mark.parametrize("name", ["paraphrase_mining", "community_detection"])
+@pytest.mark.parametrize("name", ["paraphrase_mining", "paraphrase_mining_embeddings", "community_detection"])
 def test_pairs_and_groups_are_found_elsewhere(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; sklearn"):
         getattr(minibert, name)

@@ -96,6 +96,29 @@ def test_a_copy_has_the_same_options() -> None:
     assert pickle.loads(pickle.dumps(encoder)).max_seq_length == 7
 
 
+def test_habits_that_change_nothing() -> None:
+    """Also a device that is no text, as torch's."""
+    habits: dict[str, Any] = dict(trust_remote_code=False, backend="torch", model_kwargs={}, config_kwargs=None)
+    encoder = load(DENSE, device="cpu", token="hf_none", cache_folder="/nowhere", **habits)
+    assert same_bits(
+        encoder.encode(TEXTS, device="cpu", convert_to_numpy=True), opened("sentences-dense").encode(TEXTS)
+    )
+    assert load(DENSE, device=type("device", (), {"__str__": lambda self: "cpu"})()).device == "cpu"
+
+
+def test_what_code_for_sentence_transformers_reads() -> None:
+    encoder = load(PROMPTS, similarity_fn_name="dot", truncate_dim=3, default_prompt_name="query", max_seq_length=9)
+    found = encoder.similarity_fn_name, encoder.truncate_dim, encoder.default_prompt_name, encoder.get_max_seq_length()
+    assert found == ("dot", 3, "query", 9)
+    assert encoder.tokenizer is encoder.sentence_tokenizer and encoder.get_sentence_embedding_dimension() == 3
+    assert encoder.model_card_data.set_evaluation_metrics(None, {"a": 1}, -1, -1) is None
+    plain = opened("sentences-bare")
+    assert (plain.similarity_fn_name, plain.truncate_dim, plain.default_prompt_name) == ("cosine", None, None)
+    assert [opened(name).similarity_fn_name for name in ("uses-sparse", "late-fixed")] == ["dot", "maxsim"]
+    with pytest.raises(AttributeError, match="'truncate_dim' cannot be set on an Encoder"):
+        encoder.truncate_dim = 5  # type: ignore[misc]
+
+
 REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (TypeError, "prompts must be texts by name", DENSE, {"prompts": ["query: "]}),
     (TypeError, "prompts must be texts by name", DENSE, {"prompts": {"query": None}}),
@@ -110,6 +133,10 @@ REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (ValueError, "similarity_fn_name must be one of cosine, dot, ", DENSE, {"similarity_fn_name": ["dot"]}),
     (ValueError, "truncate_dim has no effect on a CrossEncoder; leave it out", RERANKER, {"truncate_dim": 3}),
     (ValueError, "similarity_fn_name has no effect on a Cro", RERANKER, {"similarity_fn_name": "dot"}),
+    *((TypeError, f"load_encoder: {name} must be .*, found .*; the page \"from sentence-transf", DENSE, {name: value})
+      for name, value in (("device", "cuda"), ("trust_remote_code", True), ("backend", "onnx"),
+                          ("model_kwargs", {"dtype": "float16"}), ("modules", []))),
+    (TypeError, "load_encoder: got an unexpected keyword argument 'threds'; the page ", DENSE, {"threds": 2}),
     (ValueError, "truncate_dim has no effect on a SparseEncoder", REFERENCE / "uses-sparse", {"truncate_dim": 3}),
 ]  # fmt: skip
 

@@ -11,11 +11,9 @@ import minibert
 if TYPE_CHECKING:
     from typing_extensions import assert_type
 
+    from minibert import Entity, Label, Prediction, SparseVector
     from minibert.equations.input_layer import Array
     from minibert.equations.sentences import Matrix, Vector
-    from minibert.models.heads.labels import Entity, Label
-    from minibert.models.heads.prediction import Prediction
-    from minibert.models.sentences.comparing import SparseVector
 
     encoder = minibert.load_encoder("all-MiniLM-L6-v2", prompts={"query": "query: "})
     texts = ["a", "b"]
@@ -28,6 +26,13 @@ if TYPE_CHECKING:
     assert_type(encoder.encode(texts, output_value="token_embeddings"), list[Matrix])
     assert_type(encoder.encode(inputs="a"), Any)
     assert_type(encoder.encode(texts, None, None, 32, True), Any)
+    assert_type(encoder.encode_query("a"), Vector)
+    assert_type(encoder.encode_query(texts, "query", normalize_embeddings=True), Matrix)
+    assert_type(encoder.encode_document(texts, prompt="a "), Matrix)
+    assert_type(encoder.encode_document("a", output_value="token_embeddings"), Matrix)
+    assert_type(encoder.encode_query(texts, output_value="token_embeddings"), list[Matrix])
+    assert_type(encoder.encode_query(inputs="a"), Any)
+    assert_type(encoder.similarity_fn_name, str)
     assert_type(encoder.tokens_cut("a"), int)
     assert_type(encoder.tokens_cut(texts), Vector)
     assert_type(encoder.fill("a [MASK]", 3), list[list[Prediction]])

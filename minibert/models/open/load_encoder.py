@@ -20,6 +20,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.heads.generation import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
+from minibert.models.sentences.habits import accept_habits
 from minibert.models.sentences.sentence_config import SentenceConfig
 from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.pool import checked_threads
@@ -56,6 +57,7 @@ def load_encoder(
     max_length: int | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
     token: str | None = None,
+    **habits: Any,
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
@@ -93,11 +95,15 @@ def load_encoder(
 
     max_seq_length: as of `Encoder`; max_length is CrossEncoder's name for it.
 
+    habits: other arguments of sentence-transformers' constructors, where they change nothing: `device="cpu"`,
+    `trust_remote_code=False`, `backend="torch"`, `model_kwargs={}`, ... Any other is a TypeError.
+
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
     for modules.json or other settings of sentence vectors that ask for what is not computed here; ValueError for `lazy`
     with blocks, whose weights are all needed, where `same_bits` cannot be kept, and for an option of sentence vectors
     that this model cannot have.
     """
+    accept_habits(habits)
     check_dtype(dtype)
     if max_length is not None and max_seq_length is not None:
         raise ValueError("max_length is another name of max_seq_length; pass one of the two")

@@ -26,6 +26,8 @@ from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
 S = TypeVar("S", bound="Sentences")
+OfText = Literal["sentence_embedding"]
+Tokens = Literal["token_embeddings"]
 BATCH_SIZE = EncodeOptions._fields.index("batch_size")
 OF_ALL_TEXTS = ("show_progress_bar", "precision", "ranges", "truncation")
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
@@ -71,10 +73,6 @@ class Sentences(Model):
         own = self.sentence_config
         return own.dim if own.late else own.width()
 
-    def get_sentence_embedding_dimension(self) -> int:
-        """The same as `get_embedding_dimension`, by its older name."""
-        return self.get_embedding_dimension()
-
     @property
     def prompts(self) -> Mapping[str, str]:
         """The folder's prompts, name -> the words before a text; "query" and "document" are always there."""
@@ -83,22 +81,22 @@ class Sentences(Model):
     @overload
     def encode(
         self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["sentence_embedding"] = ..., **options: Any,
+        output_value: OfText = ..., **options: Any,
     ) -> Vector: ...  # fmt: skip
     @overload
     def encode(
         self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["sentence_embedding"] = ..., **options: Any,
+        output_value: OfText = ..., **options: Any,
     ) -> Matrix: ...  # fmt: skip
     @overload
     def encode(
         self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["token_embeddings"], **options: Any,
+        output_value: Tokens, **options: Any,
     ) -> Matrix: ...  # fmt: skip
     @overload
     def encode(
         self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Literal["token_embeddings"], **options: Any,
+        output_value: Tokens, **options: Any,
     ) -> list[Matrix]: ...  # fmt: skip
     @overload
     def encode(self, *texts: Any, **options: Any) -> Any: ...
@@ -174,6 +172,17 @@ class Sentences(Model):
         found = self.steps(asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
         return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
+    @overload
+    def encode_query(self, texts: str, *given: Any, output_value: OfText = ..., **more: Any) -> Vector: ...
+    @overload
+    def encode_query(self, texts: Iterable[str], *given: Any, output_value: OfText = ..., **more: Any) -> Matrix: ...
+    @overload
+    def encode_query(self, texts: str, *given: Any, output_value: Tokens, **more: Any) -> Matrix: ...
+    @overload
+    def encode_query(self, texts: Iterable[str], *given: Any, output_value: Tokens, **more: Any) -> list[Matrix]: ...
+    @overload
+    def encode_query(self, *texts: Any, **options: Any) -> Any: ...
+
     def encode_query(self, texts: Texts | None = None, *prompt: Any, **options: Any) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
@@ -183,6 +192,17 @@ class Sentences(Model):
         token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
         """
         return self._for_task("query", texts, *prompt, **options)
+
+    @overload
+    def encode_document(self, texts: str, *given: Any, output_value: OfText = ..., **more: Any) -> Vector: ...
+    @overload
+    def encode_document(self, texts: Iterable[str], *given: Any, output_value: OfText = ..., **more: Any) -> Matrix: ...
+    @overload
+    def encode_document(self, texts: str, *given: Any, output_value: Tokens, **more: Any) -> Matrix: ...
+    @overload
+    def encode_document(self, texts: Iterable[str], *given: Any, output_value: Tokens, **more: Any) -> list[Matrix]: ...
+    @overload
+    def encode_document(self, *texts: Any, **options: Any) -> Any: ...
 
     def encode_document(self, texts: Texts | None = None, *prompt: Any, **options: Any) -> Any:
         """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
