@@ -36,7 +36,7 @@ Progress = Callable[[int, "int | None"], object]
 
 
 class Shard(NamedTuple):
-    """A shard's rows that have a vector, and what is to be said of all."""
+    """A shard's rows that have a vector, and the messages on all of them."""
 
     table: Any
     vectors: list[Any]  # of each chunk that has some

@@ -132,7 +132,7 @@ class StoredVectors:
 
 
 def _sparse_dots(queries: list[SparseVector], block: list[SparseVector], width: int) -> Array:
-    """Multiply what is not zero alone: written out, a million vectors would be 120 GB."""
+    """Multiply only the entries that are not zero: written out, a million vectors would be 120 GB."""
     ids, weights = (np.concatenate(each) for each in zip(*block, strict=True))
     rows = np.repeat(np.arange(len(block)), [len(each.ids) for each in block])
     dense = np.zeros((len(queries), width), np.float32)

@@ -20,7 +20,7 @@ VECTORS = (".npy", ".jsonl", ".parquet")  # files that can hold nothing else; th
 
 
 class Comparison(NamedTuple):
-    """What was compared and how it came out; as a text it is what `minibert verify` prints.
+    """The comparison and its verdict; as a text it reads as `minibert verify` prints it.
 
     passed       all is there and equal within the tolerance
     differences  what is too far from the model's: intermediate, or text of a vector, -> how far

@@ -1,4 +1,4 @@
-"""What verify found: lines for a person, a verdict for a program."""
+"""The findings of verify: lines for a person, a verdict for a program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what 
 
 
 class Checked(NamedTuple):
-    """How many printed numbers of one intermediate were compared with the layer, and the largest difference."""
+    """The count of printed numbers of one intermediate that were compared, and the largest difference."""
 
     key: str
     numbers: int
@@ -25,7 +25,7 @@ class Checked(NamedTuple):
 
 
 class Report:
-    """What was compared and how it came out: `lines` for a person, `passed` for a program."""
+    """The comparison and its verdict: `lines` for a person, `passed` for a program."""
 
     def __init__(self, *lines: str) -> None:
         self.passed = True

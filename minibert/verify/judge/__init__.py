@@ -1,1 +1,1 @@
-"""How two traces are compared, and which of the mistakes explains a difference."""
+"""The judge compares two traces, and finds the mistake that explains a difference."""

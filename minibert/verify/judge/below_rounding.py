@@ -17,7 +17,7 @@ SURE, TELL = 5.0, 3.0  # standard errors of how much of it there is
 
 
 class Evidence(NamedTuple):
-    """How much of a mistake is in a port's numbers, row by row: its products with theirs and ours, and its square."""
+    """Measure a mistake's share in a port's numbers, row by row: its products with theirs and ours, and its square."""
 
     theirs: Array
     ours: Array

@@ -44,7 +44,7 @@ def encoder_batches(encoder: Encoder) -> Traces:
 
 
 def lengths(stack: Stack) -> dict[str, int]:
-    """The numbers of tokens beyond which a model computes otherwise, by what is there: a window, a first training."""
+    """The numbers of tokens beyond which a model computes otherwise, by its parts: a window, a first training."""
     windows = [block.attention.window for block in stack.blocks]
     found = {f"a window that reaches {window} tokens": window + 1 for window in windows if window is not None}
     firsts = [] if stack.rotary is None else [rotation.original_length for rotation in stack.rotary.rotations.values()]

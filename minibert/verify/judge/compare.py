@@ -20,7 +20,7 @@ EXACT = ("input_ids", "position_ids")
 
 
 class Shares(NamedTuple):
-    """How large an rms error against float64 may be, as a multiple of the other program's: ours, and theirs."""
+    """The largest allowed rms error against float64, as a multiple of the other program's: ours, and theirs."""
 
     ours: float = np.inf
     theirs: float = np.inf
@@ -30,7 +30,7 @@ OF_A_PORT = Shares(theirs=PORT_SHARE)  # it may round less than we do
 
 
 class Difference(NamedTuple):
-    """How one intermediate of one or several kinds of batches compares.
+    """The comparison of one intermediate in one or several kinds of batches.
 
     largest is |ours - theirs| / max(1, |theirs|); equal the share of entries with the same value; the two errors are
     root mean squares against float64, NaN where there is no float64 to compare with.

@@ -88,11 +88,11 @@ class Subject:
         return compare(ours, theirs, truth, self.allowed, self.weighed, self.seen(inputs))
 
     def place(self, key: str) -> str:
-        """Where an intermediate is computed: "block 3", or before or after the blocks."""
+        """Find the step that computes an intermediate: "block 3", or before or after the blocks."""
         return INPUT_LAYER
 
     def words(self, whose: str, against: str) -> str:
-        """Say what the numbers of a table mean and what is allowed; `against` is what in float64 errors are of."""
+        """Explain a table's numbers and the allowed differences; `against` names the float64 side of the errors."""
         return (
             "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
             f"{AFTER_NORM:g} after; rms error: against {against} in float64"
@@ -100,7 +100,7 @@ class Subject:
 
 
 def tolerances(layer: EmbeddingLayer) -> dict[str, float]:
-    """How much each intermediate may differ: 0 before the first norm or projection, `AFTER_NORM` after it."""
+    """Give the allowed difference of each intermediate: 0 before the first norm or projection, then `AFTER_NORM`."""
     allowed, so_far = {"position_ids": 0.0}, 0.0
     for step, _ in layer.steps:
         if isinstance(step, Norm):

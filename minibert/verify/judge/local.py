@@ -40,7 +40,7 @@ class Local(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What local checks find.
+    """The findings of local checks.
 
     found  every module that is wrong by itself, in the order of computing
     keys   all of blocks and head that is judged: where scores or attention weights are wrong, what is gathered is not
@@ -57,7 +57,7 @@ class Judged(NamedTuple):
 
 
 class InFormat(NamedTuple):
-    """What a port is in a format: how each module differs, mistakes that are there, and those that rounding can hide.
+    """A port's verdict in a format: how each module differs, mistakes that are there, and those that rounding can hide.
 
     float32  whether every module is right in float32 too, so that nothing shows the format
     """
@@ -170,7 +170,7 @@ class Wholes:
         return any(self.before.get(part) for part in self.left)
 
     def found(self) -> list[Mistake]:
-        """What explains every part."""
+        """Name the mistake that explains every part."""
         several = [self.left[part] for part in self.left]
         found = [each for each in self.first or [] if all(each in left for left in several)]
         if len(found) > 1:  # some mistakes of the mask differ only at padding
@@ -179,7 +179,7 @@ class Wholes:
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
-    """Where one mistake explains all blocks, use its name for modules that got none or another."""
+    """Use the name of a mistake that explains all blocks for modules that got none or another."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
     unnamed = {each.place for each in found if not each.fits}
     return [

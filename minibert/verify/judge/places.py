@@ -27,7 +27,7 @@ MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is
 
 
 def differing(compared: list[Difference]) -> list[Difference]:
-    """Those that are more than a port may round."""
+    """Select the differences that are larger than a port's rounding."""
     return [d for d in over_kinds(compared) if not d.accepted(OF_A_PORT)]
 
 
@@ -53,7 +53,7 @@ class Fed:
                 self.flow[key] = self._theirs(step, x)
 
     def _theirs(self, step: Step, x: Array) -> Array:
-        """What goes on. NaN and infinity at padding must not spread."""
+        """The value passed on. NaN and infinity at padding must not spread."""
         there = self.theirs.get(step.key)
         if there is None or there.shape[1:] != x.shape[1:]:
             return x
@@ -68,7 +68,7 @@ class Fed:
         return np.where(good, there, x)
 
     def value(self, key: str, wrong: Plan) -> Array | None:
-        """What a mistake makes of one key, from the port's own numbers; None where it does not change it."""
+        """Compute one key with a mistake, from the port's own numbers; None where it does not change it."""
         made: dict[str, Any] = {}
 
         def of(name: str) -> Any:
@@ -179,7 +179,7 @@ class Place(NamedTuple):
         return self._replace(inputs=all_real)
 
     def explained_by(self, known: Iterable[Mistake], tolerance: float) -> list[Mistake]:
-        """Those with which it gives what the port has here, within the rounding that the port has itself.
+        """Select the changes that give the port's numbers here, within the port's own rounding.
 
         What changes nothing here gives what the right model does: that is compared once.
         """

@@ -30,13 +30,13 @@ OTHER = "Each module has numbers and an input of its own."
 
 
 def alike(left: Mapping[str, float], rounding: float) -> list[str]:
-    """Those that leave about as little as the one that leaves least, or as rounding does."""
+    """Select the mistakes that leave about as little as the best one, or as rounding does."""
     least = ALIKE * max(min(left.values()), rounding)
     return [name for name, rest in left.items() if rest <= least]
 
 
 class WrongModule:
-    """One module that is wrong by itself, and what is tried on it."""
+    """One module that is wrong by itself, and the mistakes tried on it."""
 
     def __init__(self, place: Place, d: Difference, tolerance: float) -> None:
         self.place, self.key, self.rounding, self.step = place, d.key, d.error_ours, place.at.plan[d.key]
@@ -112,7 +112,7 @@ class WrongModule:
         return np.asarray(plan[key].formula(fed.found[self.key], *given))
 
     def _left(self, made: Callable[..., Array | None]) -> float | None:
-        """Measure what is left of the difference, rms over all batches; None where the mistake does not explain it."""
+        """Measure the difference that remains, rms over all batches; None where the mistake does not explain it."""
         rests = []
         for kind in self.kinds:
             try:
@@ -150,7 +150,7 @@ class WrongModule:
 
     @cached_property
     def before(self) -> float:
-        """What is to be explained, rms over all batches."""
+        """The difference to be explained, rms over all batches."""
         (found,) = over_kinds(self._compared(kind, self._found(kind)) for kind in self.kinds)
         return found.error_ours
 
@@ -200,7 +200,7 @@ class WrongModule:
         return kept
 
     def _order(self) -> Array:
-        """Which column of ours each of theirs is, if they are the same: by the order of one mixture of their rows."""
+        """Match each of their columns with an equal one of ours, by the order of one mixture of their rows."""
         place, kind = self.place, self.kinds[0]
         ours = self._found(kind)
         theirs = np.broadcast_to(place.theirs[kind][self.key], ours.shape)

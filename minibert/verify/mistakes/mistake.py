@@ -1,4 +1,4 @@
-"""What a mistake is: a name, one reason, and the steps that it puts in the place of a bound model's own."""
+"""A mistake is data: a name, one reason, and the steps that it puts in the place of a bound model's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minibert.models.run.blocks import Stack
 
 
 class At(NamedTuple):
-    """Where a mistake is made: the input layer of a model, block `i` of it, or its head; and the right steps there."""
+    """The place of a mistake: the input layer of a model, block `i` of it, or its head; and the right steps there."""
 
     model: EmbeddingLayer | Encoder
     part: str

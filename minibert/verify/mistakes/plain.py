@@ -44,7 +44,7 @@ def begin(batch: Mapping[str, Any], x: Array | None = None) -> dict[str, Any]:
 
 
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What later places begin with: of those before only the hidden states."""
+    """The beginning of later places' keys: of those before only the hidden states."""
     return {key: x for key, x in values.items() if key in (REAL, IDS, GIVEN) or key.startswith("hidden_states.")}
 
 

@@ -1,4 +1,4 @@
-"""What makes the mistakes of attention: other steps for what is looked at, split into heads, scored and gathered."""
+"""Makers of the mistakes of attention: other steps for what is looked at, split into heads, scored and gathered."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def join_without_transposing(x: Array) -> Array:
 
 
 def to_float16(x: Array) -> Array:
-    """Round to float16; what is too large becomes infinite."""
+    """Round to float16; numbers that are too large become infinite."""
     with np.errstate(over="ignore"):
         return x.astype(np.float32).astype(np.float16).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""What a token sees, and softmax: other masks and windows, and other ways to hide scores."""
+"""Mistakes of masks and softmax: other masks and windows, and other ways to hide scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def window(change: Callable[[float], float | None]) -> Wrong:
 
 
 def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
-    """Another mask, from what is kept and a dtype."""
+    """Make another mask, from the visible keys and a dtype."""
     return attention("mask", lambda kept, scores: formula(kept, scores.dtype))
 
 
@@ -102,7 +102,7 @@ def by_texts(at: At) -> Iterator[Step]:
 
 
 def hidden_as(formula: Callable[[Array, Array], Array]) -> Wrong:
-    """Scores hidden in another way, from the scores and what is kept."""
+    """Hide scores in another way, from the scores and the visible keys."""
 
     def wrong_steps(at: At) -> Iterator[Step]:
         kept = [step.key for step in at.of("keep")]

@@ -1,4 +1,4 @@
-"""What makes the mistakes of norms: by another formula, at another place, once more, with other numbers."""
+"""Makers of the mistakes of norms: by another formula, at another place, once more, with other numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def without_plus(own: Any) -> RMSNorm | None:
 
 
 def last_norm_twice(at: At) -> Iterator[Step]:
-    """What the last norm gives is normed again there."""
+    """Norm the last norm's output again."""
     for step in at.of("norm"):
         if at.block and step.key == at.stack.last_norm:
             yield step._replace(formula=lambda x, own=step.part: own(own(x)))

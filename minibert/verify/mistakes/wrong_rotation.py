@@ -1,4 +1,4 @@
-"""What rotary positions can have wrong: other pairs, angles and places in the rotation of queries and keys."""
+"""Mistakes of rotary positions: other pairs, angles and places in the rotation of queries and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an input layer can have wrong: other ids, rows, sums and factors in the place of a bound layer's own."""
+"""Mistakes of an input layer: other ids, rows, sums and factors in the place of a bound layer's own."""
 
 from __future__ import annotations
 

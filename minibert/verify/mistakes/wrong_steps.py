@@ -1,4 +1,4 @@
-"""What makes the mistakes of linear maps, norms, residuals and heads, and of all parameters that a file holds."""
+"""Makers of the mistakes of linear maps, norms, residuals and heads, and of all parameters in a file."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def parts(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterator[
 
 
 def _planned_anew(at: At, other: BoundBlock) -> Iterator[Step]:
-    """What another block in its place plans otherwise; what stays as it is stays the same step."""
+    """Plan another block in its place; a step that both plan alike stays the same object."""
     for key, step in other.plan(at.i or 0, at.stack).items():
         if at.plan[key].of != step.of:
             yield step
 
 
 def residual_before_norm(at: At) -> Iterator[Step]:
-    """What enters the norm is added to, not what it gives."""
+    """Add the work to the norm's input, not to its output."""
     for step in at.of("sum"):
         if step.of[0] in at.plan and at.plan[step.of[0]].kind == "norm":
             yield step._replace(of=(at.plan[step.of[0]].of[0], step.of[1]))
@@ -146,14 +146,14 @@ def norms_of_llama(at: At) -> Iterator[Step]:
 
 
 def residual_normed(at: At) -> Iterator[Step]:
-    """What the norm before gives is added to."""
+    """Add the work to the output of the norm before it."""
     for step in at.of("sum"):
         if step.part.before:
             yield step._replace(of=(step.part.before, step.of[1]))
 
 
 def sums(x: int, added: int) -> Wrong:
-    """So many times what is added to, and what is added."""
+    """Multiply both terms of the sum by a factor each."""
     return by_part("sum", lambda part: lambda a, b: x * a + added * b)
 
 
@@ -166,7 +166,7 @@ def without_last_block(at: At) -> Iterator[Step]:
 
 
 def without_convolution(at: At) -> Iterator[Step]:
-    """What enters its sum goes on, without its norm."""
+    """Pass the sum on without its norm."""
     for step in at.of("state"):
         norm = at.plan.get(step.of[0])
         end = norm and at.plan.get(norm.of[0])

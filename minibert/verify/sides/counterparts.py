@@ -204,7 +204,7 @@ class File(Counterpart):
             report.say(f"passed as far as it goes; not compared: {', '.join(shows)}")
 
     def _comparable(self, report: Report, kind: str, batches: Traces) -> bool:
-        """Whether numbers of one batch can be compared; what is wrong with its inputs goes into the report."""
+        """Whether numbers of one batch can be compared; faults of its inputs go into the report."""
         stated, wanted, name = self.inputs.get(kind, {}), batches.get(kind), f"{kind}|inputs|"
         absent: list[str] = []
         if wanted is None:

@@ -79,7 +79,7 @@ class DebugTree(Source):
         return {name: array for name, x in named.items() if (array := self._array(x)) is not None}
 
     def _array(self, x: Any) -> Array | None:
-        """Read a tensor of the tree; None for what is none. Raises ValueError for one that is printed."""
+        """Read a tensor of the tree; None for anything else. Raises ValueError for one that is printed."""
         if not isinstance(x, dict) or "value" not in x:
             return None
         if not isinstance(x["value"], str):

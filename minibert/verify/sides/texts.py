@@ -30,7 +30,7 @@ WORDS = (
 
 
 def _long(words: int, end: str = "") -> str:
-    """So many common words, which most vocabularies have as one token each; `end` takes the place of the last ones."""
+    """Give common words, one token each in most vocabularies; `end` takes the place of the last ones."""
     tail = end.split()
     return " ".join([*islice(cycle(WORDS.split()), words - len(tail)), *tail])
 

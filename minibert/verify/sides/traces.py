@@ -143,7 +143,7 @@ def read_arrays(
 
 
 def _bfloat16(path: Path) -> dict[str, Array]:
-    """Widen what is stored as bfloat16, which NumPy has no type for, to float32."""
+    """Widen stored bfloat16, which NumPy has no type for, to float32."""
     from safetensors import deserialize
 
     read: Any = deserialize  # which has no types
