@@ -54,6 +54,17 @@ def test_every_answer_has_the_headers_of_the_page(running: tuple[Address, LiveSe
         assert each.headers["x-frame-options"] == "DENY" and each.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize(("error", "printed"), [(ConnectionResetError(), False), (KeyError("lost"), True)])
+def test_a_client_that_leaves_prints_no_traceback(
+    error: Exception, printed: bool, running: tuple[Address, LiveServer, Live], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        raise error
+    except type(error):
+        running[1].handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) is printed
+
+
 def test_who_has_no_token_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
     address, _, _ = running
     assert address.ask("/").status == address.ask("/?token=wrong").status == 401

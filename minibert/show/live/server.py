@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
@@ -49,6 +50,11 @@ class LiveServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address that opens the page."""
         return f"http://127.0.0.1:{self.server_address[1]}/?token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print an error of a connection, unless its client has left: a browser does that at any time."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
