@@ -1,4 +1,4 @@
-"""What code for sentence-transformers passes and reads by habit: accepted where it changes nothing, else one TypeError.
+"""Habits of code for sentence-transformers: accepted where it changes nothing, else one TypeError.
 
 The page "from sentence-transformers" says what takes the place of the rest.
 """
@@ -56,7 +56,7 @@ class Habits(Sentences):
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many of a vector's first numbers are given; None: all."""
+        """The count of a vector's first numbers that are given; None: all."""
         return self.sentence_config.truncate_dim
 
     @property
