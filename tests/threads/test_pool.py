@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
@@ -272,3 +273,19 @@ def test_a_process_ends_though_a_thread_reads_an_idle_pipe() -> None:
         os.close(reading)
         os.close(writing)
     assert (done.returncode, done.stdout, done.stderr) == (0, "we lived\n", "")
+
+
+def test_helping_threads_have_the_callers_errstate() -> None:
+    """Both threads take a block, since each waits for the other."""
+    met = threading.Barrier(2)
+    seen: list[tuple[int, str]] = []
+
+    def work(_: int) -> None:
+        met.wait()
+        seen.append((threading.get_ident(), np.geterr()["over"]))
+
+    for over in ("ignore", "raise"):
+        seen.clear()
+        with np.errstate(over=over):
+            parallel_for(work, range(2), 2)
+        assert len(dict(seen)) == 2 and {each for _, each in seen} == {over}
