@@ -1,4 +1,4 @@
-"""The lab's notebooks: the answers are right, each blank left open says so, grades and times are as the index says."""
+"""The lab's notebooks: the answers are right, each blank left open says so, and every exercise is tried."""
 
 from __future__ import annotations
 
