@@ -1,6 +1,6 @@
 """How many of the package's functions one short text goes through: a way that gets longer is seen here, not on a clock.
 
-The bounds are for Python 3.11, with some room. Measured: encode 249 calls of 73 functions in 14 files with 164 changes
+The bounds are for Python 3.11, with some room. Measured: encode 250 calls of 74 functions in 14 files with 164 changes
 of file, a call 236, 61, 12 and 158.
 """
 
