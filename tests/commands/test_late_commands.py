@@ -37,7 +37,7 @@ def test_encode_writes_them_with_offsets(tmp_path: Path, capsys: Printed) -> Non
     assert found["offsets"].tolist() == [0, 12, 24, 36]
     assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
     refused = failure(capsys, "encode", "-m", LATE, "-o", tmp_path / "a.npy", "we")
-    assert "use .safetensors, which gets embeddings" in refused
+    assert "use .safetensors, which gets offsets" in refused
 
 
 def test_a_task_of_sentence_vectors(capsys: Printed) -> None:
