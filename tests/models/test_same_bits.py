@@ -9,7 +9,6 @@ import pickle
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from unittest import mock
 
@@ -51,11 +50,19 @@ RUNS: list[tuple[list[int], int, int, bool]] = [
 ]
 
 
+PLACES: list[Path] = []  # a folder of pytest's, which it removes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory: pytest.TempPathFactory) -> None:
+    PLACES.append(tmp_path_factory.mktemp("small"))
+
+
 @cache
 def small(name: str, low_memory: bool = False) -> minibert.Encoder:
     """A model of 32 numbers of each row of blocks."""
     with mock.patch.multiple(encoders, DIM=DIM, LONGEST=LONGEST + 2):
-        folder = encoders.write(Path(mkdtemp()), name, **OTHER_SIZES.get(name, SIZES))
+        folder = encoders.write(PLACES[-1] / f"{name}-{low_memory}", name, **OTHER_SIZES.get(name, SIZES))
     return minibert.load_encoder(folder, same_bits=True, low_memory=low_memory)
 
 
