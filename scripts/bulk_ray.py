@@ -19,6 +19,7 @@ machine `minibert bulk` needs no Ray, and can go on after it was killed itself.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -224,12 +225,20 @@ def run(arguments: argparse.Namespace) -> None:
         folder.mkdir(parents=True)
         write(source, folder, embedder, arguments.concurrency, arguments.rows_per_shard)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         raise
     finish(folder, output, rows)
     commit = embedder.options["revision"]
     of = embedder.model if commit is None else f"{embedder.model} at commit {commit}"
     print(f"bulk_ray.py: wrote {output}: {rows:,} rows with {embedder.vectors} vectors of {of}", file=sys.stderr)
+
+
+def remove(folder: Path) -> None:
+    """Remove an unfinished folder; a worker that still writes finds it no more under its name."""
+    gone = folder.with_name(f"{folder.name}.gone")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def in_words(error: Exception) -> str:
