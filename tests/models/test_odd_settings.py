@@ -133,6 +133,7 @@ def used(folder: Path, what: str, layers: bool = True) -> list[str]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*'similarity_fn_name' is")  # sentence-transformers passes over it too
         for side in (None, "decoder") if layers else ():
             try:
                 layer = minibert.load(folder, side=side)
