@@ -125,4 +125,5 @@ def test_a_wrong_variable_ends_gunicorn_in_words() -> None:
     environment = os.environ | {"MINIBERT_SERVE_MODEL": MODEL, "MINIBERT_SERVE_MAX_TEXTS": "many"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
     assert "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'" in done.stderr
-    assert "Traceback" not in done.stderr
+    ours = Path(minibert.__file__).parent  # gunicorn's own traceback may stand there, where two workers end at once
+    assert f'File "{ours}' not in done.stderr
