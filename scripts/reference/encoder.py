@@ -242,7 +242,6 @@ class Recorder:
     def __init__(self, model: torch.nn.Module, stack: Stack) -> None:
         self.model, self.stack, self.trace = model, stack, dict[str, torch.Tensor]()
         self.softmaxed: list[torch.Tensor] = []
-        self.turned = [path for block in stack.blocks for part in block.parts for path in part.work.turned]
         modules = dict(model.named_modules())
         keys = (*(key for block in stack.blocks for key in block.modules), *filter(None, [stack.last_norm]))
         for path, own in by_module({key: key for key in keys}).items():
@@ -255,7 +254,7 @@ class Recorder:
         if key is None:  # DeBERTa's maps are called once more, for its rows of distances
             return
         value = value[0] if isinstance(value, tuple) else value
-        if key in self.turned:
+        if key in self.stack.transposed_in_reference:
             value = value.transpose(1, 2)
         # distilbert's feed-forward goes through apply_chunking_to_forward, which changes nothing
         self.trace[key] = value.detach().clone(memory_format=torch.contiguous_format)

@@ -140,10 +140,9 @@ def test_the_output_of_every_module(both: Both) -> None:
     plain, paths = both.encoder.trace(IDS), dict(both.model.named_modules())
     names, random = [name for name in plain if name in paths], np.random.default_rng(1)
     assert len(names) >= 12
-    turned = {path for block in both.encoder.stack.blocks for part in block.parts for path in part.work.turned}
     for name in names:
         values = (plain[name] + random.standard_normal(plain[name].shape)).astype(np.float32)
-        given = values.swapaxes(1, 2) if name in turned else values
+        given = values.swapaxes(1, 2) if name in both.encoder.stack.transposed_in_reference else values
 
         def put(_: Any, found: Any, given: Array = given) -> Any:
             return torch.from_numpy(np.ascontiguousarray(given)).reshape(found.shape)

@@ -113,7 +113,7 @@ class BoundAttention(NamedTuple):
         return (*self.maps, *filter(None, self.norms), self.scores, self.probabilities, self.context, self.output)
 
     @property
-    def turned(self) -> tuple[str, ...]:
+    def transposed_in_reference(self) -> tuple[str, ...]:
         """Paths whose output the reference gives with the second and the third axis exchanged."""
         return self.norms if self.heads_first else ()
 
@@ -166,7 +166,8 @@ class BoundAttention(NamedTuple):
         yield Step(self.scores, "scores", partial(scored, self.scale), (q, k, *added), self,
                    self._said_of_scores(*names[:2]), equations.attention_scores)  # fmt: skip
         visible = None if self.window is None else equations.visible
-        yield Step(f"{at}keep", "keep", partial(keep, stack.causal, self.window), (REAL,), self, function=visible)
+        mask = partial(visibility_mask, stack.causal, self.window)
+        yield Step(f"{at}keep", "keep", mask, (REAL,), self, function=visible)
         yield Step(f"{at}mask", "mask", hidden_by, (f"{at}keep", self.scores), self, function=equations.additive_mask)
         yield Step(f"{at}masked", "masked", np.add, (self.scores, f"{at}mask"), self)
         masked = ", later tokens masked" if stack.causal else ""
@@ -214,7 +215,7 @@ def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
     return sum(terms, equations.attention_scores(q, k, scale))
 
 
-def keep(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
+def visibility_mask(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
     """Visibility mask, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
     seen, positions = real[:, None, None, :], np.arange(real.shape[1])
     if causal:
@@ -222,9 +223,9 @@ def keep(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Arr
     return seen if window is None else seen & equations.visible(positions, positions, window=window)
 
 
-def hidden_by(keep: Array, scores: Array) -> Array:
+def hidden_by(visible: Array, scores: Array) -> Array:
     """Give the numbers that are added to scores."""
-    return equations.additive_mask(keep, scores.dtype)
+    return equations.additive_mask(visible, scores.dtype)
 
 
 class BoundFeedForward(NamedTuple):
@@ -235,7 +236,7 @@ class BoundFeedForward(NamedTuple):
     activation: str
     output: str
     activate: Activation
-    turned: tuple[str, ...] = ()
+    transposed_in_reference: tuple[str, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -291,7 +292,7 @@ class BoundConvolution(NamedTuple):
         return (self.output,)
 
     @property
-    def turned(self) -> tuple[str, ...]:
+    def transposed_in_reference(self) -> tuple[str, ...]:
         """Torch's own gives (batch, out, seq)."""
         return self.keys
 

@@ -33,7 +33,7 @@ from minibert.threads.kernels import Rows, Shape, kernel, one_sum, rows_for
 from .key_value_cache import KeyValueCache
 from .masks import Masks, keys_of, masks_of
 from .packing import TILE_ROWS, Group, Layout, Packed, grouped
-from .recorders import Hook, hooked, hooked_halves
+from .recorders import Recorder, hooked, hooked_halves
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -91,7 +91,7 @@ class Stack:
             self.rows  # noqa: B018  raises where they are not given
         self.bound = self.bind()
 
-    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
+    def bind(self, hook: Recorder | None = None) -> tuple[tuple[Parts, ...], Norms]:
         """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
 
@@ -132,6 +132,11 @@ class Stack:
     def pre_norm(self) -> bool:
         """Whether the norms stand before attention and feed-forward (GPT-2), not after the sums (BERT)."""
         return any(part.before for block in self.blocks for part in block.parts)
+
+    @property
+    def transposed_in_reference(self) -> list[str]:
+        """Paths whose output the reference gives with the second and the third axis exchanged."""
+        return [path for block in self.blocks for part in block.parts for path in part.work.transposed_in_reference]
 
     @property
     def entering(self) -> dict[str, str]:
@@ -260,7 +265,7 @@ def run_blocks(
     xs: list[Array],
     tiles: Sequence[Packed],
     takes: Sequence[Array | None] = (),
-    hook: Hook | None = None,
+    hook: Recorder | None = None,
     cache: KeyValueCache | None = None,
 ) -> list[Array]:
     """Run all blocks on several tiles: their rows xs, each (tokens, dim) -> the same after the last norm.
@@ -332,7 +337,7 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
     return x
 
 
-def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
+def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
     """Make one block ready to run. Absent norms and gates are dropped here, not per call."""
     made = list[Ready]()
     keeps = any(isinstance(part.work, BoundConvolution) for part in block.parts)
@@ -346,7 +351,7 @@ def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     return tuple(made)
 
 
-def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
+def norming(modules: Modules, path: str, hook: Recorder | None = None) -> Norms:
     """A norm of rows in place; none where there is none."""
     return (hooked(hook, path, modules[path].in_place),) if path else ()
 
@@ -388,7 +393,7 @@ def mapping(module: Dense, name: str) -> Work:
     return work
 
 
-def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
+def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = None) -> tuple[Work, ...]:
     """`self_attention` of the equations, piece by piece, and its output."""
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
@@ -451,7 +456,7 @@ def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
     return y
 
 
-def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
+def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder | None) -> tuple[Work, ...]:
     """Norm and rotate queries or keys in each head: a norm, and a rotation."""
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
@@ -470,7 +475,7 @@ def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | No
     return (work,)
 
 
-def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = None) -> tuple[Work, ...]:
     """`feed_forward` of the equations."""
     down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
@@ -493,7 +498,7 @@ def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -
     return (work,)
 
 
-def convolving(modules: Modules, own: BoundConvolution, hook: Hook | None = None) -> tuple[Work, ...]:
+def convolving(modules: Modules, own: BoundConvolution, hook: Recorder | None = None) -> tuple[Work, ...]:
     """`token_windows` of the equations, their map, and the activation."""
     convolve = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     activate = partial(activated, faster(own.activate))

@@ -102,7 +102,7 @@ class EncoderSubject(Subject):
         self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
         self.scores = list(self._window)
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
-        self.turned = [path for block in stack.blocks for part in block.parts for path in part.work.turned]
+        self.transposed_in_reference = stack.transposed_in_reference
         self.allowed |= {"hidden_states.0": list(tolerances(self.layer).values())[-1], **in_blocks}
 
     def batches(self) -> Traces:

@@ -39,7 +39,7 @@ class Subject:
     head: BoundHead | None = None  # whose logits are compared too
     pooler: Any = None  # the map of the first token, where no head takes it
     without_head: str = ""  # why those of a head that is there are not
-    turned: Sequence[str] = ()  # whose output the reference gives with the second and the third axis exchanged
+    transposed_in_reference: Sequence[str] = ()  # whose output there has the second and the third axis exchanged
 
     def __init__(self, model: Any, again: Callable[..., Any]) -> None:
         self.model: Any = model  # an EmbeddingLayer or an Encoder

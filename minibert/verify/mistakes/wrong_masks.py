@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.equations.blocks import additive_mask, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import keep
+from minibert.families.parts.bound_blocks import visibility_mask
 from minibert.families.parts.plan import IDS, REAL, Step
 
 from . import wrong_formulas as wrong
@@ -24,7 +24,9 @@ def seen(change: Callable[[bool, float | None], tuple[bool, float | None, int] |
     def made(step: Step) -> Step | None:
         causal, window = step.formula.args  # type: ignore[attr-defined]  # a partial
         found = change(causal, window)
-        return None if found is None else step._replace(formula=lambda real: keep(*found[:2], real, found[2]))
+        return (
+            None if found is None else step._replace(formula=lambda real: visibility_mask(*found[:2], real, found[2]))
+        )
 
     return on("keep", made)
 

@@ -98,7 +98,7 @@ def as_traced(subject: Subject, key: str, x: Array, shape: tuple[int, ...]) -> A
     """Put what a module of transformers gives in the order of a trace's axes; shape is (batch, seq)."""
     if x.ndim == 3 and x.shape[:2] == shape[::-1] and shape[0] != shape[1]:
         x = x.swapaxes(0, 1)  # XLNet computes with (seq, batch)
-    if key in subject.turned:
+    if key in subject.transposed_in_reference:
         x = x.swapaxes(1, 2)
     if x.ndim == 2 and any(isinstance(step, Positions) and key == step.path for step, _ in subject.layer.steps):
         x = x[None]  # Marian and Pegasus give one row for all texts
