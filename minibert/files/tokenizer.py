@@ -140,38 +140,42 @@ class Tokenizer:
         if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
             text_pair = None
         firsts, pairs = (texts, None) if isinstance(texts, list) and text_pair is None else listed(texts, text_pair)
-        _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
-        rows: list[Parts] = list(zip(firsts))
-        if pairs is not None:
-            _refuse_other_than_str(pairs, "text_pair", start)
-            rows = list(zip(firsts, pairs, strict=True))
-        encodings = self._encoded(rows, range(start, start + len(rows)))
-        # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
-        longest = max(encodings, key=len, default=None)
-        typed = (self._typed or file_types) and (pairs is not None or (longest is not None and any(longest.type_ids)))
+        encodings, typed = self._encoded(firsts, pairs, start, self._encode_batch, file_types)
         return [
             self._fit(encoding, i, typed, truncation, max_length, second_at_most)
             for i, encoding in enumerate(encodings, start)
         ]
 
     def _encoded(
-        self, texts: Sequence[Parts], numbers: Sequence[int], encode: Callable[[Sequence[Any]], Any] | None = None
-    ) -> list[Any]:
+        self, firsts: Sequence[str], pairs: Sequence[str] | None, start: int, split: Callable[[list[Any]], Any],
+        file_types: bool = False,
+    ) -> tuple[list[Any], bool]:  # fmt: skip
+        """Give the library's encoding of each text, and whether a model is told of their segments."""
+        _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
+        texts: list[Parts] = list(zip(firsts))
+        if pairs is not None:
+            _refuse_other_than_str(pairs, "text_pair", start)
+            texts = list(zip(firsts, pairs, strict=True))
+        given = [text if len(text) > 1 else text[0] for text in texts]
         try:
             with without_panic(self._file):
-                split, given = encode or self._encode_batch, [text if len(text) > 1 else text[0] for text in texts]
                 if len(texts) <= FEW and sum(len(part) for text in texts for part in text) <= SHORT:
                     # one by one: the library's threads, once awake, take the cores from the products that follow
-                    return [split([text])[0] for text in given]
-                return list(split(given))
+                    found = [split([text])[0] for text in given]
+                else:
+                    found = list(split(given))
         except (TypeError, UnicodeError):
-            for text, number in zip(texts, numbers, strict=True):
+            for number, text in enumerate(texts, start):
                 refuse_surrogates(text, number)
             raise
         except (TokenizerError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
+        # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
+        longest = max(found, key=len, default=None)
+        typed = (self._typed or file_types) and (pairs is not None or (longest is not None and any(longest.type_ids)))
+        return found, typed
 
     def _fit(
         self,
@@ -219,12 +223,7 @@ class Tokenizer:
         A special token that the model adds stands nowhere: None. With second texts it is where a token stands in the
         second one. What is raised is as in `encode`.
         """
-        _refuse_other_than_str(texts, "texts", start)
-        rows: list[Parts] = [(text,) for text in texts]
-        if pairs is not None:
-            rows = [(*row, text) for row, text in zip(rows, pairs, strict=True)]
-        encodings = self._encoded(rows, range(start, start + len(texts)), self._tokenizer.encode_batch)
-        typed = self._typed and (pairs is not None or (bool(encodings) and any(max(encodings, key=len).type_ids)))
+        encodings, typed = self._encoded(texts, pairs, start, self._tokenizer.encode_batch)
         found = []
         for i, encoding in enumerate(encodings, start):
             long = max_length is not None and len(encoding.ids) > max_length

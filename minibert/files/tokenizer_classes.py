@@ -189,10 +189,6 @@ def _unigram(lib: Any, say: Settings) -> Rules:
     return _words(lib, say.charsmap, "always" if say.flag("add_prefix_space", True) else "never")
 
 
-def _t5(lib: Any, say: Settings) -> Rules:
-    return _words(lib, say.charsmap)
-
-
 def _albert(lib: Any, say: Settings) -> Rules:
     scheme = "always" if say.flag("add_prefix_space", True) else "never"
     return _words(lib, _quotes(lib, say, not say.flag("keep_accents", False), True), scheme)
@@ -284,7 +280,11 @@ CLASSES: Mapping[str, TokenizerClass] = {
         _xlnet, XLNET_TEMPLATE, _XLNET_TOKENS, kind="Unigram", unknown=0, takes_left=True, pads="left"
     ),
     "T5Tokenizer": TokenizerClass(
-        _t5, T5_TEMPLATE, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, kind="Unigram", unknown=2
+        lambda lib, say: _words(lib, say.charsmap),
+        T5_TEMPLATE,
+        {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+        kind="Unigram",
+        unknown=2,
     ),
     "PegasusTokenizer": TokenizerClass(
         _pegasus,

@@ -16,6 +16,10 @@ from .tokenizer_classes import Settings, Template, TokenizerClass, class_of
 Find = Callable[[str], FileName | None]
 Json = dict[str, Any]
 
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt",
+)  # fmt: skip
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the special tokens that have a name
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # of an added token
 NO_LETTER = "\U0010ffff"  # never in a vocabulary

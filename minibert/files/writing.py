@@ -36,7 +36,7 @@ def output_ending(path: FileName, endings: Sequence[str]) -> str:
         if _straight(path):
             return endings[0]
         raise ValueError(f"{path}: the file must end in {' or '.join(endings)}, found {ending or 'no ending'!r}")
-    folder = _end_of_links(path).parent if path.is_symlink() else path.parent
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {folder}; make it first")
     return ending
@@ -62,7 +62,7 @@ def write_output(path: FileName, *pieces: Content) -> None:
             mode = None
             with suppress(FileNotFoundError):
                 mode = stat.S_IMODE(path.stat().st_mode)
-            atomic_write(_end_of_links(path), *pieces, mode=mode)
+            atomic_write(os.path.realpath(path), *pieces, mode=mode)
 
 
 def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, lasting: bool = False) -> None:
@@ -157,7 +157,3 @@ def _each(pieces: Iterable[Content]) -> Iterator[Content]:
 def _straight(path: Path) -> bool:
     """Whether there is something at `path` that cannot be moved away and replaced."""
     return path.exists() and (not path.is_file() or is_stdout(path))
-
-
-def _end_of_links(path: Path) -> Path:
-    return Path(os.path.realpath(path))

@@ -16,7 +16,7 @@ from minibert.families.parts.modules import Linear
 from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
-from minibert.models.run.attributes import Guarded
+from minibert.models.run.attributes import OfModules
 from minibert.models.run.inputs import Preparation
 from minibert.models.run.packing import Packed, cut
 from minibert.models.run.pipeline import Pipeline, finite, pooled, token_vectors
@@ -31,7 +31,7 @@ NORM_TO_SUM_WORK = 4  # a layer of sums alone has a quarter of the work for each
 CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
 
 
-class EmbeddingLayer(Guarded):
+class EmbeddingLayer(OfModules):
     """The input layer of one checkpoint: ids -> rows -> sum -> LayerNorm -> array.
 
     Made by `minibert.load`. Submodules have the reference's names: by the last part of the path (`layer.wte`,
@@ -44,6 +44,7 @@ class EmbeddingLayer(Guarded):
     absolute path, or the Hub name with the commit that was opened.
     """
 
+    _words = "layer", "submodules"
     family: Family
     config: Config
     dtype: np.dtype[Any]
@@ -344,12 +345,6 @@ class EmbeddingLayer(Guarded):
         """Submodules by their path in the reference's base model."""
         return _modules(self.steps)
 
-    def __getitem__(self, path: str) -> Any:
-        try:
-            return self.modules[path]
-        except KeyError:
-            raise KeyError(f"this layer has no {path!r}; its submodules are {', '.join(self.modules)}") from None
-
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
             for path, module in self.modules.items():
@@ -393,12 +388,6 @@ class EmbeddingLayer(Guarded):
         self._opened = {}
         if closing is not None:
             closing()
-
-    def __enter__(self) -> EmbeddingLayer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None) -> Array:

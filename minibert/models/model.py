@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,28 +13,27 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
+from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.module_tree import printed
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
-from minibert.models.run.attributes import Guarded
+from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
+from minibert.models.run.attributes import OfModules
 from minibert.models.run.blocks import Stack, run_blocks, run_model
+from minibert.models.run.changes import run_changed
 from minibert.models.run.inputs import ONES
 from minibert.models.run.packing import Packed, unpadded
 from minibert.models.run.recorders import Change, Recorder
 
 from .input_layer import EmbeddingLayer
 
-if TYPE_CHECKING:
-    from minibert.families.parts.heads import BoundHead
-    from minibert.models.heads.heads import Heads
-
-M = TypeVar("M", bound="Model")
 ROTARY = "rotary_emb"  # a module of the reference's without weights, printed where a row names its class
 
 
-class Model(Guarded):
+class Model(OfModules):
     """The input layer of one checkpoint, its blocks and its heads: what `Encoder` is without its uses for texts."""
 
+    _words = "encoder", "modules"
     config: Config
     dim: int
     """How many numbers a token's vector has; a sentence's may have another: `get_embedding_dimension()`."""
@@ -86,12 +85,6 @@ class Model(Guarded):
             found |= {module_path(key): module for key, module in block.modules.items() if callable(module)}
         return found | stack.others
 
-    def __getitem__(self, path: str) -> Any:
-        try:
-            return self.modules[path]
-        except KeyError:
-            raise KeyError(f"this encoder has no {path!r}; its modules are {', '.join(self.modules)}") from None
-
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def __call__(
@@ -120,8 +113,6 @@ class Model(Guarded):
         stack = self.stack
         inputs, keep, single = self._checked(input_ids, given, attention_mask, inputs_embeds)
         if change is not None:
-            from minibert.models.run.changes import run_changed
-
             y = run_changed(self._layer, stack, inputs, keep, change)
             return y[0] if single else y
         make = np.zeros if np.count_nonzero(keep) < keep.size else np.empty
@@ -192,16 +183,12 @@ class Model(Guarded):
 
         Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
         """
-        from minibert.models.heads.heads import batch_logits, ids_of, trace_head
-
         found = self.head(head)
         inputs, keep, single = self._checked(input_ids, ids, attention_mask, inputs_embeds)
         if change is None:
             run = partial(self.compute, unpadded(inputs, keep))
             y = batch_logits(found, ids_of(inputs), keep, self.dtype, run)
         else:
-            from minibert.models.run.changes import run_changed
-
             passed = {"last": run_changed(self._layer, self.stack, inputs, keep, change)}
             trace_head(found, passed, ids_of(inputs), keep)
             y = passed["logits"]
@@ -232,16 +219,12 @@ class Model(Guarded):
             trace = self._layer.traced(prepared)
             trace["hidden_states.0"] = x = trace[next(reversed(trace))]
             packed = unpadded(prepared, keep)
-            recorder = Recorder(trace, packed, (prepared.batch, prepared.seq))
+            recorder = Recorder(packed, (prepared.batch, prepared.seq), trace)
             run_blocks(stack, [x[recorder.where]], [packed], hook=recorder)
         else:
-            from minibert.models.run.changes import run_changed
-
             trace = self._layer.traced_positions(prepared)
             run_changed(self._layer, stack, prepared, keep, change, trace)
         if found is not None:
-            from minibert.models.heads.heads import ids_of, trace_head
-
             trace_head(found, trace, ids_of(prepared), keep)
         return trace
 
@@ -304,9 +287,3 @@ class Model(Guarded):
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._stack = self._heads = None
         self._layer.close()
-
-    def __enter__(self: M) -> M:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

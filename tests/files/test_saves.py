@@ -211,9 +211,3 @@ def test_base_and_head_saves_are_one(case: Case, tmp_path: Path) -> None:
     bare = {name.removeprefix(prefix): array for name, array in tensors.items()}
     assert passes(write(tmp_path / "base", case, bare), case)
     assert passes(write(tmp_path / "head", case, {prefix + name: array for name, array in bare.items()}), case)
-
-
-# -- shards --------------------------------------------------------------------------------------------------------
-
-
-# -- number formats ------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import pytest
 from checkpoints import (
     GPT2,
     T5,
-    WORDS,
     same_bits,
     wordpiece_json,
     write,
@@ -103,44 +102,39 @@ def test_byte_level_tokens_spell_the_text(tmp_path_factory: pytest.TempPathFacto
 # -- one, many, pairs ----------------------------------------------------------------------------------------------
 
 
-def test_one_text_is_a_batch_of_one(tiny: EmbeddingLayer) -> None:
+def test_one_text_is_a_batch_of_one_and_none_an_empty_batch(tiny: EmbeddingLayer) -> None:
     one = tiny.tokenize("we lived")
     for same in (["we lived"], ("we lived",), iter(["we lived"]), np.array(["we lived"])):
         assert all(same_bits(array, one[key]) for key, array in tiny.tokenize(same).items())
-
-
-def test_no_text_is_an_empty_batch(tiny: EmbeddingLayer) -> None:
     batch = tiny.tokenize([])
-    assert {key: array.shape for key, array in batch.items()} == dict.fromkeys(batch, (0, 0))
-    assert all(array.dtype == np.int64 for array in batch.values())
+    assert {key: (array.shape, array.dtype.name) for key, array in batch.items()} == dict.fromkeys(
+        one, ((0, 0), "int64")
+    )
     assert tiny(**batch).shape == (0, 0, 8)
     assert tiny.tokenize([], [])["input_ids"].shape == (0, 0)
 
 
-def test_pairs_have_types(tiny: EmbeddingLayer) -> None:
-    batch = tiny.tokenize("we", "the clouds")
-    assert tiny.tokens(batch["input_ids"][0]) == ["[CLS]", "we", "[SEP]", "the", "clouds", "[SEP]"]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
-    batch = tiny.tokenize(["we", "a b c d"], ["the clouds", ""])
-    assert tiny.tokens(batch["input_ids"][1]) == ["[CLS]", "a", "b", "c", "d", "[SEP]", "[SEP]"]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 1]]
+PAIRS: list[tuple[Any, Any, list[str], list[list[int]]]] = [
+    ("we", "the clouds", ["[CLS] we [SEP] the clouds [SEP]"], [[0, 0, 0, 1, 1, 1]]),
+    (["a b c d"], [""], ["[CLS] a b c d [SEP] [SEP]"], [[0, 0, 0, 0, 0, 0, 1]]),
+    # an empty second text in a list is a second text, whatever stands beside it
+    *((["we"], pair, ["[CLS] we [SEP] [SEP]"], [[0, 0, 0, 1]]) for pair in ([""], ("",), np.array([""]))),
+    (["we", "we"], ["", "the clouds"], ["[CLS] we [SEP] [SEP] [PAD] [PAD]", "[CLS] we [SEP] the clouds [SEP]"],
+     [[0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 1]]),
+    # of two plain strings an empty second one is none
+    ("we", "", ["[CLS] we [SEP]"], [[0, 0, 0]]),
+    ("", "", ["[CLS] [SEP]"], [[0, 0]]),
+    ("", "we", ["[CLS] [SEP] we [SEP]"], [[0, 0, 1, 1]]),
+]  # fmt: skip
 
 
-def test_an_empty_second_text_in_a_list_is_a_second_text(tiny: EmbeddingLayer) -> None:
-    for pair in ([""], ("",), np.array([""])):
-        batch = tiny.tokenize(["we"], pair)
-        assert tiny.tokens(batch["input_ids"][0]) == ["[CLS]", "we", "[SEP]", "[SEP]"]
-        assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1]]
-    together = tiny.tokenize(["we", "we"], ["", "the clouds"])
-    assert together["input_ids"][0].tolist() == [*batch["input_ids"][0], 0, 0]
-    assert together["token_type_ids"][0].tolist() == [0, 0, 0, 1, 0, 0]
-
-
-def test_of_two_plain_strings_an_empty_second_one_is_none(tiny: EmbeddingLayer) -> None:
-    assert ids_of(tiny, "we", "") == ids_of(tiny, "we")
-    assert tiny.tokenize("we", "")["token_type_ids"].tolist() == [[0, 0, 0]]
-    assert ids_of(tiny, "", "") == [[2, 3]]
-    assert ids_of(tiny, "", "we") == [[2, 3, WORDS.index("we"), 3]]
+@pytest.mark.parametrize(("first", "second", "tokens", "types"), PAIRS)
+def test_pairs_have_types(
+    tiny: EmbeddingLayer, first: Any, second: Any, tokens: list[str], types: list[list[int]]
+) -> None:
+    batch = tiny.tokenize(first, second)
+    assert [" ".join(row) for row in tiny.tokens(batch["input_ids"])] == tokens
+    assert batch["token_type_ids"].tolist() == types
 
 
 def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
@@ -255,19 +249,16 @@ def test_truncation_without_a_longest_length_needs_one(tmp_path: Path) -> None:
 
 
 def test_hostile_text_and_a_megabyte_work(real: EmbeddingLayer) -> None:
-    lengths = {"cloud " * 170_000: 512, "x" * 1_000_000: 3, "\u4e2d" * 350_000: 512}
+    long = "cloud " * 170_000
+    lengths = {long: 512, "x" * 1_000_000: 3, "\u4e2d" * 350_000: 512}
     for text in [*HOSTILE, *lengths]:
         batch = real.tokenize(text, truncation=text in lengths)
         assert batch["input_ids"][0, 0] == 101 and batch["input_ids"][0, -1] == 102
         assert batch["input_ids"].size == lengths.get(text, batch["input_ids"].size)
         assert np.isfinite(real(**batch)).all()
-
-
-def test_a_megabyte_of_text_is_refused_where_cutting_is_not_asked_for(real: EmbeddingLayer) -> None:
-    text = "cloud " * 170_000
     with pytest.raises(ValueError, match="text 0 has 170002 tokens, but the longest sequence is 512 "):
-        real.embed(text)
-    assert same_bits(real.embed(text, truncation=True), real.embed("cloud " * 510))
+        real.embed(long)
+    assert same_bits(real.embed(long, truncation=True), real.embed("cloud " * 510))
 
 
 # -- threads -------------------------------------------------------------------------------------------------------

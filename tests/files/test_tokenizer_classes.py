@@ -45,7 +45,9 @@ USUAL = {  # the class where no file declares one
     "albert": "AlbertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
     "t5": "T5Tokenizer",
+    "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
     "gpt_neox": "GPTNeoXTokenizer",
 }
 
@@ -115,24 +117,13 @@ def test_a_model_s_type_has_its_usual_class(tmp_path: Path, model_type: str, nam
 
 @pytest.mark.parametrize("name", ["BertTokenizer", "RobertaTokenizer", "GPT2Tokenizer"])
 def test_older_files_give_the_same_ids(tmp_path: Path, name: str) -> None:
-    base = BASES[name]
-    model = tokenizer_json(base)["model"]
     otherwise = {"named", "map", "flags", "begin and end"}  # as a later file says
     for variant in variants(name).keys() - otherwise:
         folder = write_tokenizer(tmp_path / variant, name, variants(name)[variant])
-        (folder / "tokenizer.json").unlink()
-        if base.kind == "WordPiece":
-            (folder / "vocab.txt").write_text("\n".join(model["vocab"]) + "\n", encoding="utf-8")
-        else:
-            (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
-            lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
-            (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        found = ids_of(opened(folder))
+        found, wanted = ids_of(opened(write_older_files(folder, name))), stored()[name][variant]
         if name == "GPT2Tokenizer":  # whose template is the file's
-            found, wanted = found[:-1], [ids[:-1] for ids in stored()[name][variant][:-1]]
-            assert found == wanted, variant
-        else:
-            assert found == stored()[name][variant], variant
+            found, wanted = found[:-1], [ids[:-1] for ids in wanted[:-1]]
+        assert found == wanted, variant
 
 
 def test_unigram_s_scores_are_read_by_python(tmp_path: Path) -> None:
@@ -174,25 +165,22 @@ def test_files_of_qwen2_may_name_any_class(tmp_path: Path, where: str, declared:
     folder = write_tokenizer(tmp_path, "Qwen2Tokenizer", {}, "qwen2")
     change_json(folder / where, tokenizer_class=declared)
     named = declared if where == "config.json" else None
-    plain = stored()["Qwen2Tokenizer"]["plain"]
-    rows = minibert.FAMILIES["qwen2"], minibert.FAMILIES["qwen3"]
-    assert [row.always_usual for row in rows] == [True, False] and rows[0].tokenizer == rows[1].tokenizer
-    assert ids_of(opened(folder, rows[0].tokenizer, named, always_usual=True)) == plain
-    if declared != "BertTokenizer":
-        assert ids_of(opened(folder, rows[1].tokenizer, named)) != plain
+    for model_type, always in (("qwen2", True), ("qwen3", False)):
+        row = minibert.FAMILIES[model_type]
+        assert row.always_usual == always
+        found = ids_of(opened(folder, row.tokenizer, named, always_usual=always))
+        if always or declared != "BertTokenizer":
+            assert (found == stored()["Qwen2Tokenizer"]["plain"]) == always
 
 
-def test_a_named_token_is_special_whatever_its_own_flag_says(tmp_path: Path) -> None:
-    config = {"added_tokens_decoder": {}, "mask_token": {"content": "[NEW]", "special": False}}
-    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", {"tokenizer_config.json": config}))
+def test_a_named_token_is_special_and_what_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
+    """A row that tokenizer.json has goes before added_tokens.json; a token without content names none."""
+    config: dict[str, Any] = {"added_tokens_decoder": {}, "mask_token": {"content": "[NEW]", "special": False}}
+    tokenizer = opened(write_tokenizer(tmp_path / "named", "BertTokenizer", {"tokenizer_config.json": config}))
     row = tokenizer.id_of("[NEW]")
     assert row is not None and tokenizer.is_special(row) and not tokenizer.is_special(59)
-
-
-def test_what_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
-    """A row that tokenizer.json has goes before added_tokens.json; a token without content names none."""
     files = {"added_tokens.json": {"[NEW]": 0}, "tokenizer_config.json": {"cls_token": {"content": None, "lstrip": 3}}}
-    tokenizer = opened(write_tokenizer(tmp_path, "BertTokenizer", files))
+    tokenizer = opened(write_tokenizer(tmp_path / "nothing", "BertTokenizer", files))
     assert tokenizer.id_of("[NEW]") is None and ids_of(tokenizer) == stored()["BertTokenizer"]["plain"]
 
 
@@ -237,14 +225,11 @@ def test_settings_that_cannot_be_followed(tmp_path: Path, config: dict[str, Any]
     assert str(tmp_path) in str(found.value)
 
 
-def test_a_class_for_another_model_that_no_file_declares(tmp_path: Path) -> None:
-    """RoBERTa's type with a WordPiece file: the file is read as it stands."""
-    layer = minibert.load(write_wordpiece(write(tmp_path, ROBERTA)))
+def test_the_class_of_a_small_bert_s_file(tmp_path: Path) -> None:
+    """RoBERTa's type with a WordPiece file: the file is read as it stands. config.json may name a class, too."""
+    layer = minibert.load(write_wordpiece(write(tmp_path / "undeclared", ROBERTA)))
     assert layer.tokens(layer.tokenize("we")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]
-
-
-def test_config_json_names_a_class(tmp_path: Path) -> None:
-    folder = write_wordpiece(write(tmp_path, {**BERT, "tokenizer_class": "RobertaTokenizer"}))
+    folder = write_wordpiece(write(tmp_path / "declared", {**BERT, "tokenizer_class": "RobertaTokenizer"}))
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
     layer = minibert.load(folder)  # not BERT's class, which would make "We" an unknown word
     assert layer.tokens(layer.tokenize("We")["input_ids"][0]) == ["[CLS]", "we", "[SEP]"]
@@ -267,35 +252,23 @@ def test_a_token_s_place_has_its_space_only_if_settings_say_so(tmp_path: Path, t
     assert tokenizer.tokens(np.array(encoded.input_ids))[2] == "\u0120w" and spans[2] == (first, 4)
 
 
-@pytest.mark.parametrize("name", sorted(ELSEWHERE))
-def test_a_class_of_other_rules_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_class_of_other_rules_is_refused(tmp_path: Path) -> None:
     folder = write_tokenizer(tmp_path, "BertTokenizer", {}, "bert")
-    with pytest.raises(TokenizerError, match=f"class {name} has rules of its own"):
-        opened(folder, declared=name)
+    for name in ELSEWHERE:
+        with pytest.raises(TokenizerError, match=f"class {name} has rules of its own"):
+            opened(folder, declared=name)
 
 
+@pytest.mark.parametrize("model_type", [None, "some"])
 @pytest.mark.parametrize("name", OLDER)
-def test_vocab_json_with_merges_txt_splits_as_tokenizer_json(tmp_path: Path, name: str) -> None:
+def test_vocab_json_with_merges_txt_splits_as_tokenizer_json(tmp_path: Path, name: str, model_type: str | None) -> None:
     """The rules are the class's; else a row that reads no older file, or another one's rules, would pass."""
     for i, files in enumerate(variants(name).values()):
-        folder = write_tokenizer(tmp_path / str(i), name, files)
+        folder = write_tokenizer(tmp_path / str(i), name, files, model_type)
         texts = [text for text in TEXTS if "[MASK]" not in text]  # tokenizer.json lists more special tokens
-        want = [opened(folder).pieces(text) for text in texts]
-        older = opened(write_older_files(folder, name))
+        want = [opened(folder, name).pieces(text) for text in texts]
+        older = opened(write_older_files(folder, name), name)
         assert [older.pieces(text) for text in texts] == want
-
-
-def test_the_usual_class_of_qwen_and_openai_gpt_reads_older_files(tmp_path: Path) -> None:
-    for model_type, name in (
-        ("qwen2", "Qwen2Tokenizer"),
-        ("qwen3", "Qwen2Tokenizer"),
-        ("openai-gpt", "OpenAIGPTTokenizer"),
-    ):
-        folder = write_older_files(write_tokenizer(tmp_path / model_type, name, {}, model_type), name)
-        assert minibert.FAMILIES[model_type].tokenizer == name
-        assert opened(folder, name).pieces("we lived") == opened(write_tokenizer(tmp_path / "json", name, {})).pieces(
-            "we lived"
-        )
 
 
 def test_types_of_the_file_come_where_they_are_asked_for(tmp_path: Path) -> None:

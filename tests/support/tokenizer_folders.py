@@ -201,8 +201,11 @@ OLDER = ("GPT2Tokenizer", "RobertaTokenizer", "Qwen2Tokenizer", "OpenAIGPTTokeni
 
 
 def write_older_files(folder: Path, name: str) -> Path:
-    """Put vocab.json and merges.txt in the place of a folder's tokenizer.json."""
+    """Put vocab.txt, or vocab.json and merges.txt, in the place of a folder's tokenizer.json."""
     (folder / "tokenizer.json").unlink()
+    if BASES[name].kind == "WordPiece":
+        (folder / "vocab.txt").write_text("\n".join([*vocabulary(BASES[name]), ""]), encoding="utf-8")
+        return folder
     rows = {token: i for i, token in enumerate(vocabulary(BASES[name]))}
     (folder / "vocab.json").write_text(json.dumps(rows), encoding="utf-8")
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges(BASES[name]))]

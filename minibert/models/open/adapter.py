@@ -26,13 +26,8 @@ IGNORED = frozenset((
     "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
     "peft_type", "peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type", "use_rslora",
 ))  # fmt: skip
-PLAIN_STARTS = (
-    True,
-    False,
-    None,
-    "gaussian",
-    "orthogonal",
-)  # of init_lora_weights: others change the base's weights too
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")  # of init_lora_weights: others change the base's too
+OTHER_BASE = "is this the base that it was trained for?"
 MERGE = "merge it into the base's weights with PEFT's merge_and_unload, and save that model"
 
 
@@ -42,30 +37,26 @@ class Adapter:
     def __init__(self, settings: Mapping[str, Any], path: FileName | None, where: str) -> None:
         """`path`: of the tensors. Raises CheckpointError for another kind of adapter, by the setting that says so."""
         self.where = f"{where}: {ADAPTER}"
-        _refuse_other_kinds(settings, self.where)
+        self._refuse_other_kinds(settings)
         rank, alpha = settings.get("r"), settings.get("lora_alpha")
         if type(rank) is not int or rank < 1 or isinstance(alpha, bool) or not isinstance(alpha, int | float):
-            raise CheckpointError(
-                f"{self.where}: 'r' must be an integer >= 1 and 'lora_alpha' a number, found {rank!r}, {alpha!r}"
-            )
+            raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number, found {rank!r}, {alpha!r}")
         if path is None:
             raise CheckpointError(f"{where} has {ADAPTER}, but no {TENSORS}; {MERGE}")
         self._rank, self._scale = rank, alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
         self._transposed = bool(settings.get("fan_in_fan_out"))
-        self._file = Checkpoint(lambda name: path, dict.fromkeys(_names(path), TENSORS))
+        self._file = Checkpoint(lambda name: path)
         self._paths = self._maps()
 
     def _maps(self) -> dict[str, str]:
         """Give the path of each changed map -> the beginning of its names in the file."""
         odd = sorted(n for n in self._file.names if not (n.startswith(BEGINNING) and n.endswith(ENDINGS)))
         if odd:
-            raise CheckpointError(
-                f"{self.where}: {TENSORS} has {odd[0]!r}, which is no matrix of a linear map; {MERGE}"
-            )
+            raise self._refused(f"{TENSORS} has {odd[0]!r}, which is no matrix of a linear map; {MERGE}")
         begins = {name.rpartition(".lora_")[0] for name in self._file.names}
         half = sorted(n for n in begins if not all(n + end in self._file.names for end in ENDINGS))
         if half:
-            raise CheckpointError(f"{self.where}: {TENSORS} has one of two matrices for {half[0]!r}; fetch it again")
+            raise self._refused(f"{TENSORS} has one of two matrices for {half[0]!r}; fetch it again")
         return {begin.removeprefix(BEGINNING): begin for begin in begins}
 
     def found_in(self, names: Collection[str]) -> dict[str, str]:
@@ -78,10 +69,8 @@ class Adapter:
             ends = f"{path}.weight"
             fitting = [name for name in names if f".{name}".endswith(f".{ends}") or f".{ends}".endswith(f".{name}")]
             if len(fitting) != 1:
-                raise CheckpointError(
-                    f"{self.where}: the adapter changes {path!r}, and the base has "
-                    f"{' and '.join(sorted(fitting)) or 'no such weight'}; is this the base that it was trained for?"
-                )
+                there = " and ".join(sorted(fitting)) or "no such weight"
+                raise self._refused(f"the adapter changes {path!r}, and the base has {there}; {OTHER_BASE}")
             found[fitting[0]] = path
         return found
 
@@ -91,24 +80,18 @@ class Adapter:
         a, b = (self._file.table(begin + end, dtype).array() for end in ENDINGS)
         change = (b @ a).T if self._transposed else b @ a
         if a.shape[0] != self._rank or change.shape != table.shape:
-            raise CheckpointError(
-                f"{self.where}: for {path!r} of shape {table.shape} A is {a.shape} and B {b.shape}, with r "
-                f"{self._rank}; is this the base that it was trained for?"
-            )
+            found = f"for {path!r} of shape {table.shape} A is {a.shape} and B {b.shape}, with r {self._rank}"
+            raise self._refused(f"{found}; {OTHER_BASE}")
         whole = table.array() + dtype.type(self._scale) * change
         return StoredTable(whole, {"float32": "F32", "float64": "F64"}[dtype.name], dtype)
 
+    def _refuse_other_kinds(self, settings: Mapping[str, Any]) -> None:
+        neutral = {"bias": ("none",), "init_lora_weights": PLAIN_STARTS}
+        if (kind := settings.get("peft_type")) != "LORA":
+            raise self._refused(f"'peft_type' is {kind!r}, and LORA alone is computed here; {MERGE}")
+        for key, value in settings.items():
+            if key not in IGNORED and value and value not in neutral.get(key, ()):
+                raise self._refused(f"{key!r} is {value!r:.80}, which is not computed here; {MERGE}")
 
-def _names(path: FileName) -> Collection[str]:
-    return Checkpoint(lambda name: path).names
-
-
-def _refuse_other_kinds(settings: Mapping[str, Any], where: str) -> None:
-    neutral = {"bias": ("none",), "init_lora_weights": PLAIN_STARTS}
-    if settings.get("peft_type") != "LORA":
-        raise CheckpointError(
-            f"{where}: 'peft_type' is {settings.get('peft_type')!r}, and LORA alone is computed here; {MERGE}"
-        )
-    for key, value in settings.items():
-        if key not in IGNORED and value and value not in neutral.get(key, ()):
-            raise CheckpointError(f"{where}: {key!r} is {value!r:.80}, which is not computed here; {MERGE}")
+    def _refused(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {what}")

@@ -50,20 +50,16 @@ class TensorBinder:
         """
         name = self._find(names)
         if name is None:
-            raise CheckpointError(self._missing(names))
+            raise self._missing(names)
         found = self._source.tensor(name).shape  # looked at before any number of it is
         if shape is None:
             shape = found
             if len(found) != axes or 0 in found:
                 kind = "rows of numbers" if axes == 2 else "a list of numbers"
-                raise CheckpointError(
-                    f"{self.where}: tensor {name!r} must be {kind}, found shape {found}; fetch it again"
-                )
+                raise self._refused(f"tensor {name!r} must be {kind}, found shape {found}; fetch it again")
         if found != shape or 0 in shape:
-            raise CheckpointError(
-                f"{self.where}: tensor {name!r} has shape {found}, but config.json says {shape}; "
-                f"{self._other_shape(found, shape)}"
-            )
+            why = self._other_shape(found, shape)
+            raise self._refused(f"tensor {name!r} has shape {found}, but config.json says {shape}; {why}")
         if name not in self._tables:
             table = self._source.table(name, self.dtype, formats)
             self._tables[name] = self._source.merged[name](table) if name in self._source.merged else table
@@ -105,23 +101,20 @@ class TensorBinder:
         for name in names:
             found = [prefix + name for prefix in self._prefixes if prefix + name in self._names]
             if len(found) > 1:
-                raise CheckpointError(
-                    f"{self.where}: two tensors could be {name!r}: {' and '.join(found)}; keep the one that is meant"
-                )
+                two = " and ".join(found)
+                raise self._refused(f"two tensors could be {name!r}: {two}; keep the one that is meant")
             if found:
                 return found[0]
         aliases = self._source.aliases()  # some files name the dropped twins of a tied tensor in their metadata
         candidates = (aliases.get(prefix + name) for name in names for prefix in self._prefixes)
         return next((name for name in candidates if name is not None), None)
 
-    def _missing(self, names: tuple[str, ...]) -> str:
+    def _missing(self, names: tuple[str, ...]) -> CheckpointError:
         tried = [prefix + name for name in names for prefix in self._prefixes]
         near = nearest_name(tried[0], self._names, cutoff=0.3)
         nearest = f"; the nearest name there is {near!r}" if near else ""
-        return (
-            f"{self.where}: no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; "
-            f"{self._adapters() or 'does config.json belong to this file?'}"
-        )
+        why = self._adapters() or "does config.json belong to this file?"
+        return self._refused(f"no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; {why}")
 
     def _adapters(self) -> str:
         """Say how to load a file whose weights are changed by LoRA matrices; "" for all others."""
@@ -158,7 +151,8 @@ class TensorBinder:
         left = sorted(name for name in stored if not name.endswith(unused_endings))
         if left:
             named = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
-            raise CheckpointError(
-                f"{self.where}: this file has tensors of {part} that {recipe} does not use: "
-                f"{named}; {self._adapters() or f'{part} without them would give wrong numbers'}"
-            )
+            why = self._adapters() or f"{part} without them would give wrong numbers"
+            raise self._refused(f"this file has tensors of {part} that {recipe} does not use: {named}; {why}")
+
+    def _refused(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {what}")

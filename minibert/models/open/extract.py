@@ -18,15 +18,13 @@ from minibert.families.family import Family
 from minibert.files.checkpoint import Checkpoint
 from minibert.files.model_folder import Entries, check_target, write_model
 from minibert.files.tables import StoredTable, convert, narrowed
+from minibert.files.tokenizer_files import TOKENIZER_FILES
 from minibert.files.writing import same_file
 
 from .load import Opened, assemble, family_of, is_folder, load, open_model
 
 NARROW = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-COMPANIONS = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
-    "vocab.json", "merges.txt", "generation_config.json",
-)  # fmt: skip
+BESIDE = ("config.json", *TOKENIZER_FILES, "generation_config.json")
 
 
 class Extracted(NamedTuple):
@@ -74,7 +72,7 @@ def extract(
     if changed := sorted(source.merged.keys() & source.taken.keys()):
         raise CheckpointError(f"{opened.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
     entries, error = _entries(source, dtype)
-    found = {name: opened.find(name) for name in ("config.json", *COMPANIONS)}
+    found = {name: opened.find(name) for name in BESIDE}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
     size = write_model(target, entries, others, lambda made: load(made, side=sides[0]).close())
     before = {tensor.file: tensor.file_size for tensor in source.taken.values()}

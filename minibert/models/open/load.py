@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,19 +18,16 @@ from minibert.families.rows import FAMILIES
 from minibert.families.static import MODEL_TYPE, ROWS, STATIC
 from minibert.files.checkpoint import ADAPTER, SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
-from minibert.files.tokenizer_files import Find, open_tokenizer, open_without_special_tokens
+from minibert.files.tokenizer_files import TOKENIZER_FILES, Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.sentences.folder import MODULES, STATIC_MODULE, TRANSFORMERS, FolderFiles, Module
 
 from .binder import TensorBinder
 
-# what an adapter alone in a folder takes from its base
-OF_A_BASE = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.txt", "vocab.json", "merges.txt",
-)  # fmt: skip
+OF_A_BASE = ("config.json", *TOKENIZER_FILES)  # what an adapter alone in a folder takes from its base
+T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from minibert.models.sentences.folder import FolderFiles, Module
     from minibert.models.sentences.saved_folder import SavedFolder
 
 
@@ -75,9 +72,7 @@ def load(
             "leave it out: config.json says which family it is"
         )
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, False, False, cache_folder, token)
-    options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, side=side, mmap=mmap, family=family)
-    options["cache_folder"] = opened.cache_folder
-    again = partial(load, opened.lasting, revision=opened.commit, dtype=np.dtype(dtype).name, **options)
+    again = opened.again(load, side=side, dtype=np.dtype(dtype).name, family=family)
     return assemble(opened, opened.source(), family or family_of(opened), side, dtype, again)
 
 
@@ -103,7 +98,8 @@ class Opened:
     """A model's files before its parts are put together, and its config.json.
 
     `where` is its name for errors. `lasting` and `commit` name the same model in another working directory, and after
-    the Hub's branch has moved. `found`: every file that was found until now, by its name in the repository.
+    the Hub's branch has moved; `options` are those of `load` with which its files were opened. `found`: every file that
+    was found until now, by its name in the repository.
     """
 
     def __init__(
@@ -112,7 +108,8 @@ class Opened:
         checkpoint: Callable[[str], Checkpoint],
         where: str,
         lasting: str,
-        commit: str | None = None,
+        commit: str | None,
+        options: Mapping[str, Any],
         whole: bool = False,
         saved: bool = False,
     ) -> None:
@@ -120,54 +117,47 @@ class Opened:
 
         whole: all tensors are needed. saved: all that the folder says is read, and modules.json says where they are.
         """
-        from minibert.models.sentences.folder import FolderFiles
-
         self._every, self._checkpoint = every, checkpoint
-        self.where, self.lasting, self.commit = where, lasting, commit
-        self.cache_folder: str | None = None  # of a Hub name: where its files are, if not where they usually are
+        self.where, self.lasting, self.commit, self.options = where, lasting, commit, options
         self.found: dict[str, FileName] = {}
-        self.files = FolderFiles(self.root, where)
-        self._inside, self._saved = "", cast("SavedFolder | None", None)
+        self.files = self._beside = FolderFiles(self.root, where)
         self._looks = saved or commit is None
         if saved:
-            self._inside = self.saved.inside
-        self.config = self.files.inside(self._inside).object("config.json")
-        self.static = False  # whether it is a static model, of which no model_type says so
+            self._beside = self.saved.beside
+        self.config = self._beside.object("config.json")
         known = str(self.config.get("model_type")) in FAMILIES
-        if whole or not known:
-            self._look_for_static_rows()
+        self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
             raise CheckpointError(
                 f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(self.files)
             )
 
-    @property
+    def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
+        """Give a call of `load` or of its kin that opens the same files once more, with these options too."""
+        return partial(function, self.lasting, revision=self.commit, **self.options, **more)
+
+    @cached_property
     def saved(self) -> SavedFolder:
         """All that the folder says beside its tensors."""
         from minibert.models.sentences.saved_folder import SavedFolder
 
-        if self._saved is None:
-            self._saved = SavedFolder.read(self.files)
-        return self._saved
+        return SavedFolder.read(self.files)
 
-    def _look_for_static_rows(self) -> None:
-        """See whether modules.json lists a StaticEmbedding; where neither it nor a model_type is there, its tensor."""
-        from minibert.models.sentences.folder import STATIC_MODULE
-
-        modules = self.files.modules()
+    def _has_static_rows(self) -> bool:
+        """Whether it is a static model: modules.json says so, or config.json, or without either the tensors' names."""
+        modules, model_type = self.files.modules(), self.config.get("model_type")
         if modules:
-            self.static = modules[0].kind == STATIC_MODULE
-            if self.static:
-                self._inside = modules[0].path
-                self.config = self.files.inside(self._inside).object("config.json")
-            return
-        model_type = self.config.get("model_type")
+            if modules[0].kind != STATIC_MODULE:
+                return False
+            self._beside = self.files.inside(modules[0].path)
+            self.config = self._beside.object("config.json")
+            return True
         if modules is None and model_type is None:
             with suppress(MinibertError):  # what is wrong with the tensors is said when they are opened
                 source = self.source()
-                self.static = not set(ROWS).isdisjoint(source.names)
                 source.close()
-        self.static = self.static or model_type == MODEL_TYPE
+                return not set(ROWS).isdisjoint(source.names)
+        return bool(model_type == MODEL_TYPE)
 
     def root(self, file: str) -> FileName | None:
         """Find a file by its name in the repository."""
@@ -178,13 +168,13 @@ class Opened:
 
     def find(self, file: str) -> FileName | None:
         """Find a file beside the weights."""
-        return self.root(f"{self._inside}/{file}" if self._inside else file)
+        return self._beside.path(file)
 
     def source(self) -> Checkpoint:
         """Open the tensors, and an adapter that lies beside them."""
-        source = self._checkpoint(self._inside)
+        source = self._checkpoint(self._beside.folder)
         # of a Hub name the input layer alone asks for no list of files, and an adapter of linear maps leaves it alone
-        if self._looks and (settings := self.files.inside(self._inside).object(ADAPTER)):
+        if self._looks and (settings := self._beside.object(ADAPTER)):
             from .adapter import TENSORS, Adapter
 
             adapter = Adapter(settings, self.find(TENSORS), self.where)
@@ -206,33 +196,29 @@ def open_model(
 ) -> Opened:
     """Open a folder or a Hub name: see `load`; whole, saved: as of `Opened`."""
     folder, where = is_folder(name), os.fspath(name)
-    options = dict(local_files_only=local_files_only, lazy=lazy, mmap=mmap, cache_folder=cache_folder, token=token)
-    open_base: Callable[..., Opened] = partial(open_model, **options, whole=whole)  # type: ignore[arg-type]
+    options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, mmap=mmap)
+    open_base = partial(open_model, **options, cache_folder=cache_folder, token=token, whole=whole)
     if folder:
         if revision is not None:
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
-        path = os.path.expanduser(where)
+        path, commit = os.path.expanduser(where), None
+        lasting, find = os.path.abspath(path), _open_local(path)
 
-        def mapped(sub: str) -> Checkpoint:
+        def checkpoint(sub: str) -> Checkpoint:
             return open_folder(os.path.join(path, sub) if sub else path, mmap)
+    else:
+        from minibert.hub.names import full_name
+        from minibert.hub.repository import resolve
 
-        return Opened(
-            *_with_base(_open_local(path), mapped, where, open_base), where, os.path.abspath(path), None, whole, saved
-        )
-    from minibert.hub.names import full_name
-    from minibert.hub.repository import resolve
-
-    where = full_name(where)
-    repository = resolve(where, revision, local_files_only, cache_folder, token)
-
-    def checkpoint(sub: str) -> Checkpoint:
-        return repository.checkpoint(lazy, mmap, sub, whole=whole and not lazy)
-
-    # the input layer alone asks for no list of files
-    parts = _with_base(repository.file, checkpoint, where, open_base) if saved else (repository.file, checkpoint)
-    opened = Opened(*parts, where, where, repository.commit, whole, saved)
-    opened.cache_folder = os.fspath(repository.cache) if cache_folder is not None else None
-    return opened
+        where = lasting = full_name(where)
+        repository = resolve(where, revision, local_files_only, cache_folder, token)
+        find, commit = repository.file, repository.commit
+        checkpoint = partial(repository.checkpoint, lazy, mmap, whole=whole and not lazy)
+        if cache_folder is not None:
+            options["cache_folder"] = os.fspath(repository.cache)
+    if folder or saved:  # of a Hub name the input layer alone asks for no list of files
+        find, checkpoint = _with_base(find, checkpoint, where, open_base)
+    return Opened(find, checkpoint, where, lasting, commit, options, whole, saved)
 
 
 def _with_base(
@@ -301,7 +287,6 @@ def _open_local(folder: str) -> Find:
 
 
 def _instead_of_config(files: FolderFiles) -> str:
-    from minibert.models.sentences.folder import MODULES, TRANSFORMERS
     from minibert.models.sentences.saved_folder import SavedFolder
 
     modules: Sequence[Module] = files.modules() or ()

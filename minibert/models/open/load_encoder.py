@@ -18,6 +18,7 @@ from minibert.families.parts.modules import Embedding
 from minibert.families.rows import BLOCKS
 from minibert.models.encoder import Encoder
 from minibert.models.heads.generation import read_generation
+from minibert.models.heads.heads import Heads
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.models.sentences.habits import accept_habits
@@ -30,7 +31,6 @@ from .load import Opened, assemble, check_dtype, family_of, load, named_model, o
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
-    from minibert.models.heads.heads import Heads
 
 NO_BLOCKS = Blocks(parts=())  # behind the rows of a static model
 # how the reference's classes of a model_type go on after its name
@@ -113,17 +113,14 @@ def load_encoder(
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, True, True, cache_folder, token)
     if lazy and not opened.static:
         raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
-    return encoder_of(opened, local_files_only, dtype, mmap, threads, low_memory, lazy, same_bits, asked)
+    return encoder_of(opened, dtype, threads, low_memory, same_bits, asked)
 
 
 def encoder_of(
     opened: Opened,
-    local_files_only: bool = False,
     dtype: str = "float32",
-    mmap: bool = True,
     threads: int | None = None,
     low_memory: bool = False,
-    lazy: bool = False,
     same_bits: bool = False,
     asked: SentenceOptions = AS_THE_FOLDER_SAYS,
 ) -> Encoder:
@@ -139,27 +136,16 @@ def encoder_of(
         )
     place = f"{opened.where}: config.json"
     config = family.configure(opened.config, place) if opened.static else blocks.configure(family, opened.config, place)
-    source = opened.source()
-    options: dict[str, Any] = dict(
-        revision=opened.commit, local_files_only=local_files_only, dtype=np.dtype(dtype).name, mmap=mmap,
-        cache_folder=opened.cache_folder,
-    )  # fmt: skip
-    again = partial(load, opened.lasting, **options, lazy=lazy)
-    layer = assemble(opened, source, family, "encoder", dtype, again)
+    source, dtype = opened.source(), np.dtype(dtype).name
+    layer = assemble(opened, source, family, "encoder", dtype, opened.again(load, dtype=dtype))
     bind = partial(TensorBinder, config, source, family.prefixes, layer.dtype, opened.where, low_memory)
     if opened.static:
         stack = Stack((), 0, False, "", None, {}, same_bits)
     else:
         stack = _bind(blocks, config, bind(), layer, same_bits)
-    head_binder = bind()
-
-    @cache
-    def heads() -> Heads:  # found when they are asked for: `encode` needs none
-        from minibert.models.heads.heads import Heads
-
-        return Heads(layer, config, head_binder, stack.causal, opened.where)
-
-    if not mmap:  # a file that may change later is read now
+    # found when they are asked for: `encode` needs none
+    heads = cache(partial(Heads, layer, config, bind(), stack.causal, opened.where))
+    if not opened.options["mmap"]:  # a file that may change later is read now
         heads().read()
     if opened.static:
         truncation = layer.tokenizer.truncation
@@ -170,8 +156,8 @@ def encoder_of(
             sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     if stack.causal and not opened.static:
         _warn_of_own_code(config, place, "mean" in sentences.poolings)
-    options |= dict(threads=threads, low_memory=low_memory, lazy=lazy, same_bits=same_bits, **asked.given())
-    reopen = partial(load_encoder, opened.lasting, **options)
+    options: dict[str, Any] = dict(dtype=dtype, threads=threads, low_memory=low_memory, same_bits=same_bits)
+    reopen = opened.again(load_encoder, **options, **asked.given())
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.applied_to(sentences),
         generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),

@@ -111,8 +111,7 @@ def open_vectors(
     name = named_model(name)
     if vectors == "input":
         opened = open_model(name, revision, local_files_only, whole=True)
-        again = partial(load, opened.lasting, revision=opened.commit, local_files_only=local_files_only)
-        layer = assemble(opened, opened.source(), family_of(opened), again=again)
+        layer = assemble(opened, opened.source(), family_of(opened), again=opened.again(load))
         layer.tokenizer  # noqa: B018  raises where there is none, before anything is read
         pipeline = partial(layer.pipeline, truncation=truncation, threads=threads, at_once=(threads or cores()) > 1)
         return TextModel(vectors, layer, opened, pipeline)
@@ -120,7 +119,7 @@ def open_vectors(
 
     opened = open_model(name, revision, local_files_only, whole=True, saved=True)
     try:
-        encoder = encoder_of(opened, local_files_only, same_bits=same_bits, asked=asked.checked())
+        encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
     except (CheckpointError, UnknownFamilyError) as error:
         *parts, end = parts_of(error)
         if end != INPUT_LAYER:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+G = TypeVar("G", bound="OfModules")
 
 
 class Guarded:
@@ -25,3 +28,28 @@ class Guarded:
             kind = type(self).__name__
             raise AttributeError(f"{name!r} cannot be set on {'an' if kind[0] in 'AEIOU' else 'a'} {kind}; {able}")
         super().__setattr__(name, value)
+
+
+class OfModules(Guarded):
+    """A context manager whose modules are found by their path."""
+
+    _words: ClassVar[tuple[str, str]]  # for messages: what this is, and what its modules are
+    close: Callable[[], None]
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        """The modules by their path in the reference's base model."""
+        raise NotImplementedError
+
+    def __getitem__(self, path: str) -> Any:
+        try:
+            return self.modules[path]
+        except KeyError:
+            own, parts = self._words
+            raise KeyError(f"this {own} has no {path!r}; its {parts} are {', '.join(self.modules)}") from None
+
+    def __enter__(self: G) -> G:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

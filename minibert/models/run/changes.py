@@ -29,7 +29,7 @@ from minibert.models.input_layer import EmbeddingLayer
 
 from .blocks import Stack, run_blocks
 from .packing import Packed, unpadded
-from .recorders import Change, Patcher, Recorder
+from .recorders import Change, Recorder
 
 
 def run_changed(
@@ -49,8 +49,9 @@ def run_changed(
     _check_names(layer, stack, change)
     y = np.zeros((*shape, layer.dim), layer.dtype)
     for tile in _by_length(inputs, keep, stack):
-        patcher = Patcher(change, tile, shape, seen, None if trace is None else Recorder(trace, tile, shape))
-        y[patcher.where] = run_blocks(stack, [_embedded(layer, tile, patcher)], [tile], hook=patcher)[0]
+        recorder = Recorder(tile, shape, trace, change)
+        y[recorder.where] = run_blocks(stack, [_embedded(layer, tile, recorder)], [tile], hook=recorder)[0]
+        seen |= recorder.seen
     if unseen := sorted(change.keys() - seen):
         raise ValueError(f"change names {unseen[0]!r}, which this call does not compute; leave it out")
     return y
@@ -85,16 +86,16 @@ def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
         yield unpadded(inputs, keep, np.concatenate(texts))
 
 
-def _embedded(layer: EmbeddingLayer, tile: Packed, patcher: Patcher) -> Array:
+def _embedded(layer: EmbeddingLayer, tile: Packed, recorder: Recorder) -> Array:
     """The input layer's rows of one tile, changed: (tokens, dim)."""
     names: list[str] = []
 
     def record(name: str, rows: Array) -> None:
         names.append(name)
-        patcher.rows(name, rows[0])
+        recorder.rows(name, rows[0])
 
     x = layer.rows(tile, record)
     if "sum" not in names:  # a layer without a norm
-        patcher.rows("sum", x)
-    patcher.rows("hidden_states.0", x)
+        recorder.rows("sum", x)
+    recorder.rows("hidden_states.0", x)
     return x

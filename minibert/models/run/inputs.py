@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,34 @@ from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import Option, error_of
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
-from minibert.families.parts.steps import Bound, Inputs, Positions
+from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Positions
+from minibert.files.tokenizer import Encoded
 
-from .packing import TextPacker
+from .packing import Packed
 
 NONE_CACHED = 0
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
-class Preparation(TextPacker):
-    """Checks and completes the arguments of one layer; whatever depends on the layer alone is worked out once."""
+class Preparation:
+    """Checks and completes the inputs of one layer, a call's arguments or the ids of texts.
+
+    Whatever depends on the layer alone is worked out once.
+    """
 
     def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
-        super().__init__(config, steps)
-        self._family, self._dtype = family, dtype
+        self._family, self._config, self._dtype = family, config, dtype
+        self._vocab, self._width = steps[0].module.table.shape
         self._embeds_shape = f"(batch, seq, {self._width})"
+        tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
+        # beside the words: a step, the rows of its table, the smallest id
+        self._steps = [each for each in tables if each[0].ids != "input_ids"]
+        self._masks = [each for each, _ in steps if isinstance(each, Mask)]
         self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._steps)
+        self._reads_mask = bool(self._masks) or self._counted
+        types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
+        self.adds_types = any(step.missing is not None for step in types)
 
     def __call__(
         self,
@@ -74,8 +86,7 @@ class Preparation(TextPacker):
 
     def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
         """Check the attention mask; keep it only where a step uses it."""
-        used = bool(self._masks) or self._counted
-        mask = _numbers(given, "attention_mask", self._dtype if used else None)
+        mask = _numbers(given, "attention_mask", self._dtype if self._reads_mask else None)
         mask = mask[None] if mask.ndim == 1 else mask
         # a mask that multiplies rows is as long as they are; one that is not used may leave the cached tokens out
         longest = inputs.seq if self._masks else inputs.seq + past_length
@@ -84,14 +95,14 @@ class Preparation(TextPacker):
                 f"attention_mask must be ({inputs.batch}, {longest}), as long as past and ids together, "
                 f"found shape {mask.shape}"
             )
-        if used and not np.isin(mask, (0, 1)).all():
+        if self._reads_mask and not np.isin(mask, (0, 1)).all():
             raise ValueError(ONES)
         if self._counted and mask.shape[1] != inputs.seq + past_length:
             raise ValueError(
                 f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
                 f"{inputs.seq + past_length}), found {mask.shape}"
             )
-        if used:
+        if self._reads_mask:
             inputs.attention_mask = mask
 
     def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
@@ -106,13 +117,93 @@ class Preparation(TextPacker):
                 if isinstance(step, Positions) and inputs.seq:
                     end = default.stop if isinstance(default, slice) else int(default.max(initial=-1)) + 1
                     if end + step.extra > rows:
-                        raise _too_long(inputs.seq, past_length, rows - step.extra - step.first(self._config))
+                        limit = rows - step.extra - step.first(self._config)
+                        past = f" after {past_length} cached ones" if past_length else ""
+                        says = (
+                            f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at {limit} "
+                        )
+                        says += "tokens; shorten it, or tokenize with "
+                        raise error_of(ValueError, says, Option("truncation", True))
                 continue
             ids = check_ids(value, rows - step.extra, step.ids, lowest)
             ids = ids[None] if ids.ndim == 1 else ids
             if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
                 raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
             inputs.ids[step.ids] = ids
+
+    def pack(self, encoded: Sequence[Encoded]) -> Packed:
+        """Put the ids of texts together, and complete them as a call does for sequences without padding.
+
+        Their types are left out where the layer has no use for them. Raises IndexError that names the text and the
+        position in it.
+        """
+        if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
+            ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
+            texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
+        else:
+            lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
+            texts = np.argsort(lengths, kind="stable")
+            if any(each.unseen for each in encoded):  # those of as many side by side
+                texts = np.lexsort((np.array([each.unseen for each in encoded]), lengths))
+            lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
+            ids = _joined_ids([each.input_ids for each in ordered])
+        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+        unseen = None
+        if any(each.unseen for each in ordered):
+            unseen = np.array([each.unseen for each in ordered])
+            if self._reads_mask:
+                raise ValueError(
+                    "tokens that no other sees are not computed in this family, whose input layer reads the mask itself"
+                )
+        packed = Packed(inputs, texts, lengths, unseen=unseen)
+        _check(packed, ids, self._vocab, "input_ids")
+        alike = [inputs]  # the same, sequences of one length as a batch
+        if len(texts) > 1:
+            groups = packed.groups()
+            alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
+        if self._masks:
+            for each in alike:
+                each.attention_mask = self._masks[0].default(each, self._config)
+            masks = [each.attention_mask for each in alike]
+            inputs.attention_mask = masks[0] if len(texts) == 1 else _joined(masks, packed)
+        types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
+        for step, rows, lowest in self._steps:
+            if types and step.ids == "token_type_ids":
+                found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
+                _check(packed, found, rows - step.extra, step.ids, lowest)
+                inputs.ids[step.ids] = found[None]
+                continue
+            defaults = [step.default(each, self._config, 0) for each in alike]
+            default = defaults[0] if len(texts) == 1 else _joined(defaults, packed)
+            if default is not None:
+                inputs.ids[step.ids] = default
+        return packed
+
+
+def _joined_ids(rows: list[list[int]]) -> Array:
+    return np.fromiter(chain.from_iterable(rows), np.int64)
+
+
+def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> None:
+    try:
+        check_ids(ids, rows, name, first)
+    except IndexError:
+        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
+        i = int(np.searchsorted(packed.starts, token, side="right")) - 1
+        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - packed.starts[i]}]", first)
+        raise
+
+
+def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
+    """Join the values of the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
+
+    A slice is the same for every length, but for its end.
+    """
+    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
+        return defaults[0] if defaults else None
+    if isinstance(defaults[0], slice):
+        return (packed.where()[1] + defaults[0].start)[None]
+    return np.concatenate([each.reshape(-1) for each in defaults])[None]
 
 
 def _count(past_length: Any) -> int:
@@ -140,14 +231,3 @@ def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers, found {array.dtype}")
     return array if dtype is None else array.astype(dtype, copy=False)
-
-
-def _too_long(tokens: int, past_length: int, limit: int) -> ValueError:
-    """The error for a sequence that counts past the end of the position table."""
-    past = f" after {past_length} cached ones" if past_length else ""
-    return error_of(
-        ValueError,
-        f"a sequence of {tokens} tokens{past} is too long: the position table ends at {limit} tokens; "
-        "shorten it, or tokenize with ",
-        Option("truncation", True),
-    )

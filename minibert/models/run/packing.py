@@ -7,15 +7,13 @@ a tile of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, check_ids
-from minibert.families.parts.config import Config
-from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask
-from minibert.files.tokenizer import Encoded
+from minibert.equations.input_layer import Array
+from minibert.families.parts.steps import Inputs
 from minibert.threads.kernels import Rows
 
 T = TypeVar("T")
@@ -152,95 +150,6 @@ class Layout(NamedTuple):
 
 def _has_gaps(positions: Array) -> bool:
     return len(positions) > 0 and positions[-1] - positions[0] != len(positions) - 1
-
-
-class TextPacker:
-    """Turns token ids into checked, packed inputs."""
-
-    def __init__(self, config: Config, steps: Sequence[Bound]) -> None:
-        self._config = config
-        self._vocab, self._width = steps[0].module.table.shape
-        tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
-        # beside the words: a step, the rows of its table, the smallest id
-        self._steps = [each for each in tables if each[0].ids != "input_ids"]
-        self._masks = [each for each, _ in steps if isinstance(each, Mask)]
-        self._reads_mask = bool(self._masks) or any(getattr(step, "rule", "") == "mask" for step, _, _ in self._steps)
-        types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
-        self.adds_types = any(step.missing is not None for step in types)
-
-    def pack(self, encoded: Sequence[Encoded]) -> Packed:
-        """Put the ids of texts together, and complete them as a call does for sequences without padding.
-
-        Their types are left out where the layer has no use for them. Raises IndexError that names the text and the
-        position in it.
-        """
-        if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
-            ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
-            texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
-        else:
-            lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
-            texts = np.argsort(lengths, kind="stable")
-            if any(each.unseen for each in encoded):  # those of as many side by side
-                texts = np.lexsort((np.array([each.unseen for each in encoded]), lengths))
-            lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
-            ids = _joined_ids([each.input_ids for each in ordered])
-        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
-        unseen = None
-        if any(each.unseen for each in ordered):
-            unseen = np.array([each.unseen for each in ordered])
-            if self._reads_mask:
-                raise ValueError(
-                    "tokens that no other sees are not computed in this family, whose input layer reads the mask itself"
-                )
-        packed = Packed(inputs, texts, lengths, unseen=unseen)
-        _check(packed, ids, self._vocab, "input_ids")
-        alike = [inputs]  # the same, sequences of one length as a batch
-        if len(texts) > 1:
-            groups = packed.groups()
-            alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
-        if self._masks:
-            for each in alike:
-                each.attention_mask = self._masks[0].default(each, self._config)
-            masks = [each.attention_mask for each in alike]
-            inputs.attention_mask = masks[0] if len(texts) == 1 else _joined(masks, packed)
-        types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
-        for step, rows, lowest in self._steps:
-            if types and step.ids == "token_type_ids":
-                found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
-                _check(packed, found, rows - step.extra, step.ids, lowest)
-                inputs.ids[step.ids] = found[None]
-                continue
-            defaults = [step.default(each, self._config, 0) for each in alike]
-            default = defaults[0] if len(texts) == 1 else _joined(defaults, packed)
-            if default is not None:
-                inputs.ids[step.ids] = default
-        return packed
-
-
-def _joined_ids(rows: list[list[int]]) -> Array:
-    return np.fromiter(chain.from_iterable(rows), np.int64)
-
-
-def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> None:
-    try:
-        check_ids(ids, rows, name, first)
-    except IndexError:
-        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
-        i = int(np.searchsorted(packed.starts, token, side="right")) - 1
-        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - packed.starts[i]}]", first)
-        raise
-
-
-def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
-    """Join the values of the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
-
-    A slice is the same for every length, but for its end.
-    """
-    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
-        return defaults[0] if defaults else None
-    if isinstance(defaults[0], slice):
-        return (packed.where()[1] + defaults[0].start)[None]
-    return np.concatenate([each.reshape(-1) for each in defaults])[None]
 
 
 def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:

@@ -1,4 +1,4 @@
-"""Hooks called with each named intermediate of a run: one records it for a trace, one replaces it.
+"""The hook that is called with each named intermediate of a run: it records it for a trace, or changes it.
 
 `hooked` and its kin put a hook behind a formula. They are called where formulas are bound, so that a run without a hook
 knows nothing of them.
@@ -7,7 +7,7 @@ knows nothing of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,17 +23,7 @@ Change = Callable[[Array], ArrayLike] | ArrayLike
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Hook(Protocol):
-    """Is handed each named intermediate; the run goes on with what it leaves there."""
-
-    def rows(self, name: str, x: Array) -> None:
-        """One row a token."""
-
-    def pairs(self, name: str, x: Array, group: Group) -> None:
-        """One number for each head, query and key of some sequences."""
-
-
-def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
+def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
     """Put a hook behind what gives one row a token, or with `pairs` numbers for all pairs of a piece of attention."""
 
     def then(*given: Any) -> Array:
@@ -48,7 +38,7 @@ def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
     return work if hook is None else then  # type: ignore[return-value]
 
 
-def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F, F]:
+def hooked_halves(hook: Recorder | None, name: str, first: F, second: F) -> tuple[F, F]:
     """The same behind one map that is computed as two, the second one later: the hook sees what both give together."""
     later: list[Array] = []
 
@@ -64,67 +54,56 @@ def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F,
 
 
 class Recorder:
-    """Puts packed rows back into (batch, seq, ...) with zeros for padding, and keeps them under their name."""
+    """Is handed each named intermediate of a tile's run: writes changed values over it, and records it for a trace.
 
-    def __init__(self, trace: dict[str, Array], tile: Packed, shape: tuple[int, int]) -> None:
-        self.trace, self.shape, self.where = trace, shape, tile.where()
-
-    def rows(self, name: str, x: Array) -> None:
-        y = self._kept(name, (*self.shape, *x.shape[1:]), x.dtype)
-        y[self.where] = x[: len(self.where[0])]  # without the rows that fill up
-
-    def pairs(self, name: str, x: Array, group: Group) -> None:
-        batch, seq = self.shape
-        y = self._kept(name, (batch, x.shape[1], seq, seq), x.dtype)
-        for text, own, pairs in zip(group.texts, group.of(self.where[1]), x, strict=True):
-            y[text][:, own[:, None], own] = pairs
-
-    def _kept(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        if name not in self.trace:
-            self.trace[name] = np.zeros(shape, dtype)
-        return self.trace[name]
-
-
-class Patcher:
-    """Writes the changed values of a name over what a run has computed; the run goes on with them.
-
-    `tile` holds sequences of one length alone, so its values are (texts, length, ...) and (texts, heads, length,
-    length), without padding. `seen` collects the names that the run comes by. `recorder` is handed all values after.
+    A trace has (batch, seq, ...), with zeros for padding. With a `change` the tile holds sequences of one length alone,
+    so its values are (texts, length, ...) and (texts, heads, length, length), without padding. `seen` collects the
+    names that the run comes by.
     """
 
     def __init__(
         self,
-        change: Mapping[str, Change],
         tile: Packed,
         shape: tuple[int, int],
-        seen: set[str],
-        recorder: Recorder | None,
+        trace: dict[str, Array] | None = None,
+        change: Mapping[str, Change] = {},
     ) -> None:
-        self.change, self.shape, self.seen, self.recorder = change, shape, seen, recorder
+        self.shape, self.trace, self.change, self.seen = shape, trace, change, set[str]()
         self.texts, self.where = len(tile.texts), tile.where()
 
     def rows(self, name: str, x: Array) -> None:
+        """Take one row a token."""
         self.seen.add(name)
         x = x[: len(self.where[0])]  # without the rows that fill up
+        whole = (*self.shape, *x.shape[1:])
         if name in self.change and len(x):
             y = x.reshape(self.texts, len(x) // self.texts, *x.shape[1:])  # a view in every memory order
-            whole = (*self.shape, *x.shape[1:])
             y[...] = self._changed(name, y, whole, lambda all_: all_[self.where].reshape(y.shape))
-        if self.recorder is not None:
-            self.recorder.rows(name, x)
+        if self.trace is not None:
+            self._kept(name, whole, x)[self.where] = x
 
     def pairs(self, name: str, x: Array, group: Group) -> None:
+        """Take one number for each head, query and key of some sequences."""
         self.seen.add(name)
+        batch, seq = self.shape
+        whole = (batch, x.shape[1], seq, seq)
+        places = [*zip(group.texts, group.of(self.where[1]), strict=True)]
         if name in self.change and x.size:
 
-            def part(whole: Array) -> Array:
-                each = zip(group.texts, group.of(self.where[1]), strict=True)
-                return np.stack([whole[text][:, own[:, None], own] for text, own in each])
+            def part(all_: Array) -> Array:
+                return np.stack([all_[text][:, own[:, None], own] for text, own in places])
 
-            batch, seq = self.shape
-            x[...] = self._changed(name, x, (batch, x.shape[1], seq, seq), part)
-        if self.recorder is not None:
-            self.recorder.pairs(name, x, group)
+            x[...] = self._changed(name, x, whole, part)
+        if self.trace is not None:
+            y = self._kept(name, whole, x)
+            for (text, own), pairs in zip(places, x, strict=True):
+                y[text][:, own[:, None], own] = pairs
+
+    def _kept(self, name: str, shape: tuple[int, ...], x: Array) -> Array:
+        assert self.trace is not None
+        if name not in self.trace:
+            self.trace[name] = np.zeros(shape, x.dtype)
+        return self.trace[name]
 
     def _changed(self, name: str, x: Array, whole: tuple[int, ...], part: Callable[[Array], Array]) -> Array:
         """Give the values to go on with, checked. `whole`: the batch's shape; `part` takes this tile's out of such."""
