@@ -54,14 +54,19 @@ TIED = [BY_NAME[name] for name in ("bart-encoder", "bart-decoder", "mbart-decode
                                    "marian-encoder", "marian-decoder", "pegasus-decoder", "mt5-decoder")]  # fmt: skip
 
 
+def prefix_of(tensors: Tensors) -> str:
+    """The words that a head model's file puts before each name of its base."""
+    return "model." if any(name.startswith("model.") for name in tensors) else ""
+
+
 @pytest.mark.parametrize("survivor", [*SHARED, "lm_head.weight"])
 @pytest.mark.parametrize("case", TIED, ids=str)
 def test_any_member_of_a_tied_group_may_be_the_one_stored(case: Case, survivor: str, tmp_path: Path) -> None:
     tensors = stored(case)
-    (name,) = [name for name in tensors if name.endswith(SHARED)]
-    prefix = name.removesuffix("shared.weight") if survivor != "lm_head.weight" else ""
-    table = tensors.pop(name)
-    assert passes(write(tmp_path / "one", case, {**tensors, prefix + survivor: table}), case)
+    prefix = prefix_of(tensors)
+    table = tensors.pop(f"{prefix}shared.weight")
+    place = survivor if survivor == "lm_head.weight" else prefix + survivor
+    assert passes(write(tmp_path / "one", case, {**tensors, place: table}), case)
     with pytest.raises(CheckpointError, match=r"no tensor for '\w+\.embed_tokens\.weight'; tried "):
         minibert.load(write(tmp_path / "none", case, tensors), side=case.side)
 
@@ -89,10 +94,9 @@ def test_metadata_that_names_the_dropped_twins(side: str, tmp_path: Path) -> Non
     """As bart-large-cnn's file: one table, stored as the decoder's, the other two names in the metadata."""
     case = BY_NAME[f"bart-{side}"]
     tensors = stored(case)
-    (name,) = [name for name in tensors if name.endswith("shared.weight")]
-    prefix = name.removesuffix("shared.weight")
+    prefix = prefix_of(tensors)
     kept = f"{prefix}decoder.embed_tokens.weight"
-    tensors[kept] = tensors.pop(name)
+    tensors[kept] = tensors.pop(f"{prefix}shared.weight")
     aliases = {f"{prefix}shared.weight": kept, f"{prefix}encoder.embed_tokens.weight": kept, "format": "pt"}
     assert passes(write(tmp_path, case, tensors, aliases), case)
     tensors["somewhere.else"] = tensors.pop(kept)  # and where nothing but the metadata leads there
@@ -101,38 +105,28 @@ def test_metadata_that_names_the_dropped_twins(side: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_untied_bart_uses_its_own_tables(side: str, tmp_path: Path) -> None:
+def test_tables_that_are_not_tied_stay_apart(side: str, tmp_path: Path) -> None:
     case = BY_NAME[f"bart-untied-{side}"]
     tensors = stored(case)
-    prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
+    prefix = prefix_of(tensors)
+    own, shared = f"{prefix}{side}.embed_tokens.weight", f"{prefix}shared.weight"
     assert {prefix + name for name in SHARED} <= set(tensors)
     assert passes(write(tmp_path / "as it is", case, tensors), case)
-    shared = tensors[f"{prefix}shared.weight"]
-    spoilt = {**tensors, f"{prefix}shared.weight": np.full_like(shared, 7)}
-    assert passes(write(tmp_path / "shared", case, spoilt), case)
-    own = {**tensors, f"{prefix}{side}.embed_tokens.weight": shared}
-    assert not passes(write(tmp_path / "own", case, own), case)
-
-
-def test_a_decoder_s_own_table_is_not_the_output_layer_s(tmp_path: Path) -> None:
-    """As madlad400-3b-mt's file: decoder.embed_tokens and a different lm_head, no `shared`; the encoder takes the other
-    side's words, never the output's."""
-    for side in ("encoder", "decoder"):
-        case = BY_NAME[f"t5-{side}"]
-        tensors = stored(case)
-        table = tensors.pop("shared.weight")
-        tensors |= {"decoder.embed_tokens.weight": table, "lm_head.weight": np.full_like(table, 7)}
-        assert passes(write(tmp_path, case, tensors, tie_word_embeddings=False), case)
-
-
-def test_stored_tensors_beat_the_config(tmp_path: Path) -> None:
-    """Two tied names that are both stored and differ stay apart, whatever the config says of tying."""
-    case = BY_NAME["bart-decoder"]
+    assert passes(write(tmp_path / "shared", case, tensors | {shared: np.full_like(tensors[shared], 7)}), case)
+    assert not passes(write(tmp_path / "own", case, tensors | {own: tensors[shared]}), case)
+    # two names that are both stored and differ, whatever the config says of tying
+    case = BY_NAME[f"bart-{side}"]
     tensors = stored(case)
-    (name,) = [name for name in tensors if name.endswith("shared.weight")]
-    own = name.replace("shared", "decoder.embed_tokens")
-    tensors |= {own: tensors[name], name: np.full_like(tensors[name], 7)}
-    assert passes(write(tmp_path, case, tensors, tie_word_embeddings=True), case)
+    own, shared = f"{prefix_of(tensors)}{side}.embed_tokens.weight", f"{prefix_of(tensors)}shared.weight"
+    tensors |= {own: tensors[shared], shared: np.full_like(tensors[shared], 7)}
+    assert passes(write(tmp_path / "both", case, tensors, tie_word_embeddings=True), case)
+    # as madlad400-3b-mt's file: decoder.embed_tokens and a different lm_head, no `shared`; the encoder takes the other
+    # side's words, never the output's
+    case = BY_NAME[f"t5-{side}"]
+    tensors = stored(case)
+    table = tensors.pop("shared.weight")
+    tensors |= {"decoder.embed_tokens.weight": table, "lm_head.weight": np.full_like(table, 7)}
+    assert passes(write(tmp_path / "output", case, tensors, tie_word_embeddings=False), case)
 
 
 @pytest.mark.parametrize("name", ["marian-encoder", "marian-decoder", "pegasus-encoder", "pegasus-decoder"])
@@ -142,10 +136,9 @@ def test_sinusoids_may_be_stored_or_not(name: str, tmp_path: Path) -> None:
     tables = [name for name in tensors if "embed_positions" in name]
     without = {name: array for name, array in tensors.items() if name not in tables}
     assert passes(write(tmp_path / "without", case, without), case)
-    prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
     with minibert.load(case.folder, side=case.side) as layer:
         table = np.array(layer.embed_positions.weight)
-    place = f"{prefix}{case.side}.embed_positions.weight"
+    place = f"{prefix_of(tensors)}{case.side}.embed_positions.weight"
     assert passes(write(tmp_path / "with", case, {**without, place: table}), case)
     assert not passes(write(tmp_path / "other", case, {**without, place: table + 1}), case)
 
