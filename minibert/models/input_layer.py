@@ -17,8 +17,7 @@ from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Projec
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
 from minibert.models.run.attributes import OfModules
-from minibert.models.run.inputs import Preparation
-from minibert.models.run.packing import Packed, cut
+from minibert.models.run.packing import Packed, Preparation, cut
 from minibert.models.run.pipeline import Pipeline, finite, pooled, token_vectors
 from minibert.threads.pool import NUMBERS_A_THREAD, parallel_for, usable_threads
 

@@ -1,19 +1,25 @@
-"""Packed texts: the tokens of several sequences one after another, without padding; and where work is cut into tiles.
+"""Token ids -> packed texts: the tokens of several sequences one after another, without padding, cut into tiles.
 
-Texts and the sequences of a call come to the same description. What computes rows takes one `Packed`, a whole batch or
-a tile of it.
+The sequences of a call and texts come to the same description, `Packed`; what computes rows takes one, a whole batch or
+a tile of it. All that is checked and completed on the way is here, so that one short text goes through one file; code
+after it never sees a wrong id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array
-from minibert.families.parts.steps import Inputs
+from minibert.equations.input_layer import Array, check_ids
+from minibert.errors import Option, error_of
+from minibert.families.family import Family
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Positions
+from minibert.files.tokenizer import Encoded
 from minibert.threads.kernels import Rows
 
 T = TypeVar("T")
@@ -28,6 +34,9 @@ ONE_TILE = 128  # up to this many tokens are never cut
 ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
 SHARES = 8  # few tokens are cut into at most this many tiles, for the threads to share
 SLACK = 1.25  # how many times its usual tokens a tile may have, where sequences end just there
+NONE_CACHED = 0
+ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
+LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
 
 class Group(NamedTuple):
@@ -150,6 +159,217 @@ class Layout(NamedTuple):
 
 def _has_gaps(positions: Array) -> bool:
     return len(positions) > 0 and positions[-1] - positions[0] != len(positions) - 1
+
+
+class Preparation:
+    """Checks and completes the inputs of one layer, a call's arguments or the ids of texts.
+
+    Whatever depends on the layer alone is worked out once.
+    """
+
+    def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
+        self._family, self._config, self._dtype = family, config, dtype
+        self._vocab, self._width = steps[0].module.table.shape
+        self._embeds_shape = f"(batch, seq, {self._width})"
+        tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
+        # beside the words: a step, the rows of its table, the smallest id
+        self._steps = [each for each in tables if each[0].ids != "input_ids"]
+        self._masks = [each for each, _ in steps if isinstance(each, Mask)]
+        self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._steps)
+        self._reads_mask = bool(self._masks) or self._counted
+        types = (step for step, _ in steps if isinstance(step, Add) and step.ids == "token_type_ids")
+        self.adds_types = any(step.missing is not None for step in types)
+
+    def __call__(
+        self,
+        input_ids: ArrayLike | None,
+        given: Mapping[str, Any],
+        attention_mask: ArrayLike | None = None,
+        past_length: int = NONE_CACHED,
+        inputs_embeds: ArrayLike | None = None,
+    ) -> tuple[Inputs, bool]:
+        """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
+
+        Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
+        table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            found = "neither" if input_ids is None else "both"
+            raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
+        past_length = past_length if past_length is NONE_CACHED else _count(past_length)
+        if input_ids is not None:
+            if not isinstance(input_ids, np.ndarray) and isinstance(input_ids, str | Mapping):
+                found = "a text" if isinstance(input_ids, str) else "a mapping"
+                raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
+            ids = check_ids(input_ids, self._vocab, "input_ids")
+            single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
+            inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})
+        else:
+            embeds = _numbers(inputs_embeds, "inputs_embeds", self._dtype)
+            if embeds.ndim == 0 or embeds.shape[-1] != self._width:
+                raise ValueError(f"inputs_embeds must be {self._embeds_shape}, found shape {embeds.shape}")
+            single, shape = _batch_of(embeds.shape[:-1], "inputs_embeds", self._embeds_shape)
+            inputs = Inputs(*shape, {}, embeds.reshape(*shape, self._width))
+        if attention_mask is not None:
+            self._check_mask(inputs, attention_mask, past_length)
+        elif self._masks:
+            inputs.attention_mask = self._masks[0].default(inputs, self._config)
+        self._take_ids(inputs, given, past_length)
+        for name, value in given.items():
+            if value is not None and name not in inputs.ids and not self._family.accepts(name):
+                raise TypeError(f"{self._family.model_type} takes no {name} in its input layer; leave it out")
+        if not self._masks:
+            inputs.attention_mask = None  # positions have read it; no step will
+        return inputs, single
+
+    def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
+        """Check the attention mask; keep it only where a step uses it."""
+        mask = _numbers(given, "attention_mask", self._dtype if self._reads_mask else None)
+        mask = mask[None] if mask.ndim == 1 else mask
+        # a mask that multiplies rows is as long as they are; one that is not used may leave the cached tokens out
+        longest = inputs.seq if self._masks else inputs.seq + past_length
+        if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
+            raise ValueError(
+                f"attention_mask must be ({inputs.batch}, {longest}), as long as past and ids together, "
+                f"found shape {mask.shape}"
+            )
+        if self._reads_mask and not np.isin(mask, (0, 1)).all():
+            raise ValueError(ONES)
+        if self._counted and mask.shape[1] != inputs.seq + past_length:
+            raise ValueError(
+                f"attention_mask must cover the cached tokens too: expected ({inputs.batch}, "
+                f"{inputs.seq + past_length}), found {mask.shape}"
+            )
+        if self._reads_mask:
+            inputs.attention_mask = mask
+
+    def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
+        """Check every kind of ids the steps look up, or fill in the family's default."""
+        shape = (inputs.batch, inputs.seq)
+        for step, rows, lowest in self._steps:
+            value = given.get(step.ids)
+            if value is None:
+                default: Any = step.default(inputs, self._config, past_length)
+                if default is not None:
+                    inputs.ids[step.ids] = default
+                if isinstance(step, Positions) and inputs.seq:
+                    end = default.stop if isinstance(default, slice) else int(default.max(initial=-1)) + 1
+                    if end + step.extra > rows:
+                        limit = rows - step.extra - step.first(self._config)
+                        past = f" after {past_length} cached ones" if past_length else ""
+                        says = (
+                            f"a sequence of {inputs.seq} tokens{past} is too long: the position table ends at {limit} "
+                        )
+                        says += "tokens; shorten it, or tokenize with "
+                        raise error_of(ValueError, says, Option("truncation", True))
+                continue
+            ids = check_ids(value, rows - step.extra, step.ids, lowest)
+            ids = ids[None] if ids.ndim == 1 else ids
+            if ids.shape != shape and not (ids.ndim == 2 and ids.shape == (1, inputs.seq)):
+                raise ValueError(f"{step.ids} must be {shape} as the ids are, found shape {np.shape(value)}")
+            inputs.ids[step.ids] = ids
+
+    def pack(self, encoded: Sequence[Encoded]) -> Packed:
+        """Put the ids of texts together, and complete them as a call does for sequences without padding.
+
+        Their types are left out where the layer has no use for them. Raises IndexError that names the text and the
+        position in it.
+        """
+        unseen = None
+        if any(each.unseen for each in encoded):
+            if self._reads_mask:
+                raise ValueError(
+                    "tokens that no other sees are not computed in this family, whose input layer reads the mask itself"
+                )
+            unseen = np.array([each.unseen for each in encoded])
+        if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
+            ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
+            texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
+        else:
+            lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
+            texts = np.argsort(lengths, kind="stable")
+            if unseen is not None:  # those of as many side by side
+                texts = np.lexsort((unseen, lengths))
+                unseen = unseen[texts]
+            lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
+            ids = _joined_ids([each.input_ids for each in ordered])
+        inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+        packed = Packed(inputs, texts, lengths, unseen=unseen)
+        _check(packed, ids, self._vocab, "input_ids")
+        alike = [inputs]  # the same, sequences of one length as a batch
+        if len(texts) > 1:
+            groups = packed.groups()
+            alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
+        if self._masks:
+            for each in alike:
+                each.attention_mask = self._masks[0].default(each, self._config)
+            masks = [each.attention_mask for each in alike]
+            inputs.attention_mask = masks[0] if len(texts) == 1 else _joined(masks, packed)
+        types = self.adds_types and any(each.token_type_ids is not None for each in ordered)
+        for step, rows, lowest in self._steps:
+            if types and step.ids == "token_type_ids":
+                found = _joined_ids([each.token_type_ids or [0] * len(each.input_ids) for each in ordered])
+                _check(packed, found, rows - step.extra, step.ids, lowest)
+                inputs.ids[step.ids] = found[None]
+                continue
+            defaults = [step.default(each, self._config, 0) for each in alike]
+            default = defaults[0] if len(texts) == 1 else _joined(defaults, packed)
+            if default is not None:
+                inputs.ids[step.ids] = default
+        return packed
+
+
+def _joined_ids(rows: list[list[int]]) -> Array:
+    return np.fromiter(chain.from_iterable(rows), np.int64)
+
+
+def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> None:
+    try:
+        check_ids(ids, rows, name, first)
+    except IndexError:
+        token = int(np.flatnonzero((ids < first) | (ids >= rows))[0])
+        i = int(np.searchsorted(packed.starts, token, side="right")) - 1
+        check_ids(ids[token], rows, f"{name}[{packed.texts[i]}, {token - packed.starts[i]}]", first)
+        raise
+
+
+def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
+    """Join the values of the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
+
+    A slice is the same for every length, but for its end.
+    """
+    if not defaults or defaults[0] is None or isinstance(defaults[0], int):
+        return defaults[0] if defaults else None
+    if isinstance(defaults[0], slice):
+        return (packed.where()[1] + defaults[0].start)[None]
+    return np.concatenate([each.reshape(-1) for each in defaults])[None]
+
+
+def _count(past_length: Any) -> int:
+    """Take any integer, NumPy's too, but no bool and no float."""
+    if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
+        raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
+    if not 0 <= past_length < LONGEST_PAST:
+        raise ValueError(f"past_length must be >= 0 and no more than a cache can hold, found {past_length}")
+    return int(past_length)
+
+
+def _batch_of(shape: tuple[int, ...], name: str, expected: str) -> tuple[bool, tuple[int, int]]:
+    if len(shape) == 2:
+        return False, (shape[0], shape[1])
+    if len(shape) == 1:
+        return True, (1, shape[0])
+    raise ValueError(f"{name} must be {expected} or one sequence of it, found {len(shape)} axes of shape {shape}")
+
+
+def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError(f"{name}: every row must have the same length ({error})") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be numbers, found {array.dtype}")
+    return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
