@@ -247,7 +247,12 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
         weight_map = index.get("weight_map") if isinstance(index, dict) else index
         if not isinstance(weight_map, dict):
             raise ValueError(f"found {weight_map!r:.80}")
-        strange = [file for file in weight_map.values() if not (isinstance(file, str) and _is_plain(file))]
+        # a plain name stays in its folder on every system: Windows separates by a backslash too, and has drives
+        strange = [
+            file
+            for file in weight_map.values()
+            if not isinstance(file, str) or file in ("", ".", "..") or not set("/\\:").isdisjoint(file)
+        ]
         if strange:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, RecursionError) as error:
@@ -255,11 +260,6 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
             f'{where}: not an index of shards ({error}); expected {{"weight_map": {{tensor: file}}}}; fetch it again'
         ) from None
     return dict(weight_map)
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name stays in its folder on every system: Windows separates by a backslash too, and has drives."""
-    return name not in ("", ".", "..") and not any(letter in name for letter in "/\\:")
 
 
 def open_folder(folder: str, mmap: bool = True) -> Checkpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from minibert.errors import MinibertError, TokenizerError
@@ -55,7 +56,7 @@ def open_tokenizer(
         raise TokenizerError(f"{where}: tokenizer_config.json: 'tokenizer_class' must be a name, found {own!r:.40}")
     if always_usual:
         own = declared = None
-    name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
+    name = class_of(own or declared, usual, lambda: path is not None and b'"ByteLevel"' in Path(path).read_bytes())
     if name in classes.ELSEWHERE:
         raise TokenizerError(
             f"{where}: the tokenizer class {name} has rules of its own, which are not here; if tokenizer.json alone "
@@ -111,11 +112,6 @@ def _read(
         f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
         f"family had them; ids work without one; or {CONVERT}"
     )
-
-
-def _mentions(path: FileName, word: bytes) -> bool:
-    with open(path, "rb") as file:
-        return word in file.read()
 
 
 def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, declared: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,18 +64,20 @@ def knock_out(
         if not stack.causal and all(own.window is None for own in attentions):
             raise ValueError("mask cannot be knocked out: each token of this model sees all others; leave it out")
         for own in attentions:
-            _without_mask(own, add)
+            scores = _Kept(own.scores)
+            add(own.scores, scores.keep)
+            add(own.probabilities, partial(_unmasked, scores))
     for block, head in _pairs(heads):
         _check("block", block, len(attentions))
         _check("head", head, stack.heads)
-        add(attentions[block].probabilities, _silence(head))
+        add(attentions[block].probabilities, partial(_silence, head))
     if not isinstance(blocks, Iterable):
         raise TypeError(f"blocks must be a list of numbers, as blocks=[{blocks!r}], found {blocks!r}")
     for block in blocks:
         _check("block", block, len(attentions))
         for part in stack.blocks[block].parts:
             _pass_by(part, add)
-    return {name: _in_turn(functions) for name, functions in found.items()}
+    return {name: partial(_in_turn, functions) for name, functions in found.items()}
 
 
 class _Kept(threading.local):
@@ -111,21 +114,15 @@ def _check(what: str, number: int, count: int) -> None:
         raise ValueError(f"{what} {number!r} is not there: this model has {there}")
 
 
-def _silence(head: int) -> Function:
-    def silence(weights: Array) -> Array:
-        weights[:, head] = 0
-        return weights
-
-    return silence
+def _silence(head: int, weights: Array) -> Array:
+    weights[:, head] = 0
+    return weights
 
 
-def _in_turn(functions: list[Function]) -> Function:
-    def all_of_them(values: Array) -> Array:
-        for function in functions:
-            values = function(values)
-        return values
-
-    return all_of_them
+def _in_turn(functions: list[Function], values: Array) -> Array:
+    for function in functions:
+        values = function(values)
+    return values
 
 
 def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
@@ -137,10 +134,8 @@ def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
         add(part.after, lambda values: entered.take())
 
 
-def _without_mask(own: BoundAttention, add: Callable[[str, Function], None]) -> None:
-    scores = _Kept(own.scores)
-    add(own.scores, scores.keep)
-    add(own.probabilities, lambda weights: softmax(scores.take()))
+def _unmasked(scores: _Kept, weights: Array) -> Array:
+    return softmax(scores.take())
 
 
 def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]) -> None:

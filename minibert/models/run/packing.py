@@ -105,7 +105,8 @@ class Packed(NamedTuple):
             unseen = self.unseen.tolist()
             kinds = list(zip(kinds, unseen, strict=True))
         if gaps and self.positions is not None:
-            positions = [own if _has_gaps(own) else own[:0] for own in np.split(self.positions, self.starts[1:])]
+            parts = np.split(self.positions, self.starts[1:])
+            positions = [own if len(own) and own[-1] - own[0] != len(own) - 1 else own[:0] for own in parts]
             kinds = [(length, own.tobytes()) for length, own in zip(kinds, positions, strict=False)]
         found, first, start = [], 0, 0
         for _, same in groupby(kinds):
@@ -155,10 +156,6 @@ class Layout(NamedTuple):
         y[slice(len(x), None) if isinstance(self.tokens, slice) else ...] = x[0]
         y[self.tokens] = x
         return y
-
-
-def _has_gaps(positions: Array) -> bool:
-    return len(positions) > 0 and positions[-1] - positions[0] != len(positions) - 1
 
 
 class Preparation:
