@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -195,13 +195,13 @@ def open_model(
     token: str | None = None,
 ) -> Opened:
     """Open a folder or a Hub name: see `load`; whole, saved: as of `Opened`."""
-    folder, where = is_folder(name), os.fspath(name)
+    folder, where, commit = is_folder(name), os.fspath(name), cast("str | None", None)
     options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, mmap=mmap)
     open_base = partial(open_model, **options, cache_folder=cache_folder, token=token, whole=whole)
     if folder:
         if revision is not None:
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
-        path, commit = os.path.expanduser(where), None
+        path = os.path.expanduser(where)
         lasting, find = os.path.abspath(path), _open_local(path)
 
         def checkpoint(sub: str) -> Checkpoint:

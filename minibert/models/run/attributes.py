@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 G = TypeVar("G", bound="OfModules")
@@ -34,7 +33,6 @@ class OfModules(Guarded):
     """A context manager whose modules are found by their path."""
 
     _words: ClassVar[tuple[str, str]]  # for messages: what this is, and what its modules are
-    close: Callable[[], None]
 
     @property
     def modules(self) -> dict[str, Any]:
@@ -47,6 +45,10 @@ class OfModules(Guarded):
         except KeyError:
             own, parts = self._words
             raise KeyError(f"this {own} has no {path!r}; its {parts} are {', '.join(self.modules)}") from None
+
+    def close(self) -> None:
+        """Drop what it holds."""
+        raise NotImplementedError
 
     def __enter__(self: G) -> G:
         return self
