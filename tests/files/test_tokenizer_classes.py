@@ -168,8 +168,8 @@ def test_files_of_qwen2_may_name_any_class(tmp_path: Path, where: str, declared:
     for model_type, always in (("qwen2", True), ("qwen3", False)):
         row = minibert.FAMILIES[model_type]
         assert row.always_usual == always
-        found = ids_of(opened(folder, row.tokenizer, named, always_usual=always))
         if always or declared != "BertTokenizer":
+            found = ids_of(opened(folder, row.tokenizer, named, always_usual=always))
             assert (found == stored()["Qwen2Tokenizer"]["plain"]) == always
 
 

@@ -216,9 +216,9 @@ def open_model(
         checkpoint = partial(repository.checkpoint, lazy, mmap, whole=whole and not lazy)
         if cache_folder is not None:
             options["cache_folder"] = os.fspath(repository.cache)
-    if folder or saved:  # of a Hub name the input layer alone asks for no list of files
-        find, checkpoint = _with_base(find, checkpoint, where, open_base)
-    return Opened(find, checkpoint, where, lasting, commit, options, whole, saved)
+    # of a Hub name the input layer alone asks for no list of files
+    parts = _with_base(find, checkpoint, where, open_base) if folder or saved else (find, checkpoint)
+    return Opened(*parts, where, lasting, commit, options, whole, saved)
 
 
 def _with_base(
