@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from minibert.errors import MinibertError, TokenizerError
@@ -56,7 +55,7 @@ def open_tokenizer(
         raise TokenizerError(f"{where}: tokenizer_config.json: 'tokenizer_class' must be a name, found {own!r:.40}")
     if always_usual:
         own = declared = None
-    name = class_of(own or declared, usual, lambda: path is not None and b'"ByteLevel"' in Path(path).read_bytes())
+    name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in classes.ELSEWHERE:
         raise TokenizerError(
             f"{where}: the tokenizer class {name} has rules of its own, which are not here; if tokenizer.json alone "
@@ -112,6 +111,11 @@ def _read(
         f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
         f"family had them; ids work without one; or {CONVERT}"
     )
+
+
+def _mentions(path: FileName, word: bytes) -> bool:
+    with open(path, "rb") as file:
+        return word in file.read()
 
 
 def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, declared: bool) -> Any:
