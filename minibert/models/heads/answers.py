@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.sentences.sentences import Sentences
 
-from .heads import check_numbers, refuse_long
+from .heads import checked_logits, refuse_long
 
 LONGEST = 15  # tokens of an answer
 
@@ -42,17 +42,14 @@ class Answers(Sentences):
         for name, given in (("question", question), ("text", text)):
             if not isinstance(given, str):
                 raise TypeError(f"{name} must be a str, found {type(given).__name__}")
-        self.head("answer")
-        tokenizer = self.sentence_tokenizer
+        head, tokenizer = self.head("answer"), self.sentence_tokenizer
         ((encoded, spans),) = tokenizer.encode_with_spans([question], None, pairs=[text])
         refuse_long([encoded], self.max_length, 0, " or its question")
         inside = np.array([span is not None for span in spans])
         if not inside.any():
             raise ValueError(f"the text must have a token to answer with, found {text!r:.40}")
-        batch = tokenizer.pad([encoded])
-        types: dict[str, Any] = {} if encoded.token_type_ids is None else {"token_type_ids": batch["token_type_ids"]}
-        logits = self.logits(batch["input_ids"], head="answer", **types)[0]
-        check_numbers(logits)
+        pipeline = self.each_text(lambda *_: [encoded], lambda tile, x: [checked_logits(head, tile, x)])
+        (logits,) = pipeline.all([text])
         special = tokenizer.named.get("cls")
         counted = inside | (np.array(encoded.input_ids) == (tokenizer.id_of(special) if special else -1))
         first, last, score = best_span(logits, inside, counted)

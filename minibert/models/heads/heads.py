@@ -169,6 +169,13 @@ def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[
         yield words, product(x, part.matrix(buffer), part.bias)
 
 
+def checked_logits(head: BoundHead, tile: Packed, x: Array) -> Array:
+    """Give `logits_of`. Raises as `check_numbers`."""
+    logits = logits_of(head, tile, x)
+    check_numbers(logits)
+    return logits
+
+
 def check_numbers(logits: Array) -> None:
     """Refuse to choose among numbers that have no order. Raises CheckpointError for NaN and infinity."""
     if not (logits < np.inf).all():
@@ -193,16 +200,8 @@ def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[i
 
 
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
-    """Give the packed tokens that a head takes; None: every one.
-
-    Raises ValueError for a text without a token, where the head takes one of each.
-    """
-    if head.takes == "every":
-        return None
-    if not packed.lengths.all():
-        text = packed.texts[int(np.argmin(packed.lengths))]
-        raise ValueError(f"texts[{text}] has no token, and {head.name} needs one of each text; leave that text out")
-    if head.takes in POOLED:
+    """Give the packed tokens that a head takes, of texts that passed `refuse_empty`; None: every one."""
+    if head.takes in ("every", *POOLED):
         return None
     starts = packed.starts
     if head.takes == "first":
@@ -250,16 +249,11 @@ def batch_logits(
         return None if taken is None else np.flatnonzero(positions == taken[members])
 
     def put(tile: Packed, x: Array) -> None:
-        where: list[Any] = [*tile.where()]
-        if head.takes == "late":
-            y[where[0][np.flatnonzero(np.diff(where[0], prepend=-1))]] = logits_of(head, tile, x)
+        if not every:
+            y[tile.texts] = logits_of(head, tile, x)
             return
-        if head.takes == "mean":
-            x, *where = _means(x, where[0])
-        elif taken is not None:
-            where = [tile.texts]  # a token of each
         for words, piece in logit_pieces(head, x):
-            y[(*where, words)] = piece
+            y[(*tile.where(), words)] = piece
 
     run(put, take)
     return y[..., 0] if head.single else y

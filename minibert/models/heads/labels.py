@@ -13,13 +13,12 @@ from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text
-from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive
 from minibert.models.sentences.sentences import Sentences
 
-from .heads import check_numbers, logits_of, refuse_empty, refuse_long, tokens_of
+from .heads import checked_logits, refuse_empty, refuse_long, tokens_of
 
 OUTSIDE = "O"  # the label of a token that belongs to no span
 TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # ends an error
@@ -80,7 +79,7 @@ class Labels(Sentences):
 
         activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
         take = partial(tokens_of, head)
-        pipeline = self.each_text(tokenize, lambda tile, x: activate(_logits(head, tile, x)), take=take)
+        pipeline = self.each_text(tokenize, lambda tile, x: activate(checked_logits(head, tile, x)), take=take)
         found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
         return found[0] if isinstance(texts, str) else found
 
@@ -112,10 +111,9 @@ class Labels(Sentences):
             return encoded
 
         def probabilities(tile: Packed, x: Array) -> list[Array]:
-            return np.split(softmax(_logits(head, tile, x)), tile.starts[1:])
+            return np.split(softmax(checked_logits(head, tile, x)), tile.starts[1:])
 
-        pipeline = self.each_text(tokenize, probabilities)
-        rows = pipeline.all(items)
+        rows = self.each_text(tokenize, probabilities).all(items)
         found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
         return found[0] if isinstance(texts, str) else found
 
@@ -128,12 +126,6 @@ def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label
     """
     named = [Label(id2label[i], probability) for i, probability in enumerate(probabilities.tolist())]
     return sorted(named, key=lambda each: each.probability, reverse=True)
-
-
-def _logits(head: BoundHead, tile: Packed, x: Array) -> Array:
-    logits = logits_of(head, tile, x)
-    check_numbers(logits)
-    return logits
 
 
 def grouped(

@@ -19,6 +19,7 @@ from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive
+from minibert.models.sentences.sentences import Sentences
 from minibert.threads.computing import compute
 
 from .generation import Generation, penalized
@@ -33,7 +34,12 @@ class Prediction(TypedDict):
     token: int
 
 
-class Words(Model):
+Predictions = list[list[Prediction]]  # for each of some tokens the likeliest ones
+Check = Callable[[Encoded, int], None]  # refuses a text by its ids; with its number, for the message
+Take = Callable[[Packed], Array]  # which of a tile's tokens
+
+
+class Words(Sentences):
     """A model with a head for words: what a mask hides, what comes next, and a text continued word by word.
 
     `generation` gives what generation_config.json says of the last.
@@ -64,13 +70,13 @@ class Words(Model):
         mask_id = None if tokenizer.mask is None else tokenizer.id_of(tokenizer.mask)
         if mask_id is None:
             raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
-        encoded = _encoded(self, text)
-        for i, each in enumerate(encoded):
-            if mask_id not in each.input_ids:
-                raise error_of(
-                    ValueError, Text(i), f" has no {tokenizer.mask}; write it in the place of a word to be found"
-                )
-        found = _predicted(self, head, encoded, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
+
+        def check(encoded: Encoded, i: int) -> None:
+            if mask_id not in encoded.input_ids:
+                advice = f" has no {tokenizer.mask}; write it in the place of a word to be found"
+                raise error_of(ValueError, Text(i), advice)
+
+        found = self._predicted(text, head, k, check, lambda tile: np.flatnonzero(tile.ids == mask_id))
         return found[0] if isinstance(text, str) else found
 
     @overload
@@ -88,11 +94,24 @@ class Words(Model):
         """
         check_positive("k", k)
         head = self.head("next_word")
-        encoded = _encoded(self, text)
-        for i, each in enumerate(encoded):
-            _refuse_empty(each, i)
-        found = _predicted(self, head, encoded, k, lambda tile: np.cumsum(tile.lengths) - 1)
+        found = self._predicted(text, head, k, _refuse_empty, lambda tile: np.cumsum(tile.lengths) - 1)
         return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
+
+    def _predicted(self, texts: Texts, head: BoundHead, k: int, check: Check, take: Take) -> list[Predictions]:
+        """Give for each text and each of its tokens that are taken the k likeliest tokens."""
+        decode = self.embeddings.tokenizer.decode
+
+        def results(tile: Packed, x: Array) -> list[Predictions]:
+            found: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
+            rows = (each.tolist() for each in (tile.where()[0][take(tile)], *likeliest(head, x, k)))
+            for text, ids, scores in zip(*rows, strict=True):
+                pairs = zip(ids, scores, strict=True)
+                found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+            return [*found.values()]
+
+        pipeline = self.each_text(lambda *chunk: _encoded(self, check, *chunk), results, take=take)
+        found: list[Predictions] = pipeline.all(listed(texts)[0])
+        return found
 
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
         """Continue a text by up to `tokens` tokens, and give it with what comes after it.
@@ -112,10 +131,14 @@ class Words(Model):
         _check_chance(temperature, seed)
         tokenizer = self.embeddings.tokenizer
         head, settings = self.head("next_word"), self._generation()
-        (encoded,) = _encoded(self, text)
-        _refuse_empty(encoded, 0)
+        (encoded,) = _encoded(self, _refuse_empty, [text])
         ids = new = encoded.input_ids
-        _refuse_too_many(self.embeddings.max_length, len(ids), tokens)
+        longest, begun = self.max_length, len(ids)
+        if longest is not None and begun + tokens - 1 > longest:  # the last token is written and not read
+            raise ValueError(
+                f"tokens must be at most {longest - begun + 1}, found {tokens}: the text has {begun} tokens, and the "
+                f"position table ends at {longest}"
+            )
         random, cache = np.random.default_rng(seed), KeyValueCache()
         logits = np.empty(head.labels, self.dtype)
 
@@ -132,8 +155,8 @@ class Words(Model):
             new = [token]
             ids = ids + new
         # decoded together: a letter may be split between two tokens, and some tokenizers drop a text's first space
-        begun = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
-        return text + tokenizer.decode(ids, skip_special_tokens=True)[len(begun) :]
+        before = tokenizer.decode(encoded.input_ids, skip_special_tokens=True)
+        return text + tokenizer.decode(ids, skip_special_tokens=True)[len(before) :]
 
 
 def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
@@ -181,43 +204,18 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
     return ids, np.exp(best - total)
 
 
-def _predicted(
-    model: Model, head: BoundHead, encoded: list[Encoded], k: int, positions: Callable[[Packed], Array]
-) -> list[list[list[Prediction]]]:
-    """Give for each text and each of its positions the k likeliest tokens. `positions`: which of the packed tokens."""
-    found: list[list[list[Prediction]]] = [[] for _ in encoded]
-    decode = model.embeddings.tokenizer.decode
-
-    def put(tile: Packed, x: Array) -> None:
-        texts = tile.where()[0][positions(tile)].tolist()
-        rows = (each.tolist() for each in likeliest(head, x, k))
-        for text, ids, scores in zip(texts, *rows, strict=True):
-            pairs = zip(ids, scores, strict=True)
-            found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
-
-    model.compute(model.embeddings.pack(encoded), put, positions)
-    return found
-
-
-def _encoded(model: Model, texts: Texts) -> list[Encoded]:
+def _encoded(model: Model, check: Check, texts: list[str], start: int = 0) -> list[Encoded]:
     """Give the ids of each text. Raises ValueError for one that is too long: truncated, it is another question."""
-    encoded = model.embeddings.tokenizer.encode(listed(texts)[0])
-    refuse_long(encoded, model.max_length)
+    encoded = model.embeddings.tokenizer.encode(texts, start=start)
+    refuse_long(encoded, model.max_length, start)
+    for i, each in enumerate(encoded, start):
+        check(each, i)
     return encoded
 
 
 def _refuse_empty(encoded: Encoded, i: int) -> None:
     if not encoded.input_ids:
         raise error_of(ValueError, Text(i), " has no token, so nothing can come next; begin with a word")
-
-
-def _refuse_too_many(longest: int | None, begun: int, tokens: int) -> None:
-    """Refuse more than the position table has room for. The last token is written and not read."""
-    if longest is not None and begun + tokens - 1 > longest:
-        raise ValueError(
-            f"tokens must be at most {longest - begun + 1}, found {tokens}: the text has {begun} tokens, and the "
-            f"position table ends at {longest}"
-        )
 
 
 def _check_chance(temperature: Any, seed: Any) -> None:

@@ -17,7 +17,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Tokenizer, listed, refuse_surrogates
 from minibert.models.run.pipeline import Pipeline, check_positive
-from minibert.models.sentences.arguments import PredictOptions, check_other_arguments, given_once, not_taken
+from minibert.models.sentences.arguments import PredictOptions, given_once, taken
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences
 
@@ -51,13 +51,10 @@ class Pairs(Sentences):
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
         """
-        try:
-            asked = PredictOptions(*given, **options)
-        except TypeError as error:
-            raise not_taken("predict", error) from None
-        check_other_arguments(asked.batch_size, asked.convert_to_numpy, asked.convert_to_tensor, asked.device)
+        asked = taken(PredictOptions, "predict", given, options)
+        asked.check()
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
-        return _scores(self, pairs, asked, "predict" if asked.show_progress_bar else "")
+        return _scores(self, pairs, asked, "predict")
 
     def rank(
         self,
@@ -65,23 +62,20 @@ class Pairs(Sentences):
         documents: Iterable[str],
         top_k: int | None = None,
         return_documents: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        activation_fn: Any = None,
-        device: Any = None,
+        *given: Any,
+        **options: Any,
     ) -> list[dict[str, Any]]:
         """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
 
         -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
-        equal scores the first document comes first. `top_k`: at most this many. All else that is passed or raised is
-        as in `predict`; ValueError too for a model of several labels.
+        equal scores the first document comes first. `top_k`: at most this many. All else that is passed, in its order
+        or by name, or raised is as in `predict`; ValueError too for a model of several labels.
 
         A folder of a MultiVectorEncoder has no pairs: the score is the similarity of `encode_query` and
         `encode_document`, and a prompt is the query's.
         """
-        check_other_arguments(batch_size, True, False, device)
+        asked = taken(PredictOptions, "rank", given, options)
+        asked.check()
         if not isinstance(query, str):
             raise TypeError(f"query must be a str, found {type(query).__name__}")
         if isinstance(documents, str):
@@ -91,19 +85,23 @@ class Pairs(Sentences):
             if not isinstance(text, str):
                 raise error_of(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
         check_positive("top_k", top_k, or_none=True)
-        bar = "rank" if show_progress_bar else ""
         if self.sentence_config.late:
-            if activation_fn is not None:
+            if asked.activation_fn is not None:
                 raise ValueError("activation_fn is for pairs, and this model has none; leave it out")
-            scores = self._by_tokens(query, items, prompt_name, prompt, bar)
-            return _ranked(scores, items, top_k, return_documents)
-        if (labels := scoring_head(self).labels) != 1:
+            wanted = self.encode_query(query, asked.prompt_name, asked.prompt)
+            every = self.encode_document(items, show_progress_bar=asked.show_progress_bar)
+            (scores,) = self.similarity([wanted], every)
+        elif (labels := scoring_head(self).labels) == 1:
+            scores = _scores(self, [(query, text) for text in items], asked, "rank")
+        else:
             raise ValueError(
                 f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
             )
-        pairs = [(query, text) for text in items]
-        scores = _scores(self, pairs, PredictOptions(prompt_name, prompt, activation_fn=activation_fn), bar)
-        return _ranked(scores, items, top_k, return_documents)
+        check_numbers(scores)
+        found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
+        if return_documents:
+            found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
+        return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
 
     def logits_pipeline(
         self,
@@ -137,23 +135,8 @@ class Pairs(Sentences):
 
         return self.each_text(tokenize, partial(logits_of, head), threads, take=partial(tokens_of, head))
 
-    def _by_tokens(self, query: str, items: list[str], prompt_name: str | None, prompt: str | None, bar: str) -> Array:
-        """Compare a query with documents by the vectors of their tokens."""
-        wanted = self.encode_query(query, prompt_name, prompt)
-        found = self.encode_document(items, show_progress_bar=bool(bar))
-        scores: Array = self.similarity([wanted], found)[0]
-        return scores
 
-
-def _ranked(scores: Array, items: list[str], top_k: int | None, return_documents: bool) -> list[dict[str, Any]]:
-    check_numbers(scores)
-    found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
-    if return_documents:
-        found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
-    return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
-
-
-def _scores(model: Pairs, pairs: Any, asked: PredictOptions, shown_as: str) -> Any:
+def _scores(model: Pairs, pairs: Any, asked: PredictOptions, method: str) -> Any:
     items, single = pairs_of(pairs)
     labels, own = scoring_head(model).labels, model.sentence_config
     if asked.activation_fn is None:
@@ -166,7 +149,7 @@ def _scores(model: Pairs, pairs: Any, asked: PredictOptions, shown_as: str) -> A
     pipeline = model.logits_pipeline(
         asked.prompt_name, asked.prompt, asked.threads, numbered=lambda i: items.index(different[i])
     )
-    rows = dict(zip(different, pipeline.all(different, shown_as), strict=True))
+    rows = dict(zip(different, pipeline.all(different, method if asked.show_progress_bar else ""), strict=True))
     logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), labels)
     scores = np.asarray(activate(logits))
     if scores.shape != logits.shape:
@@ -199,13 +182,9 @@ def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
     >>> pairs_of(("a", "b")), pairs_of([["a", "b"]]), pairs_of([])
     (([('a', 'b')], True), ([('a', 'b')], False), ([], False))
     """
-    if isinstance(pairs, str | bytes | bytearray | Mapping | Set) or not isinstance(pairs, Iterable):
-        raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {_named(pairs)}")
-    if hasattr(pairs, "columns"):
-        raise TypeError(
-            f"pairs must be one pair of texts or a list of pairs, found {type(pairs).__name__}, a table of named "
-            "columns; pass zip(table[...], table[...])"
-        )
+    table = ", a table of named columns; pass zip(table[...], table[...])" if hasattr(pairs, "columns") else ""
+    if table or isinstance(pairs, str | bytes | bytearray | Mapping | Set) or not isinstance(pairs, Iterable):
+        raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {_named(pairs)}{table}")
     items = list(pairs)
     single = len(items) == 2 and all(isinstance(each, str) for each in items)
     return [_pair(each, i) for i, each in enumerate([items] if single else items)], single
@@ -273,13 +252,12 @@ def given_activation(activation: Any) -> Activation:
 
     Raises TypeError for anything else.
     """
-    if (kind := type(activation)).__module__.startswith("torch.nn."):
-        if kind.__name__ not in KNOWN:
-            raise TypeError(
-                f"activation_fn is torch's {kind.__name__}, but known are {', '.join(KNOWN)}; pass a function of "
-                "a NumPy array"
-            )
-        return KNOWN[kind.__name__]
+    name = type(activation).__name__
+    if type(activation).__module__.startswith("torch.nn."):
+        if name not in KNOWN:
+            known = f"but known are {', '.join(KNOWN)}; pass a function of a NumPy array"
+            raise TypeError(f"activation_fn is torch's {name}, {known}")
+        return KNOWN[name]
     if not callable(activation) or isinstance(activation, type):
         raise TypeError(f"activation_fn must be a function of an array, found {activation!r:.80}")
     made: Activation = activation

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import chain, pairwise
-from typing import Any, NamedTuple, overload
+from itertools import pairwise
+from typing import Any, overload
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import splade
 from minibert.families.parts.heads import BoundHead
-from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.files.tokenizer import Texts, listed
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive, chunked, finite, shown, stream
-from minibert.models.sentences.arguments import check_task, given_once
+from minibert.models.run.pipeline import Pipeline, check_positive, finite
+from minibert.models.sentences.arguments import EncodeOptions, given_once
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
+from minibert.models.sentences.router import looked_up
 from minibert.models.sentences.sentences import CHUNK, Sentences
 
 from .heads import logit_pieces
-
-
-class Steps(NamedTuple):
-    """Turns texts into sparse vectors: a chunk and the number of its first text -> ids; ids -> vectors."""
-
-    tokenize: Callable[[list[Any], int], list[Encoded]]
-    vectors: Callable[[Sequence[Encoded]], list[SparseVector]]
-    prefetching: bool = False  # this and what follows as in `Pipeline`
-    dim: None = None
-    chunk: int = CHUNK
-
-    def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[list[SparseVector]]:
-        """Give each chunk's vectors when it has come."""
-        return stream(chunks, self.tokenize, self.vectors, prefetching and self.prefetching)
-
-    def all(self, texts: list[Any]) -> list[SparseVector]:
-        """Give the vectors of all texts."""
-        return [*chain.from_iterable(self.stream(chunked(texts, self.chunk), len(texts) > self.chunk))]
 
 
 class Sparse(Sentences):
@@ -81,10 +64,8 @@ class Sparse(Sentences):
         check_positive("batch_size", batch_size)
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
-        steps, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
-        chunks = chunked(items, CHUNK)
-        chunks = shown(chunks, len(items), "encode_sparse") if show_progress_bar else chunks
-        found = [*chain.from_iterable(steps.stream(chunks, len(items) > CHUNK))]
+        pipeline, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
+        found = pipeline.all(items, "encode_sparse" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
 
     def sparse_steps(
@@ -95,29 +76,23 @@ class Sparse(Sentences):
         max_active_dims: int | None = None,
         threads: int | None = None,
         held: bool = False,
-    ) -> Steps:
+    ) -> Pipeline:
         """Give the steps of `encode_sparse`, for callers with their own loop. What is passed and raised is as there."""
         own = self.sentence_config
-        own.check_use("SparseEncoder")
-        before = own.prompt(prompt_name, prompt)
+        own.check_use(SPARSE)
+        asked = EncodeOptions(prompt_name, prompt, task=task)
+        asked.check()
         check_positive("max_active_dims", max_active_dims, or_none=True)
-        check_task(task)
         most = own.max_active_dims if max_active_dims is None else max_active_dims
-        table = own.table(task)
-        longest = own.lengths.get(task or "", own.longest) if table is None else table.longest
-        tokenizer = self.sentence_tokenizer if table is None else table.tokenizer()
+        table, (tokenize, _) = own.table(task), self._tokenizing(asked)
+        pool = looked_up if table else partial(_pooled, self.head("masked_word"), *own.splade)
 
-        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
-            chunk = [before + text if isinstance(text, str) else text for text in chunk]
-            return tokenizer.encode(chunk, None, True, longest, start)
+        def results(tile: Packed, x: Array) -> list[SparseVector]:
+            return [largest(each, most) for each in pool(tile, x)]
 
-        if table is not None:
-            return Steps(tokenize, lambda encoded: [largest(each, most) for each in table.vectors(encoded)])
-        made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
-        pipeline = self.each_text(
-            tokenize, lambda tile, x: [largest(each, most) for each in made(tile, x)], threads, held
-        )
-        return Steps(tokenize, pipeline.vectors, pipeline.prefetching)
+        if table:
+            return Pipeline(tokenize, table.compute, results, None, self.dtype, CHUNK)
+        return self.each_text(tokenize, results, threads, held)
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
         method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode
@@ -136,7 +111,7 @@ class Sparse(Sentences):
         Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
         """
         check_positive("k", k, or_none=True)
-        items = [] if isinstance(vectors, list) and not vectors else vectors_of(vectors, "vectors")
+        items = vectors_of(vectors, "vectors")
         if not isinstance(items, list):
             raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")
         found = []
@@ -147,7 +122,7 @@ class Sparse(Sentences):
         return found[0] if isinstance(vectors, SparseVector) else found
 
 
-def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: str) -> list[SparseVector]:
+def _pooled(head: BoundHead, pooling: str, activation: str, tile: Packed, x: Array) -> list[SparseVector]:
     """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
     ends = np.cumsum(tile.lengths)
     full = np.flatnonzero(tile.lengths)  # texts without a token have no weight

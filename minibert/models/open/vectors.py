@@ -25,7 +25,6 @@ from .load import Opened, assemble, family_of, load, named_model, open_model
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
-    from minibert.models.heads.sparse import Steps
     from minibert.models.input_layer import EmbeddingLayer
 
 KINDS = ("sentence", "input")
@@ -43,10 +42,10 @@ class TextModel(NamedTuple):
     kind: str
     model: Encoder | EmbeddingLayer
     opened: Opened
-    make: Callable[[], Pipeline | Steps]
+    make: Callable[[], Pipeline]
 
     @property
-    def pipeline(self) -> Pipeline | Steps:
+    def pipeline(self) -> Pipeline:
         """The steps as the model is set now."""
         return self.make()
 
@@ -129,7 +128,7 @@ def open_vectors(
     if own.late or own.kind == SPARSE:  # whose queries and documents differ
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
-    make: Callable[..., Pipeline | Steps] = encoder.sparse_steps if own.kind == SPARSE else encoder.pipeline
+    make: Callable[..., Pipeline] = encoder.sparse_steps if own.kind == SPARSE else encoder.pipeline
     steps = partial(make, prompt_name, prompt, task=task, threads=threads, held=True)
     steps()  # raises for a prompt that is not there, before any text is read
     return TextModel(vectors, encoder, opened, steps)

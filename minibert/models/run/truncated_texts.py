@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from minibert.errors import Option, Text, error_of
 from minibert.files.tokenizer import Encoded
 
-P = TypeVar("P")  # a `Pipeline`, or the `Steps` of sparse vectors
+from .pipeline import Pipeline
 
 
 class TruncatedTexts:
@@ -19,20 +19,17 @@ class TruncatedTexts:
         self.count = 0
         self._lock = Lock()  # chunks of a static model are tokenized on several threads
 
-    def of(self, pipeline: P, refused: bool = False) -> P:
+    def of(self, pipeline: Pipeline, refused: bool = False) -> Pipeline:
         """Give the same steps, which are counted; `refused`: a text that is truncated raises ValueError."""
 
-        steps: Any = pipeline
-
         def tokenize(texts: list[Any], start: int) -> list[Encoded]:
-            encoded: list[Encoded] = steps.tokenize(texts, start)
+            encoded = pipeline.tokenize(texts, start)
             if refused:
                 _refuse(encoded, start)
             self.add(encoded)
             return encoded
 
-        replaced: P = steps._replace(tokenize=tokenize)
-        return replaced
+        return pipeline._replace(tokenize=tokenize)
 
     def add(self, encoded: Sequence[Encoded]) -> None:
         with self._lock:

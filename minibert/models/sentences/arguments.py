@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -12,11 +13,15 @@ from minibert.errors import warn
 from minibert.models.run.pipeline import check_positive
 
 OUTPUTS = ("sentence_embedding", "token_embeddings")
-TASKS = (None, "query", "document")
 TRUNCATIONS = ("ignore", "warn", "error")
-
-
+KNOWN: Mapping[str, tuple[Any, ...]] = {
+    "convert_to_numpy": (True,), "convert_to_tensor": (False,), "device": (None, "cpu"), "output_value": OUTPUTS,
+    "truncation": TRUNCATIONS, "task": (None, "query", "document"),
+}  # fmt: skip  # option -> its values
+OF_ARRAYS = (*KNOWN,)[:3]
 PAGE = 'the page "from sentence-transformers" says what takes its place'
+ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
+Asked = TypeVar("Asked", "EncodeOptions", "PredictOptions")
 
 
 class EncodeOptions(NamedTuple):
@@ -54,15 +59,9 @@ class EncodeOptions(NamedTuple):
     """Of texts that are too long: "ignore" is silent, "warn" says how many there were, "error" raises ValueError that
     names one."""
 
-    def check(self, late: bool) -> None:
+    def check(self, late: bool = False) -> None:
         """Refuse values that no call computes. `late`: of a model that gives vectors of tokens. Raises ValueError."""
-        check_other_arguments(self.batch_size, self.convert_to_numpy, self.convert_to_tensor, self.device)
-        if self.output_value not in OUTPUTS:
-            raise ValueError(f"output_value must be {' or '.join(map(repr, OUTPUTS))}, found {self.output_value!r}")
-        if self.truncation not in TRUNCATIONS:
-            known = ", ".join(map(repr, TRUNCATIONS))
-            raise ValueError(f"truncation must be one of {known}, found {self.truncation!r}")
-        check_task(self.task)
+        _check_known(self)
         check_positive("truncate_dim", self.truncate_dim, or_none=True)
         if late and self.truncate_dim is not None:
             raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
@@ -92,13 +91,28 @@ class PredictOptions(NamedTuple):
     threads: int | None = None
     """As in `encode`."""
 
+    def check(self) -> None:
+        """Refuse values that no call computes. Raises ValueError."""
+        _check_known(self)
 
-def not_taken(method: str, error: TypeError) -> TypeError:
-    """Say which option a method does not take: `error` is of the class that describes its options."""
-    return TypeError(f"{method}: {str(error).partition('__new__() ')[2]}; {PAGE}")
+
+def taken(options: type[Asked], method: str, given: Sequence[Any], named: Mapping[str, Any]) -> Asked:
+    """Give a method's options. Raises TypeError for one that it does not take."""
+    try:
+        return options(*given, **named)
+    except TypeError as error:
+        raise TypeError(f"{method}: {str(error).partition('__new__() ')[2]}; {PAGE}") from None
 
 
-ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
+def _check_known(asked: EncodeOptions | PredictOptions) -> None:
+    check_positive("batch_size", asked.batch_size)
+    for name, known in KNOWN.items():
+        found = getattr(asked, name, known[0])
+        if not any(found is each or str(found) == each for each in known):  # torch.device("cpu") is "cpu"
+            *others, last = map(repr, known)
+            said = f"{', '.join(others)} or {last}" if others else last
+            advice = ": this encoder gives NumPy arrays on the CPU; leave it out" if name in OF_ARRAYS else ""
+            raise ValueError(f"{name} must be {said}, found {found!r}{advice}")
 
 
 def given_once(what: str, **given: Any) -> Any:
@@ -108,12 +122,6 @@ def given_once(what: str, **given: Any) -> Any:
         names, count = ", ".join(given), len(found) or "none"
         raise TypeError(f"{next(iter(given))} must be {what}, passed once, as {names}; found {count}")
     return found[0]
-
-
-def check_task(task: Any) -> None:
-    """Refuse another task than those that a folder may treat in its own way. Raises ValueError."""
-    if task not in TASKS:
-        raise ValueError(f"task must be None, 'query' or 'document', found {task!r}")
 
 
 def check_smaller(precision: str, output_value: str) -> None:
@@ -135,15 +143,3 @@ def warn_few_vectors(precision: str, count: int) -> str:
     if precision not in STEPS or not 1 < count < ENOUGH:
         return ""
     return f"{precision} takes its ranges from {count} vectors; {ENOUGH} or more make better ones"
-
-
-def check_other_arguments(batch_size: Any, convert_to_numpy: Any, convert_to_tensor: Any, device: Any) -> None:
-    """Refuse arguments of sentence-transformers that ask for something else than arrays of float32 on the CPU."""
-    check_positive("batch_size", batch_size)
-    advice = "this encoder gives NumPy arrays on the CPU; leave it out"
-    if convert_to_numpy is not True:
-        raise ValueError(f"convert_to_numpy must be True, found {convert_to_numpy!r}: {advice}")
-    if convert_to_tensor is not False:
-        raise ValueError(f"convert_to_tensor must be False, found {convert_to_tensor!r}: {advice}")
-    if device is not None and str(device) != "cpu":
-        raise ValueError(f"device must be None or 'cpu', found {device!r}: {advice}")

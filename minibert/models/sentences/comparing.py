@@ -36,9 +36,8 @@ Compare = Callable[[Any, Any], Array]
 def similarity(measure: str | None, first: Given, second: Given, normalized: bool = False) -> Array:
     """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product."""
     a, b, measure = _prepared(measure, first, second)
-    if measure in MAXSIMS:
-        return compared(partial(by_tokens, measure), a, b, NAMES)
-    return compared(cosine_of_normalized if normalized and measure == "cosine" else SIMILARITIES[measure], a, b, NAMES)
+    formula: Compare = partial(by_tokens, measure) if measure in MAXSIMS else SIMILARITIES[measure]
+    return compared(cosine_of_normalized if normalized and measure == "cosine" else formula, a, b, NAMES)
 
 
 def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any:
@@ -46,9 +45,7 @@ def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any
     a, b, measure = _prepared(measure, first, second)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")
-    formula: Compare = partial(similarity_of_pairs, measure)
-    if measure in MAXSIMS:
-        formula = partial(pairs_by_tokens, measure)
+    formula: Compare = partial(pairs_by_tokens if measure in MAXSIMS else similarity_of_pairs, measure)
     found = compared(partial(_pairs_of_sparse, formula) if _sparse(a, b) else formula, a, b, NAMES)
     return found[0] if all(_alone(own, each) for own, each in ((first, a), (second, b))) else found
 
@@ -63,14 +60,13 @@ def _alone(given: Any, vectors: Vectors) -> bool:
 
 
 def _prepared(measure: str | None, first: Given, second: Given) -> tuple[Vectors, Vectors, str]:
-    some = is_token_vectors(first) or is_token_vectors(second)
-    read: Callable[[Any, str], Vectors] = vectors_of
-    usual = "cosine"
-    if measure in MAXSIMS or some:  # a measure of single vectors is not meant
-        read, measure = token_vectors_of, measure if measure in MAXSIMS else "maxsim"
+    late = measure in MAXSIMS or is_token_vectors(first) or is_token_vectors(second)
+    read: Callable[[Any, str], Vectors] = token_vectors_of if late else vectors_of
     a, b = read(first, NAMES[0]), read(second, NAMES[1])
     check_widths(a, b)
-    return a, b, measure or ("dot" if _sparse(a, b) else usual)
+    if late and measure not in MAXSIMS:  # a measure of single vectors is not meant
+        measure = "maxsim"
+    return a, b, measure or ("dot" if _sparse(a, b) else "cosine")
 
 
 def token_vectors_of(value: Any, name: str) -> TokenVectors:

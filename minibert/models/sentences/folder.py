@@ -24,6 +24,7 @@ FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stoo
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
 PAIRS = "CrossEncoder"
+MASK, TOKEN_POOLING = "MultiVectorMask", "HierarchicalTokenPooling"  # modules of a MultiVectorEncoder
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"  # for messages
 USES = {
     "SentenceTransformer": "encode, encode_query and encode_document", PAIRS: "predict and rank",
@@ -55,24 +56,16 @@ def _listed(path: FileName, where: str) -> list[Module]:
         raise CheckpointError(
             f"{where}: {MODULES} must be a list of modules, each with a type and a path ({error}); fetch it again"
         ) from None
-    modules = [Module(entry["type"].rpartition(".")[2], entry["path"], entry["type"]) for entry in entries]
-    for module in modules:
-        if not isinstance(module.path, str) or leaves(module.path):
+    modules = []
+    for entry in entries:
+        if not isinstance(entry["path"], str) or leaves(entry["path"]):
             raise CheckpointError(
-                f"{where}: {MODULES} has the path {module.path!r}, expected a folder inside the model's own; "
+                f"{where}: {MODULES} has the path {entry['path']!r}, expected a folder inside the model's own; "
                 "a file that points elsewhere is not to be trusted"
             )
-    return [module._replace(path=_plain(module.path)) for module in modules]
-
-
-def _plain(path: str) -> str:
-    """Write a folder as the Hub does: model2vec writes "." for the top one.
-
-    >>> [_plain(path) for path in (".", "", "./1_Dense/")]
-    ['', '', '1_Dense']
-    """
-    found = posixpath.normpath(path)
-    return "" if found == "." else found
+        path = posixpath.normpath(entry["path"])  # "." for the top folder, as model2vec writes it
+        modules.append(Module(entry["type"].rpartition(".")[2], "" if path == "." else path, entry["type"]))
+    return modules
 
 
 def leaves(path: str) -> bool:

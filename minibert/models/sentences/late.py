@@ -39,21 +39,6 @@ class LateInteraction(NamedTuple):
     only: tuple[int, ...] | None = None  # of all but queries, the ids that are kept; None: all
     prefixes: tuple[str, ...] = ()  # of prompts, one token each where the vocabulary has it
 
-    def counts(self, tokenizer: Tokenizer, task: str | None) -> Callable[[Array], Array] | None:
-        """Say which ids of a text have a vector: a function of ids that gives bool; None: all have."""
-        skipped = []
-        if (task or USUAL) in self.skips:
-            skipped = [i for word in self.skipped if (i := tokenizer.id_of(word)) is not None]
-        only = self.only if task != TASKS[0] else None
-        if not skipped and not only:
-            return None
-
-        def count(ids: Array) -> Array:
-            kept = ~np.isin(ids, skipped)
-            return kept & np.isin(ids, only) if only else kept
-
-        return count
-
     def filling(self, tokenizer: Tokenizer, task: str | None) -> Callable[[Sequence[Encoded]], list[Encoded]]:
         """Give what fills up texts of this task.
 
@@ -77,7 +62,13 @@ class LateInteraction(NamedTuple):
             )
 
         def fill(encoded: Sequence[Encoded]) -> list[Encoded]:
-            return [_filled(each, own.length - len(each.input_ids), i, own.attend) for each in encoded]
+            found = []
+            for each in encoded:
+                missing = max(0, own.length - len(each.input_ids))
+                types = each.token_type_ids and each.token_type_ids + [0] * missing
+                ids, unseen = each.input_ids + [i] * missing, 0 if own.attend else missing
+                found.append(each._replace(input_ids=ids, token_type_ids=types, unseen=unseen))
+            return found
 
         return fill
 
@@ -86,27 +77,16 @@ class LateInteraction(NamedTuple):
     ) -> Callable[[Packed, Array], list[Array]]:
         """Make the `results` of a pipeline: for each text the vectors of its tokens that count, (tokens, dim)."""
         steps = [step for step, tasks in self.steps if (task or USUAL) in tasks] + [normalized] * normalize + [finite]
-        count = self.counts(tokenizer, task)
+        words = self.skipped if (task or USUAL) in self.skips else ()
+        skipped = [i for word in words if (i := tokenizer.id_of(word)) is not None]
+        only = self.only if task != TASKS[0] else None
 
         def results(tile: Packed, x: Array) -> list[Array]:
             ids = tile.ids
             for step in steps:
                 x = step(x)
-            found = []
-            for group in tile.groups():
-                kept = np.ones((len(group.texts), group.length), bool) if count is None else count(group.of(ids))
-                found += [rows[some] for rows, some in zip(group.of(x), kept, strict=True)]
-            return found
+            kept = ~np.isin(ids, skipped) & (only is None or np.isin(ids, only))
+            groups = ((group.of(x), group.of(kept)) for group in tile.groups())
+            return [rows[some] for each in groups for rows, some in zip(*each, strict=True)]
 
         return results
-
-
-def _filled(encoded: Encoded, missing: int, token: int, seen: bool) -> Encoded:
-    if missing <= 0:
-        return encoded
-    types = encoded.token_type_ids
-    return encoded._replace(
-        input_ids=encoded.input_ids + [token] * missing,
-        token_type_ids=None if types is None else types + [0] * missing,
-        unseen=0 if seen else missing,
-    )

@@ -14,10 +14,10 @@ import numpy as np
 from minibert.equations.sentences import normalized
 from minibert.families.parts.activations import TORCH
 
-from .folder import MULTI, FolderFiles, by_stanford
+from .folder import MASK, MULTI, TOKEN_POOLING, FolderFiles, Module, by_stanford
 from .late import TASKS, USUAL, Expansion, LateInteraction
 from .saved_folder import SavedFolder
-from .sentence_modules import TOKENS, After, dense, read_steps
+from .sentence_modules import IN_AND_OUT, TOKENS, After, dense, read_steps
 
 PUNCTUATION = list(string.punctuation)
 METADATA = "artifact.metadata"  # of Stanford's ColBERT
@@ -28,8 +28,6 @@ FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mas
 FLAGS = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "mask_punctuation")
 CLASSIC = 32  # tokens of a query in the first ColBERT
 EXPANSION = ("strategy", "attend", "token", "length")
-MASK = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
-TOKEN_POOLING = ("pool_factor", "num_protected_tokens", "normalize_embeddings", "tasks")
 
 
 class Older(NamedTuple):
@@ -38,8 +36,7 @@ class Older(NamedTuple):
     settings: Mapping[str, Any] = {}  # of the transformer, where its own file does not say them
     prompts: Mapping[str, str] = {}  # put before texts of a task
     prefixes: tuple[str, ...] = ()  # which were put there as tokens
-    skipped: tuple[str, ...] = ()  # tokens of documents that are left out
-    completed: bool = False  # a MultiVectorMask and a Normalize follow the modules
+    modules: tuple[Module, ...] = ()  # behind those of the folder
 
 
 def read_older(saved: SavedFolder) -> Older:
@@ -69,7 +66,12 @@ def read_older(saved: SavedFolder) -> Older:
     skipped = settings.get("skiplist_words")
     if skipped is None and (prefixes or kind == "ColBERT"):
         skipped = PUNCTUATION
-    return Older(told, prompts, tuple(prefixes.values()), _strings(skipped or [], "skiplist_words", top), completed)
+    return Older(told, prompts, tuple(prefixes.values()), _completing(skipped) if completed else ())
+
+
+def _completing(skipped: Any) -> tuple[Module, ...]:
+    """Give the modules that the code of older folders had built in."""
+    return Module(MASK, "", "", {"skiplist_words": skipped}), Module("Normalize", "", "", {IN_AND_OUT[0]: TOKENS})
 
 
 def _of_stanford(metadata: Mapping[str, Any]) -> Older:
@@ -79,7 +81,7 @@ def _of_stanford(metadata: Mapping[str, Any]) -> Older:
     if metadata.get("doc_maxlen") is not None:
         told["document_length"] = metadata["doc_maxlen"]
     skipped = PUNCTUATION if metadata.get("mask_punctuation", True) else []
-    return Older(told, prompts, tuple(prompts.values()), tuple(skipped), True)
+    return Older(told, prompts, tuple(prompts.values()), _completing(skipped))
 
 
 def _fixed(length: Any, attend: Any) -> dict[str, Any]:
@@ -99,39 +101,29 @@ def read_late(
     settings: the transformer's, `older` among them. longest: rows of the position table.
     """
     steps: list[tuple[After, tuple[str, ...]]] = []
-    own = LateInteraction(prefixes=older.prefixes)
-    masked = older.completed
+    own, masked = LateInteraction(prefixes=older.prefixes), False
     if not saved.modules:
         step, dim = _stanford(saved.files, dim, dtype)
         steps.append((step, TASKS))
-    for module in saved.modules[1:]:
+    for module in (*saved.modules[1:], *older.modules):
         files = saved.files.inside(module.path)
-        if module.kind == "MultiVectorMask":
+        if module.kind == MASK:
             if masked:
-                raise files.refuse("a second MultiVectorMask is not computed here")
+                raise files.refuse(f"a second {MASK} is not computed here")
             own, masked = _mask(own, module.settings, files), True
-        elif module.kind == "HierarchicalTokenPooling":
+        elif module.kind == TOKEN_POOLING:
             steps += _token_pooling(module.settings, files)
         else:
             made, dim = read_steps([module], saved.files, dim, dtype, TOKENS)
             steps += [(step, TASKS) for step in made]
-    if older.completed:
-        own = own._replace(skipped=older.skipped)
-        steps.append((normalized, TASKS))
     expansion = _expansion(settings, saved.beside, longest)
     if expansion and not (masked or expansion.attend):
         expansion = None  # neither attended to nor scored
     return own._replace(steps=tuple(steps), expansion=expansion), dim
 
 
-def fixed_length(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the length of a query where filling up says it, whatever the transformer's settings are otherwise."""
-    expansion = settings.get("query_expansion") or {}
-    return {"query_length": expansion["length"]} if expansion.get("strategy") == "fixed" else {}
-
-
 def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles) -> LateInteraction:
-    files.check_keys(settings, MASK)
+    files.check_keys(settings, ("skiplist_words", "skiplist_tasks", "keep_only_token_ids"))
     only = settings.get("keep_only_token_ids") or None
     if only is not None and not (isinstance(only, list) and all(type(i) is int for i in only)):
         raise files.refuse(f"'keep_only_token_ids' must be a list of ids, found {only!r:.80}")
@@ -143,7 +135,7 @@ def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles)
 
 
 def _token_pooling(settings: Mapping[str, Any], files: FolderFiles) -> list[tuple[After, tuple[str, ...]]]:
-    files.check_keys(settings, TOKEN_POOLING)
+    files.check_keys(settings, ("pool_factor", "num_protected_tokens", "normalize_embeddings", "tasks"))
     factor = settings.get("pool_factor", 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or factor != 1:
         raise files.refuse(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ import numpy as np
 from minibert.equations.input_layer import Array, check_ids
 from minibert.errors import CheckpointError
 from minibert.families.parts.config import LARGEST
+from minibert.families.parts.steps import Inputs
 from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import open_tokenizer
+from minibert.models.run.packing import Packed
 
 from .comparing import SparseVector
 from .folder import FAMILY, FolderFiles, Module, leaves
@@ -26,20 +29,27 @@ ROUTER, WEIGHTS, TASKS = "Router", "SparseStaticEmbedding", ("query", "document"
 
 
 class TokenWeights(NamedTuple):
-    """A weight for each token: of a text those of its tokens, each counted once, however often the text has it."""
+    """A weight for each token: what queries are looked up in."""
 
     weights: Array
     tokenizer: Callable[[], Tokenizer]  # opens the tokenizer, which puts no special token around a text
     longest: int | None  # how many tokens of a text count; None: all
 
-    def vectors(self, encoded: Sequence[Encoded]) -> list[SparseVector]:
-        """Give texts' sparse vectors. Raises IndexError for an id beyond the table."""
-        found = []
-        for each in encoded:
-            ids = np.unique(check_ids(np.array(each.input_ids, np.int64), len(self.weights), "input_ids"))
-            ids = ids[self.weights[ids] != 0]
-            found.append(SparseVector(ids, self.weights[ids]))
-        return found
+    def compute(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+        """Look texts up, as the `compute` of a pipeline. Raises IndexError for an id beyond the table."""
+        lengths = np.array([len(each.input_ids) for each in encoded], np.int64)
+        ids = np.fromiter(chain.from_iterable(each.input_ids for each in encoded), np.int64)
+        inputs = Inputs(1, len(ids), {"input_ids": check_ids(ids, len(self.weights), "input_ids")[None]})
+        put(Packed(inputs, np.arange(len(lengths)), lengths), self.weights[ids])
+
+
+def looked_up(tile: Packed, weights: Array) -> list[SparseVector]:
+    """Give each text's tokens with their weights, a token once, however often the text has it."""
+    found = []
+    for ids, own in zip(*(np.split(x, tile.starts[1:]) for x in (tile.ids, weights)), strict=True):
+        ids, first = np.unique(ids, return_index=True)
+        found.append(SparseVector(ids[own[first] != 0], own[first][own[first] != 0]))
+    return found
 
 
 class Router(NamedTuple):
@@ -82,13 +92,12 @@ def read_router(files: FolderFiles) -> Router:
 
 def _modules(files: FolderFiles, names: Any, types: dict[str, Any]) -> list[Module]:
     """Give the modules of a route, whose list names folders; none where one is no folder inside the model's."""
-    found = []
-    for name in names if isinstance(names, list) else ():
-        kind = types.get(name) if isinstance(name, str) and not leaves(name) else None
-        if not isinstance(kind, str):
-            return []
-        found.append(Module(kind.rpartition(".")[2], "/".join(filter(None, (files.folder, name))), kind))
-    return found
+    if not isinstance(names, list) or not all(isinstance(name, str) and not leaves(name) for name in names):
+        return []
+    found: list[Any] = [(types.get(name), "/".join(filter(None, (files.folder, name)))) for name in names]
+    if not all(isinstance(kind, str) for kind, _ in found):
+        return []
+    return [Module(kind.rpartition(".")[2], path, kind) for kind, path in found]
 
 
 def _from_json(files: FolderFiles, stored: Any, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Array:

@@ -7,12 +7,14 @@ this package does not compute is refused by its name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from minibert.errors import CheckpointError
 
 from .folder import (
     FAMILY,
+    MASK,
     MODULES,
     MULTI,
     PAIRS,
@@ -20,6 +22,7 @@ from .folder import (
     SETTINGS,
     SPARSE,
     STATIC_MODULE,
+    TOKEN_POOLING,
     TRANSFORMERS,
     FolderFiles,
     Module,
@@ -35,19 +38,23 @@ TRANSFORMER_CONFIGS = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )  # the first was once named after its model
 TOKENIZER = "tokenizer_config.json"
-MODULES_OF: Mapping[str, tuple[str, ...]] = {
-    "SentenceTransformer": ("Transformer", "Pooling", STATIC_MODULE, *KEYS),
-    PAIRS: ("Transformer",),
-    SPARSE: (*TRANSFORMERS, "SpladePooling"),
-    MULTI: ("Transformer", "Dense", "Normalize", "MultiVectorMask", "HierarchicalTokenPooling"),
-}  # what a folder is saved as -> the modules that are computed here
+# what a folder is saved as -> how its modules may begin, in words too, and those of which any number may follow
+MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]]] = {
+    "SentenceTransformer": (
+        (("Transformer", "Pooling"), (STATIC_MODULE,)),
+        f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place",
+        (*KEYS,),
+    ),
+    PAIRS: ((("Transformer",),), "a Transformer alone", ()),
+    SPARSE: (tuple((each, "SpladePooling") for each in TRANSFORMERS), "a Transformer and a SpladePooling", ()),
+    MULTI: ((("Transformer",),), "a Transformer", ("Dense", "Normalize", MASK, TOKEN_POOLING)),
+}
 INSTEAD = {
     "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no",
     ROUTER: "; save one of its routes as a model: model[0].sub_modules has the modules of each",
 }  # of modules that are not computed
 SIZED = ("Pooling", "Dense", "LayerNorm")  # modules that are nothing without the sizes in their config.json
 OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
-BEGINNINGS = (["Transformer", "Pooling"], [STATIC_MODULE])  # of a SentenceTransformer; a static model pools by itself
 
 
 class SavedFolder(NamedTuple):
@@ -110,32 +117,19 @@ class SavedFolder(NamedTuple):
 
 
 def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> None:
-    if wrong := _fault(modules, kind):
+    """Refuse a list that is not that of the modules of such a folder in their order."""
+    beginnings, wanted, more = MODULES_OF[kind]
+    known, kinds = dict.fromkeys((*chain(*beginnings), *more)), tuple(module.kind for module in modules)
+    wrong = [
+        f"names {module.type!r}, but only {', '.join(known)} of sentence-transformers are computed here in a "
+        f"{kind}{INSTEAD.get(module.kind, '')}"
+        for module in modules
+        if module.kind not in known or not (module.type.startswith(FAMILY) or module.type in OTHERS)
+    ]
+    if not any(kinds[: len(some)] == some and {*kinds[len(some) :]} <= {*more} for some in beginnings):
+        then = f", then any number of {', '.join(more)}" if more else ""
+        wrong.append(f"lists {', '.join(kinds) or 'nothing'}; expected {wanted}{then}")
+    if wrong:
         alone = files.find("config.json") is not None and kind == "SentenceTransformer"
         advice = f"; a copy of the folder without {MODULES} gives the tokens' vectors, and their mean" if alone else ""
-        raise CheckpointError(f"{files.where}: {MODULES} {wrong}{advice}")
-
-
-def _fault(modules: Sequence[Module], kind: str) -> str:
-    """Say why a list is not that of the modules of such a folder in their order; "" where it is."""
-    known = MODULES_OF[kind]
-    for module in modules:
-        if module.kind not in known or not (module.type.startswith(FAMILY) or module.type in OTHERS):
-            return (
-                f"names {module.type!r}, but only {', '.join(known)} of sentence-transformers are computed here in a "
-                f"{kind}{INSTEAD.get(module.kind, '')}"
-            )
-    kinds = [module.kind for module in modules]
-    if kind == "SentenceTransformer":
-        begins = next((some for some in BEGINNINGS if kinds[: len(some)] == some), [])
-        right = bool(begins) and set(kinds[len(begins) :]) <= KEYS.keys()
-        wanted = f"a Transformer, a Pooling, or a {STATIC_MODULE} in their place, then any number of {', '.join(KEYS)}"
-    elif kind == PAIRS:
-        right, wanted = kinds == ["Transformer"], "a Transformer alone"
-    elif kind == MULTI:
-        right = kinds[:1] == ["Transformer"] and "Transformer" not in kinds[1:]
-        wanted = f"a Transformer, then any number of {', '.join(known[1:])}"
-    else:
-        right = len(kinds) == 2 and kinds[0] in known[:2] and kinds[1] == "SpladePooling"
-        wanted = "a Transformer and a SpladePooling"
-    return "" if right else f"lists {', '.join(kinds) or 'nothing'}; expected {wanted}"
+        raise CheckpointError(f"{files.where}: {MODULES} {wrong[0]}{advice}")

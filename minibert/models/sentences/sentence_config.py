@@ -7,7 +7,7 @@ A folder is made for sentence vectors (SentenceTransformer), for scores of pairs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from minibert.families.parts.config import Config
 
 from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles
 from .late import LateInteraction
-from .late_config import fixed_length, read_late, read_older
+from .late_config import read_late, read_older
 from .router import TokenWeights
 from .saved_folder import TOKENIZER, SavedFolder
 from .sentence_modules import read_steps
@@ -34,15 +34,9 @@ TASKS = {
 }
 # what a method gives that works with such a folder alone, for messages
 GIVES = {"SentenceTransformer": "one vector of a text", PAIRS: "scores of pairs", SPARSE: "sparse vectors"}
-# what a transformer's settings may say without changing a number here
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "query_expansion": (None,),
-    "processing_kwargs": (None, {}),
-    "unpad_inputs": (None, True, False),
-}
 # arguments that torch's side takes, under their newer and their older name
-ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
 TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
+ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args", *TOKENIZER_ARGUMENTS)
 IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast", "low_cpu_mem_usage")
 DTYPES, FORMATS = ("torch_dtype", "dtype"), (None, "auto", "float64", "float32", "float16", "bfloat16")
 
@@ -98,7 +92,9 @@ class SentenceConfig(NamedTuple):
             settings = {**older.settings, **settings}
             said["late"], said["dim"] = read_late(saved, settings, older, dim, longest, dtype)
             said["prompts"] |= older.prompts
-            settings |= fixed_length(settings)
+            filled = settings.get("query_expansion") or {}
+            if filled.get("strategy") == "fixed":  # it is then as long, whatever else the settings say
+                settings["query_length"] = filled["length"]
         elif saved.kind == "SentenceTransformer":
             said |= _pooling(saved, dim)
             width = dim * len(said["poolings"])
@@ -225,23 +221,23 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
     """Refuse settings of the transformer that would change the numbers and are not computed here."""
     files, use = saved.beside, saved.kind
     task, gives, name = TASKS[use]
-    forward = ({"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives]))
-    neutral = dict(NEUTRAL, transformer_task=(task,), modality_config=tuple(forward), module_output_name=(name,))
+    forward = [{"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives])]
+    neutral: dict[str, Sequence[Any]] = {  # key -> the values that change no number
+        "transformer_task": (task,), "modality_config": forward, "module_output_name": (name,),
+        "processing_kwargs": (None, {}), "unpad_inputs": (None, True, False), "query_expansion": (None,),
+    }  # fmt: skip
+    read = {"max_seq_length", "do_lower_case", "query_length", "document_length", *["query_expansion"] * (use == MULTI)}
     masked = bool(saved.modules) and saved.modules[0].kind == "MLMTransformer"
     usual = "fill-mask" if masked else "feature-extraction"  # where the settings say nothing
-    settings = {"transformer_task": usual} | settings
-    known = {"max_seq_length", "do_lower_case", "query_length", "document_length", *TOKENIZER_ARGUMENTS}
-    known |= {"query_expansion"} if use == MULTI else set()
-    for key, value in settings.items():
-        if key in ARGUMENTS or key in TOKENIZER_ARGUMENTS:
+    for key, value in ({"transformer_task": usual} | settings).items():
+        if key in ARGUMENTS:
             if not isinstance(value, dict | None):
                 raise files.refuse(f"the transformer's {key!r} must be arguments by name, found {value!r}")
-            also = ("model_max_length",) if key in TOKENIZER_ARGUMENTS else ()
-            given = (value or {}).items()
-            left = [name for name, x in given if not (name in (*IGNORED, *also) or (name in DTYPES and x in FORMATS))]
+            known = (*IGNORED, *["model_max_length"] * (key in TOKENIZER_ARGUMENTS))
+            left = [x for x, y in (value or {}).items() if x not in known and not (x in DTYPES and y in FORMATS)]
             if left:
                 raise files.refuse(f"the transformer's {key!r} has {', '.join(map(repr, left))}, not known here")
-        elif key not in known and (key not in neutral or value not in neutral[key]):
+        elif key not in read and value not in neutral.get(key, ()):
             raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {use}")
 
 
@@ -251,11 +247,10 @@ def _is_length(value: Any) -> bool:
 
 def _length(files: FolderFiles, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
     """The first of these settings that is there, a number of tokens or of a vector's numbers, and where it stands."""
-    for key in keys:
-        if (value := settings.get(key)) is not None:
-            if not _is_length(value):
-                raise files.refuse(f"{key} in {file} must be a number >= 1, found {value!r}")
-            return [(int(value), f"{key} in {file}")]
+    for key, value in ((key, settings[key]) for key in keys if settings.get(key) is not None):
+        if not _is_length(value):
+            raise files.refuse(f"{key} in {file} must be a number >= 1, found {value!r}")
+        return [(int(value), f"{key} in {file}")]
     return []
 
 

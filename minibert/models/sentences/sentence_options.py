@@ -29,23 +29,18 @@ class SentenceOptions(NamedTuple):
     def checked(self) -> SentenceOptions:
         """Give plain values. Raises TypeError and ValueError for what no folder could take."""
         prompts, measure = self.prompts, self.similarity_fn_name
-        if prompts is not None:
-            if not isinstance(prompts, Mapping) or not all(
-                isinstance(x, str) for pair in prompts.items() for x in pair
-            ):
-                raise error_of(TypeError, Option("prompts"), f" must be texts by name, found {prompts!r:.80}")
-            prompts = dict(prompts)
-        if not isinstance(self.default_prompt_name, str | None):
-            raise error_of(
-                TypeError, Option("default_prompt_name"), f" must be a str, found {self.default_prompt_name!r}"
-            )
+        given: Any = {} if prompts is None else prompts
+        if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+            raise error_of(TypeError, Option("prompts"), f" must be texts by name, found {prompts!r:.80}")
+        if not isinstance(name := self.default_prompt_name, str | None):
+            raise error_of(TypeError, Option("default_prompt_name"), f" must be a str, found {name!r}")
         check_positive("truncate_dim", self.truncate_dim, or_none=True)
         check_positive("max_seq_length", self.max_seq_length, or_none=True)
         measure = getattr(measure, "value", measure)  # sentence-transformers has an enum of them
         if measure is not None and measure not in (*SIMILARITIES, *MAXSIMS):
             known = ", ".join((*SIMILARITIES, *MAXSIMS))
             raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
-        return self._replace(prompts=prompts, similarity_fn_name=measure)
+        return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
 
     def with_defaults(self, others: Any) -> SentenceOptions:
         """Fill in others, as `given` gave them and a file has kept them, where nothing is asked for."""
@@ -70,10 +65,8 @@ class SentenceOptions(NamedTuple):
         prompts = {**own.prompts, **(self.prompts or {})}
         default = own.default_prompt if self.default_prompt_name is None else self.default_prompt_name
         if default is not None and default not in prompts:
-            known = ", ".join(map(repr, prompts)) or "none"
-            raise error_of(
-                ValueError, Option("default_prompt_name"), f" must be one of the prompts {known}, found {default!r}"
-            )
+            found = f" must be one of the prompts {', '.join(map(repr, prompts)) or 'none'}, found {default!r}"
+            raise error_of(ValueError, Option("default_prompt_name"), found)
         return own._replace(
             prompts=prompts,
             default_prompt=default,

@@ -21,7 +21,7 @@ from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, not_taken, quantize
+from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, quantize, taken
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
@@ -79,25 +79,13 @@ class Sentences(Model):
         return MappingProxyType(dict(self.sentence_config.prompts))
 
     @overload
-    def encode(
-        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: OfText = ..., **options: Any,
-    ) -> Vector: ...  # fmt: skip
+    def encode(self, texts: str, *given: Any, output_value: OfText = ..., **options: Any) -> Vector: ...
     @overload
-    def encode(
-        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: OfText = ..., **options: Any,
-    ) -> Matrix: ...  # fmt: skip
+    def encode(self, texts: Iterable[str], *given: Any, output_value: OfText = ..., **options: Any) -> Matrix: ...
     @overload
-    def encode(
-        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Tokens, **options: Any,
-    ) -> Matrix: ...  # fmt: skip
+    def encode(self, texts: str, *given: Any, output_value: Tokens, **options: Any) -> Matrix: ...
     @overload
-    def encode(
-        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *,
-        output_value: Tokens, **options: Any,
-    ) -> list[Matrix]: ...  # fmt: skip
+    def encode(self, texts: Iterable[str], *given: Any, output_value: Tokens, **options: Any) -> list[Matrix]: ...
     @overload
     def encode(self, *texts: Any, **options: Any) -> Any: ...
 
@@ -133,8 +121,8 @@ class Sentences(Model):
         """
         try:
             asked = EncodeOptions(*given, **options)
-        except TypeError as error:
-            raise not_taken("encode", error) from None
+        except TypeError:
+            asked = taken(EncodeOptions, "encode", given, options)  # raises, in the method's words
         own, last, pipeline = self._last
         if own is not self._sentence_config or not all(map(is_, asked, last)):
             own, pipeline = self.sentence_config, self.steps(asked)
@@ -163,10 +151,8 @@ class Sentences(Model):
         """
         if isinstance(texts, str):
             raise TypeError("texts must be many, one after another, found one str; encode takes it")
-        try:
-            asked = EncodeOptions(*given, **options if len(given) > BATCH_SIZE else {"batch_size": CHUNK, **options})
-        except TypeError as error:
-            raise not_taken("encode_stream", error) from None
+        options = options if len(given) > BATCH_SIZE else {"batch_size": CHUNK, **options}
+        asked = taken(EncodeOptions, "encode_stream", given, options)
         if whole := [name for name in OF_ALL_TEXTS if getattr(asked, name) is not EncodeOptions._field_defaults[name]]:
             raise TypeError(f"encode_stream takes no {whole[0]}, which is of all texts together; encode does")
         found = self.steps(asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
@@ -224,28 +210,21 @@ class Sentences(Model):
         return self.encode(*texts, **options)
 
     @overload
-    def tokens_cut(
-        self, texts: str, prompt_name: str | None = ..., prompt: str | None = ..., *, task: str | None = ...
-    ) -> int: ...
+    def tokens_cut(self, texts: str, *given: Any, **options: Any) -> int: ...
     @overload
-    def tokens_cut(
-        self, texts: Iterable[str], prompt_name: str | None = ..., prompt: str | None = ..., *, task: str | None = ...
-    ) -> Vector: ...
+    def tokens_cut(self, texts: Iterable[str], *given: Any, **options: Any) -> Vector: ...
 
-    def tokens_cut(
-        self, texts: Texts, prompt_name: str | None = None, prompt: str | None = None, *, task: str | None = None
-    ) -> Any:
+    def tokens_cut(self, texts: Texts, *given: Any, **options: Any) -> Any:
         """Count the tokens that `encode` leaves out of each text: one str -> an int, many -> (n,) int64.
 
         A text with its prompt and the special tokens is truncated at `max_seq_length`. What is passed and raised is as
         in `encode`; `prompt_name="query", task="query"` counts for `encode_query`.
         """
-        items, pipeline = listed(texts)[0], self.pipeline(prompt_name, prompt, task=task)
-        found = np.zeros(len(items), np.int64)
-        for start in range(0, len(items), pipeline.chunk):
-            for i, encoded in enumerate(pipeline.tokenize(items[start : start + pipeline.chunk], start), start):
-                found[i] = encoded.truncated
-        return int(found[0]) if isinstance(texts, str) else found
+        found: list[int] = []
+        pipeline = self.steps(taken(EncodeOptions, "tokens_cut", given, options))
+        for chunk in chunked(listed(texts)[0], pipeline.chunk):
+            found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
+        return found[0] if isinstance(texts, str) else np.array(found, np.int64)
 
     def pipeline(self, *given: Any, held: bool = False, **options: Any) -> Pipeline:
         """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
@@ -280,8 +259,10 @@ class Sentences(Model):
 
     def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
         """Give the step from texts to ids, and how many first tokens of each are the prompt's and not pooled."""
-        own, tokenizer, task = self.sentence_config, self.sentence_tokenizer, asked.task
-        before, longest = own.prompt(asked.prompt_name, asked.prompt), own.lengths.get(task or "", own.longest)
+        own, task = self.sentence_config, asked.task
+        table, before = own.table(task), own.prompt(asked.prompt_name, asked.prompt)
+        tokenizer = table.tokenizer() if table else self.sentence_tokenizer
+        longest = table.longest if table else own.lengths.get(task or "", own.longest)
         fill = own.late.filling(tokenizer, task) if own.late else None
         skip = 0
         if before and not own.include_prompt:
