@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from minibert.equations.quantization import BITS, STEPS, check_precision, quantized, ranges_of
+from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked, stream
@@ -26,48 +26,35 @@ from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_
 from minibert.threads.pool import behind, prefetch
 
 from .shards import about, batches, column_of, locked, none_of, shards_of, write
-from .texts import ID, NUMBER, VECTOR, Texts, arrow
+from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 16_384
-BAD_ROWS = ("error", "skip")
 MAY_DIFFER = ("model_path",)  # from run to run: where the model is now
-NO_TEXT = "it has no text, or is not of its file's format"
 Progress = Callable[[int, "int | None"], object]
-
-
-class Shard(NamedTuple):
-    """A shard's rows that have a vector, and the messages on all of them."""
-
-    table: Any
-    vectors: list[Any]  # of each chunk that has some
-    cut: int
-    left_out: list[str]
+Said = dict[str, Any]  # what a shard says of itself, and of all before it
 
 
 def bulk(
     texts: Texts,
     folder: Path,
     model: TextModel,
-    settings: dict[str, Any],
+    settings: Said,
     *,
     form: str = "arrow",
     rows_per_shard: int = ROWS_PER_SHARD,
     truncation: bool = False,
-    bad_rows: str = "error",
+    skip: bool = False,
     precision: str = "float32",
     progress: Progress = lambda done, expected: None,
-) -> dict[str, Any]:
+) -> Said:
     """Write a vector for each row, or continue; give what the last shard says.
 
-    settings: what else made the vectors; a folder made with other settings is refused. bad_rows: "error" raises
-    ValueError at the first row without a text, once all whole shards before it are written; "skip" leaves such rows
-    out, and the shard's metadata list them. precision: as of `encode`; the ranges of int8 and uint8 come from the first
-    shard with rows, which must have two or more. progress: called with the rows done and the expected total or None.
+    settings: what else made the vectors; a folder made with other settings is refused. skip: leave rows without a text
+    out, and list them in the shard's metadata; else the first one raises ValueError, once all whole shards before it
+    are written. precision: as of `encode`; the ranges of int8 and uint8 come from the first shard with rows, which must
+    have two or more. progress: called with the rows done and the expected total or None.
     """
-    if bad_rows not in BAD_ROWS:
-        raise error_of(ValueError, Option("bad_rows"), f" must be {' or '.join(BAD_ROWS)}, found {bad_rows!r}")
     check_positive("rows_per_shard", rows_per_shard)
-    check_precision(precision)
     if model.result == "tokens" and precision in BITS:
         raise error_of(ValueError, Option("precision", precision), " has no measure for vectors of tokens; take int8")
     if model.result == "sparse" and precision != "float32":
@@ -89,17 +76,16 @@ def bulk(
     with locked(folder) as check:
         said, rows = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(said["read"], texts.expected)
-        if said["last"]:
-            return said
-        long_is_bad = model.kind == "input" and not truncation
-        tables = _shards(rows, texts.schema.empty_table(), rows_per_shard)
-        with behind(partial(_write, folder, said, texts.schema.names, check)) as submit:
-            for table, last in prefetch(lambda found: found, tables, model.pipeline.prefetching):
-                submit((_computed(table, texts, model, long_is_bad, bad_rows == "skip", progress), last))
-        return said
+        shards = _shards(rows, texts.schema.empty_table(), rows_per_shard) if not said["last"] else iter(())
+        with behind(partial(_write, folder, check)) as submit:
+            for table, last in prefetch(lambda found: found, shards, model.pipeline.prefetching):
+                good, vectors, said = _computed(table, said, texts, model, skip, progress)
+                said = {**said, "last": last}
+                submit((good.select(texts.schema.names), vectors, said))
+        return about(shards_of(folder)[-1])
 
 
-def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[str, Any], Iterator[Any]]:
+def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[Any]]:
     """Look where an earlier run has ended. Raises ValueError where the settings or the input were others."""
     shards = shards_of(folder)
     if not shards:
@@ -117,8 +103,8 @@ def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[s
                 "continue with what it was made with"
             )
     at, read = said["at"], said["read"]
-    rows = texts.rows(read if at is None else at)
-    if at is not None:
+    rows = _after(texts.rows(), read if at is None else at)
+    if at is not None:  # the last row that has a vector must be the same
         names = [texts.id_column or ID, texts.text_column]
         *_, batch = batches(shards[-1], BLOCK, names)
         before = batch.slice(len(batch) - 1).to_pylist()
@@ -129,13 +115,20 @@ def _begun(folder: Path, settings: dict[str, Any], texts: Texts) -> tuple[dict[s
                 f"the input has changed: row {at + 1:,} of all was {before!r:.200} when {folder} was made, now it is "
                 f"{now!r:.200}; choose another folder, or put the input back"
             )
-        starts = ((each, read - each[NUMBER][0].as_py()) for each in chain([first], rows))
-        rows = (each.slice(max(0, start)) for each, start in starts if start < len(each))
+        rows = _after(chain([first], rows), read - at)
     if said["last"] and next(rows, None) is not None:
         raise ValueError(
             f"the input has changed: it has more rows than the {read:,} of {folder}; choose another folder"
         )
     return {**said, **settings}, rows
+
+
+def _after(tables: Iterator[Any], count: int) -> Iterator[Any]:
+    """Leave the first `count` rows out."""
+    for table in tables:
+        if len(table) > count:
+            yield table.slice(count)
+        count = max(0, count - len(table))
 
 
 def _shards(tables: Iterator[Any], none: Any, size: int) -> Iterator[tuple[Any, bool]]:
@@ -150,92 +143,91 @@ def _shards(tables: Iterator[Any], none: Any, size: int) -> Iterator[tuple[Any, 
     yield arrow().concat_tables(held) if held else none, True
 
 
-def _computed(table: Any, texts: Texts, model: TextModel, long_is_bad: bool, skip: bool, progress: Progress) -> Shard:
-    """Take a shard's rows through the model. skip: a row without a text is left out; else it is a ValueError."""
-    pipeline, every, cut = model.pipeline, table[texts.text_column].to_pylist(), 0
-    problems = {i: NO_TEXT for i, text in enumerate(every) if text is None}
+def _computed(
+    table: Any, said: Said, texts: Texts, model: TextModel, skip: bool, progress: Progress
+) -> tuple[Any, list[Any], Said]:
+    """Take a shard's rows through the model: give the good ones, their vectors in chunks, and what the shard says.
 
-    def place(i: int) -> str:
-        return texts.place(table[NUMBER][i].as_py())
+    said: by the shard before. skip: a row without a text is left out; else it is a ValueError.
+    """
+    pipeline, every, read = model.pipeline, table[texts.text_column].to_pylist(), said["read"]
+    left_out, cut = dict[int, str](), 0
 
-    def check() -> None:
-        if problems and not skip:
-            first = min(problems)
-            wrong = f"{problems[first]}; ", Option("bad_rows", "skip"), " leaves such rows out"
-            raise error_of(ValueError, *wrong, place=place(first))
-
-    def tokenize(rows: list[int], start: int) -> list[Any]:
+    def tokenize(rows: list[int], _: int) -> list[Any]:
         nonlocal cut
-        try:
-            encoded: list[Any] = pipeline.tokenize([every[i] for i in rows], start)
-        except TokenizerError:
-            for i in rows:  # the first that is refused alone
-                try:
-                    pipeline.tokenize([every[i]], 0)
-                except TokenizerError as error:
-                    raise error_of(TokenizerError, *parts_of(error), place=place(i)) from None
-            raise
-        if long_is_bad:
-            long = (
+        wrong = {i: NO_TEXT for i in rows if every[i] is None}
+        good = [i for i in rows if i not in wrong]
+        encoded: list[Any] = _tokenized(pipeline, {i: every[i] for i in good}, table)
+        if model.kind == "input" and not said["truncate"]:
+            most = (
                 f"the longest sequence is {model.model.max_length} (the position table); truncation shortens such texts"
             )
-            lengths = {i: ids for i, ids in zip(rows, encoded, strict=True) if ids.truncated}
-            problems.update((i, f"the text has {length_of(ids)} tokens, but {long}") for i, ids in lengths.items())
+            long = {i: length_of(ids) for i, ids in zip(good, encoded, strict=True) if ids.truncated}
+            wrong |= {i: f"the text has {length} tokens, but {most}" for i, length in long.items()}
             encoded = [ids for ids in encoded if not ids.truncated]
-            check()
+        if wrong and not skip:
+            first, *_ = sorted(wrong)
+            advice = f"{wrong[first]}; ", Option("bad_rows", "skip"), " leaves such rows out"
+            raise error_of(ValueError, *advice, place=table[PLACE][first].as_py())
+        left_out.update(wrong)
         cut += sum(ids.truncated > 0 for ids in encoded)
         return encoded
 
-    check()
-    chunks = [*chunked([i for i in range(len(every)) if i not in problems], pipeline.chunk)]
-    made, found = stream(chunks, tokenize, pipeline.vectors, pipeline.prefetching), []
-    for rows, vectors in zip(chunks, made, strict=True):
-        if len(vectors):
-            found.append(TokenVectors.of(vectors, "vectors") if model.result == "tokens" else vectors)
-        progress(table[NUMBER][rows[-1]].as_py() + 1, texts.expected)
-    if len(table) - 1 in problems:  # the chunks end before it
-        progress(table[NUMBER][-1].as_py() + 1, texts.expected)
-    left_out = [f"{place(i)}: {problems[i]}" for i in sorted(problems)]
-    good = arrow().array([i not in problems for i in range(len(table))], arrow().bool_())
-    return Shard(table.filter(good), found, cut, left_out)
+    def vectors(encoded: list[Any]) -> Any:
+        return pipeline.vectors(encoded) if encoded else []
 
-
-def _write(
-    folder: Path, said: dict[str, Any], columns: list[str], check: Callable[[], None], shard: tuple[Shard, bool]
-) -> None:
-    """Write the next shard. `said`: what the one before says of itself, and in the end what this one does."""
-    (table, made, cut, left_out), last = shard
-    pa, precision = arrow(), said["precision"]
-    if made and precision in STEPS and "ranges" not in said:
-        every = np.concatenate([rows_of(each) for each in made])
-        if len(every) < 2:
+    chunks, found = [*chunked(range(len(every)), pipeline.chunk)], []
+    for rows, made in zip(chunks, stream(chunks, tokenize, vectors, pipeline.prefetching), strict=True):
+        if len(made):
+            found.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
+        progress(read + rows[-1] + 1, texts.expected)
+    good = [i for i in range(len(every)) if i not in left_out]
+    if found and said["precision"] in STEPS and "ranges" not in said:
+        if len(numbers := np.concatenate([rows_of(each) for each in found])) < 2:
             wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
-            raise error_of(ValueError, Option("precision", precision), wrong)
-        said["ranges"] = ranges_of(every).tolist()
-    if said["result"] != "sparse":
-        made = [changed(each, lambda rows: quantized(rows, precision, said.get("ranges"))) for each in made]
-    column = pa.chunked_array([column_of(each) for each in made or [none_of(said)]])
-    now = {
+            raise error_of(ValueError, Option("precision", said["precision"]), wrong)
+        said = {**said, "ranges": ranges_of(numbers).tolist()}
+    kept = arrow().array([i not in left_out for i in range(len(every))], arrow().bool_())
+    return table.filter(kept), found, {
         **said,
         "shards": said["shards"] + 1,
-        "read": said["read"] + len(table) + len(left_out),
-        "rows": said["rows"] + len(table),
+        "read": read + len(every),
+        "rows": said["rows"] + len(good),
         "cut": said["cut"] + cut,
         "skipped": said["skipped"] + len(left_out),
-        "left_out": left_out,
-        "at": table[NUMBER][-1].as_py() if len(table) else None,
-        "last": last,
-    }
-    path = folder / f"vectors-{said['shards']:05}.{said['format']}"
+        "left_out": [f"{table[PLACE][i].as_py()}: {left_out[i]}" for i in sorted(left_out)],
+        "at": read + good[-1] if good else None,
+    }  # fmt: skip
+
+
+def _tokenized(pipeline: Any, texts: dict[int, str], table: Any) -> list[Any]:
+    """Tokenize the texts of some rows; a text that the tokenizer refuses is an error with its place."""
     try:
-        now = write(path, table.select(columns).append_column(VECTOR, column), now, check)
+        encoded: list[Any] = pipeline.tokenize([*texts.values()], 0)
+    except TokenizerError:
+        for i, text in texts.items():  # the first that is refused alone
+            try:
+                pipeline.tokenize([text], 0)
+            except TokenizerError as error:
+                raise error_of(TokenizerError, *parts_of(error), place=table[PLACE][i].as_py()) from None
+        raise
+    return encoded
+
+
+def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any], Said]) -> None:
+    """Write a shard: a table, its vectors in chunks, and what it says of itself."""
+    table, made, said = shard
+    if said["result"] != "sparse":
+        made = [changed(each, lambda rows: quantized(rows, said["precision"], said.get("ranges"))) for each in made]
+    column = arrow().chunked_array([column_of(each) for each in made or [none_of(said)]])
+    path = folder / f"vectors-{said['shards'] - 1:05}.{said['format']}"
+    try:
+        write(path, table.append_column(VECTOR, column), said, check)
     except OSError as error:
-        if isinstance(error, FileNotFoundError):  # the folder is not at its path, or another is
-            check()
+        check()  # the folder may not be at its path any more
         raise OSError(
             error.errno,
             f"{error.strerror}; what was written before it is whole: once this is mended, the same command goes on "
             "after it",
             error.filename,
         ) from None
-    said.update(now)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,9 +31,9 @@ from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 from .texts import arrow
 
 FORMATS = ("arrow", "parquet")
-SHARD = re.compile(rf"vectors-\d{{5,}}\.({'|'.join(FORMATS)})")
-LEFT = re.compile(rf"\.{SHARD.pattern}\.[0-9a-f]{{16}}")  # by a killed run
+SHARD = rf"vectors-\d{{5,}}\.({'|'.join(FORMATS)})"
 LOCK = ".lock"
+NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the lock; what a killed run has left
 KEY = b"minibert"  # of the metadata, which are JSON
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
 MEND = "put it back, or begin again in another folder"
@@ -41,19 +41,18 @@ MEND = "put it back, or begin again in another folder"
 
 def shards_of(folder: Path) -> list[Path]:
     """List the shards in order. Raises ValueError for a folder that holds anything else, or where one is missing."""
-    every = sorted(folder.iterdir())
-    if folder / "meta.json" in every:
-        raise ValueError(
-            f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version reads "
-            "it; write the vectors anew, in another folder"
-        )
     found = []
+    with reading(str(folder), "a folder"):
+        every = sorted(folder.iterdir())
     for path in every:
-        plain = path.is_file() and not path.is_symlink()
-        if not plain or not (path.name == LOCK or SHARD.fullmatch(path.name) or LEFT.fullmatch(path.name)):
+        if path.name == "meta.json":
+            raise ValueError(
+                f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version "
+                "reads it; write the vectors anew, in another folder"
+            )
+        if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")
-        if SHARD.fullmatch(path.name):
-            found.append(path)
+        found += [path] if path.name.startswith("vectors") else []
     for number, path in enumerate(found):
         if path.stem != f"vectors-{number:05}":
             wanted = folder / f"vectors-{number:05}{found[0].suffix}"
@@ -69,7 +68,7 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
     """
     from filelock import FileLock, Timeout
 
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name a folder, new or to be continued")
     new = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,8 +94,7 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
         )
 
     try:
-        check()
-        for left in filter(lambda each: LEFT.fullmatch(each.name), folder.iterdir()):
+        for left in folder.glob(".vectors-*"):
             left.unlink()
         yield check
     finally:
@@ -154,51 +152,41 @@ def batches(path: Path, rows: int, columns: list[str] | None = None) -> Iterator
         yield from _opened(path, rows, columns)[1]
 
 
+def finished(folder: Path) -> tuple[list[Path], dict[str, Any]]:
+    """Give the shards, and what the last one says. Raises ValueError for a folder whose run has not ended."""
+    try:
+        shards = shards_of(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{folder}: there is no such folder; name a folder that bulk wrote") from None
+    said = about(shards[-1]) if shards else {}
+    if not said.get("last"):
+        raise ValueError(f"{folder}: not complete; what is there is whole, and the same command goes on after it")
+    return shards, said
+
+
 def check_folder(folder: Path) -> tuple[int, int]:
     """Read a whole folder again, and change nothing: count its vectors and shards.
 
     Raises ValueError for a folder that is incomplete or damaged, and names the file.
     """
-    pa = arrow()
-    shards = shards_of(folder)
+    shards, last = finished(folder)
     for number, path in enumerate(shards, 1):
-        said, table = about(path), pa.Table.from_batches(batches(path, 1 << 30))
+        said, table = about(path), arrow().Table.from_batches(batches(path, 1 << 30))
         if said["shards"] != number:
             raise ValueError(f"{path}: it was written as shard {said['shards'] - 1}; {MEND}")
         for name, wanted in said["sha256"].items():
             if name not in table.column_names or checksum(table[name]) != wanted:
                 raise ValueError(f"{path}: damaged, its column {name!r} is not what was written; {MEND}")
-    return last_of(folder, shards)["rows"], len(shards)
-
-
-def last_of(folder: Path, shards: Sequence[Path]) -> dict[str, Any]:
-    """Give what the last shard says. Raises ValueError for a folder whose run has not ended."""
-    said = about(shards[-1]) if shards else {}
-    if not said.get("last"):
-        raise ValueError(f"{folder}: not complete; what is there is whole, and the same command goes on after it")
-    return said
+    return last["rows"], len(shards)
 
 
 def checksum(column: Any) -> str:
-    """Give the sha256 of a column's values: the same in any format, however it is cut."""
+    """Give the sha256 of a column's values, as Arrow sends them: the same in any format, however it is cut."""
     pa = arrow()
-    found = hashlib.sha256()
-
-    def add(array: Any) -> None:
-        found.update(np.packbits(array.is_null().to_numpy(zero_copy_only=False)).tobytes())
-        array = pa.concat_arrays([array.drop_null(), array.slice(0, 0)])  # its buffers begin at its first value
-        if pa.types.is_struct(array.type):
-            for part in array.flatten():
-                add(part)
-        elif pa.types.is_nested(array.type):
-            lengths = pa.compute.list_value_length(array).to_numpy().astype(np.int64)
-            found.update(lengths.tobytes())
-            add(array.flatten())
-        else:
-            for buffer in array.buffers()[1:]:
-                found.update(buffer or b"")
-
-    add(column.combine_chunks())
+    found, whole = hashlib.sha256(), column.combine_chunks()
+    for part in (whole.is_null(), whole.drop_null()):
+        part = pa.concat_arrays([part, part.slice(0, 0)])  # a copy: its buffers begin at its first value
+        found.update(pa.ipc.read_message(pa.record_batch([part], ["values"]).serialize()).body)
     return found.hexdigest()
 
 

@@ -42,10 +42,7 @@ class StoredVectors:
     def __init__(self, path: str | os.PathLike[str], similarity: str | None = None) -> None:
         """`similarity`: a name in `SIMILARITIES`, in place of what the model's folder says; or in `MAXSIMS`."""
         self.path = Path(path)
-        if not self.path.is_dir():
-            raise ValueError(f"{path}: there is no such folder; name a folder that bulk wrote")
-        found = shards.shards_of(self.path)
-        self.meta = shards.last_of(self.path, found)
+        self._shards, self.meta = shards.finished(self.path)
         self.late, self.sparse = (self.meta["result"] == kind for kind in ("tokens", "sparse"))
         self.rows, self.dim = int(self.meta["rows"]), int(self.meta["dim"])
         self.precision: str = self.meta["precision"]
@@ -60,7 +57,7 @@ class StoredVectors:
             self.meta["similarity"] = similarity
         bits = f"minus the Hamming distance of {self.precision} vectors"
         self.measure = bits if self.precision in BITS else self.meta["similarity"]
-        self._shards, self._ends = found, [shards.about(path)["rows"] for path in found]
+        self._ends = [shards.about(path)["rows"] for path in self._shards]
         self._maps: dict[Path, list[Any]] = {}
 
     def search(self, queries: Given, k: int = 10) -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
 """Files of many texts -> tables of Arrow, some rows at a time: Parquet, JSON lines, CSV, plain lines.
 
-Parquet is read by pyarrow; lines are read one by one, since pyarrow's reader of JSON ends the process at damaged ones.
-A row that is not of its file's format, or has bytes that are no text, is a row of nulls: the caller decides about it.
+Parquet is read by pyarrow; lines one by one, by Python's json and csv: pyarrow's reader of JSON (26.0) ends the process
+at 100,000 nested objects, takes bytes that are no text, and gives up a whole file for one line. A row that is not of
+its file's format, or has bytes that are no text, is a row of nulls: the caller decides about it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain, islice
+from contextlib import contextmanager, suppress
+from itertools import chain, count, islice
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from minibert.errors import Option, error_of
@@ -21,7 +23,8 @@ ENDINGS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv":
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 ID = "id"  # the column of the ids, if it exists and no other is named
 VECTOR = "vector"  # the column that is added
-NUMBER = "\0number"  # a column with a row's number among all rows, from 0
+PLACE = "\0place"  # a column with a row's file and its number there, from 1
+NO_TEXT = "it has no text, or is not of its file's format"  # about a row whose text is null
 ROWS = 2048  # read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: an unclosed quote must not swallow a whole file
@@ -51,10 +54,9 @@ class Texts:
         self._forms = [form or _form(name) for name in self.names]
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
-        self._firsts: dict[int, str] = {}  # of each file that is begun, the number of its first row
-        self._stdin: Iterator[Record] | None = None  # where its first rows were read to know its columns
-        found = [self._columns(*each, keep) for each in zip(self.names, self._forms, strict=True)]
-        self.expected = None if STDIN in self.names else sum(count for _, count in found)
+        self._stdin: Iterator[Record] = iter(())  # its first rows were read to know its columns
+        found = [self._columns(*each, keep, id_column) for each in zip(self.names, self._forms, strict=True)]
+        self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
         where = _shown(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
             every = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
@@ -69,54 +71,51 @@ class Texts:
         self._own = self.schema = pa.schema([every.field(name) for name in kept])
         if self.id_column is None:
             self.schema = self._own.insert(0, pa.field(ID, pa.int64()))
-        if not str(every.field(text_column).type).endswith("string"):
-            found_type = every.field(text_column).type
+        if not str(found_type := every.field(text_column).type).endswith("string"):
             raise ValueError(f"{where}: column {text_column!r} must hold texts, found {found_type}; convert it")
         if VECTOR in kept:
             raise ValueError(f"{where}: a column {VECTOR!r} is added, and there is one already; rename it")
 
-    def rows(self, skip: int = 0) -> Iterator[Any]:
-        """Give tables with the columns of `schema` and `NUMBER`, after the first `skip` rows."""
+    def rows(self) -> Iterator[Any]:
+        """Give tables with the columns of `schema` and `PLACE`."""
         pa = arrow()
-        number = 0
+        numbers = count()
         for name, form in zip(self.names, self._forms, strict=True):
-            self._firsts[number] = _shown(name)
-            for table in self._tables(name, form):
-                numbers, number = range(number, number + len(table)), number + len(table)
-                if number > skip:
-                    with reading(_shown(name), "a table", pa.ArrowException, OverflowError):
-                        columns = dict(zip(self._own.names, _mended(table, self._own).columns, strict=True))
+            where, row = _shown(name), count(1)
+            with reading(where, "a table", pa.ArrowException, OverflowError):
+                for table in self._tables(name, form):
+                    columns = dict(zip(self._own.names, _fitted(table, self._own).columns, strict=True))
                     if self.id_column is None:
-                        columns = {ID: pa.array(numbers, pa.int64()), **columns}
-                    yield pa.table({**columns, NUMBER: numbers}).slice(max(0, skip - numbers.start))
+                        columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
+                    yield pa.table({**columns, PLACE: [f"{where}, row {next(row)}" for _ in range(len(table))]})
 
-    def place(self, number: int) -> str:
-        """Name the file of a row that has been read, and say the row's number there, from 1."""
-        first = max(each for each in [*self._firsts] if each <= number)  # a copy: another thread reads on
-        return f"{self._firsts[first]}, row {number - first + 1}"
-
-    def _columns(self, name: str, form: str, keep: Sequence[str] | None) -> tuple[Any, int]:
+    def _columns(self, name: str, form: str, keep: Sequence[str] | None, id_column: str | None) -> tuple[Any, int]:
         """Find a file's columns and their types, and count its rows."""
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
-                views = {"string_view": pa.string(), "binary_view": pa.binary(), "null": pa.string()}
-                kinds = {x.name: x.type for x in file.schema_arrow}
-                kinds = {x: kind.value_type if pa.types.is_dictionary(kind) else kind for x, kind in kinds.items()}
-                return pa.schema({x: views.get(str(kind), kind) for x, kind in kinds.items()}), file.metadata.num_rows
-        if form == "lines":
-            return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))
+                return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
         records: Iterable[Record] = self._records(name, form)
         if name == STDIN:
-            rest, records = iter(records), list(islice(records, self._at_once))
+            rest = iter(records)
+            records = list(islice(rest, self._at_once))
             self._stdin = chain(records, rest)
-        count, shapes = 0, set[tuple[tuple[str, ...], tuple[type, ...]]]()
-        for count, record in enumerate(records, 1):  # noqa: B007
-            shapes.add((tuple(record), tuple(map(type, record.values()))))
-        seen: dict[str, set[type]] = {} if count else {self.text_column: set()}
-        for column, kind in (pair for shape in shapes for pair in zip(*shape, strict=True)):
-            seen.setdefault(column, set()).add(kind)
-        return pa.schema({column: _kind(kinds, column, name, keep) for column, kinds in seen.items()}), count
+        rows, seen = 0, dict[str, dict[type, Any]]()  # of each column a value of each type
+        for rows, record in enumerate(records, 1):  # noqa: B007
+            for column, value in record.items():
+                seen.setdefault(column, {})[type(value)] = value
+        kinds = {}
+        for column, values in (seen if rows else {self.text_column: {}}).items():
+            try:
+                with reading(_shown(name), "a table", OverflowError):
+                    kinds[column] = _plain(pa.array([*values.values()]).type)
+            except pa.ArrowException:
+                if keep is None or column in (id_column or ID, *keep):
+                    shown = " and ".join(sorted(each.__name__ for each in values))
+                    wrong = f"column {column!r} holds values of several types, {shown}; name the columns to keep with "
+                    raise error_of(ValueError, wrong, Option("keep"), place=_shown(name)) from None
+                kinds[column] = pa.list_(pa.null())  # nested: it is not kept
+        return pa.schema(kinds), rows
 
     def _tables(self, name: str, form: str) -> Iterator[Any]:
         pa = arrow()
@@ -126,22 +125,20 @@ class Texts:
                 for batch in file.iter_batches(ROWS, columns=names, use_threads=False):
                     yield pa.Table.from_batches([batch])
             return
-        records = self._stdin if name == STDIN and self._stdin else self._records(name, form)
+        records = self._stdin if name == STDIN else self._records(name, form)
         while group := list(islice(records, self._at_once)):
-            with reading(_shown(name), "a table", pa.ArrowException, OverflowError):
-                yield pa.Table.from_pylist(group, self._own)
+            yield pa.Table.from_pylist(group, self._own)
 
     def _records(self, name: str, form: str) -> Iterator[Record]:
-        """Read the rows of a file of lines; one that is not right is empty."""
+        """Read the rows of a file of lines; one that is not right has no text."""
         lines = raw_lines(name)
         if form == "lines":
             for line in lines:
                 text = _decoded(line.removesuffix(b"\n").removesuffix(b"\r"))
-                yield {self.text_column: text} if _is_utf8(text) else {}
+                yield {self.text_column: text if _is_utf8([text]) else None}
             return
         for record in _json(lines) if form == "jsonl" else _csv(lines, _shown(name)):
-            found = record.get(self.text_column)
-            yield record if found is None or type(found) is str else {}
+            yield record if isinstance(record.get(self.text_column), str | None) else {}
 
 
 def arrow() -> Any:
@@ -167,24 +164,14 @@ def _parquet(name: str) -> Iterator[Any]:
         yield file
 
 
-def _kind(seen: set[type], column: str, name: str, keep: Sequence[str] | None) -> Any:
-    """Give the type for the values of a column. Raises ValueError for a kept one that has several types."""
+def _plain(kind: Any) -> Any:
+    """Give the type in which a column is kept: other programs read no views."""
     pa = arrow()
-    nested = pa.list_(pa.null())  # of which no column is kept
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-    found = {kinds.get(each, nested) for each in seen - {type(None)}} or {pa.string()}
-    if len(found) == 1:
-        return found.pop()
-    if found == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if keep is None or column in keep:
-        shown = " and ".join(sorted(str(each) for each in found))
-        wrong = f"column {column!r} holds values of several types, {shown}; name the columns that are kept with "
-        raise error_of(ValueError, wrong, Option("keep"), place=_shown(name))
-    return nested
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return {"string_view": pa.string(), "binary_view": pa.binary(), "null": pa.string()}.get(str(kind), kind)
 
 
-def _mended(table: Any, schema: Any) -> Any:
+def _fitted(table: Any, schema: Any) -> Any:
     """Give a table in the types of a schema, with nulls for a column that it lacks; a row with bytes that are no text
     becomes a row of nulls."""
     pa = arrow()
@@ -197,21 +184,18 @@ def _mended(table: Any, schema: Any) -> Any:
         if len(table) == 1:
             return pa.Table.from_pylist([{}], schema)
         half = len(table) // 2
-        return pa.concat_tables([_mended(some, schema) for some in (table.slice(0, half), table.slice(half))])
+        return pa.concat_tables([_fitted(some, schema) for some in (table.slice(0, half), table.slice(half))])
     return fitted
 
 
 def _json(lines: Iterable[bytes]) -> Iterator[Record]:
-    for line in lines:
-        if line.strip():  # a line of nothing between others is no row
-            try:
-                record = json.loads(line.decode())
-                right = isinstance(record, dict)
-                if right and b"\\u" in line:  # which may stand for half of a character
-                    right = all(_is_utf8(each) for each in (*record, *record.values()) if isinstance(each, str))
-            except (ValueError, RecursionError):
-                right = False
-            yield record if right else {}
+    for line in filter(bytes.strip, lines):  # a line of nothing between others is no row
+        record = {}
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line.decode())
+            if isinstance(found, dict) and _is_utf8([*found, *found.values()]):  # "\ud800" is half of a character
+                record = found
+        yield record
 
 
 def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
@@ -220,31 +204,33 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
     reader = csv.reader(map(_decoded, lines), strict=True)
     with reading(where, "CSV", csv.Error):
         names = next(reader, [])
-    if len({*names}) < len(names) or not names or not all(map(_is_utf8, names)):
+    if len({*names}) < len(names) or not names or not _is_utf8(names):
         found = ", ".join(map(ascii, names)) or "nothing"
         raise ValueError(f"{where}: expected a first line with names of columns, each once, found {found}")
     while True:
         try:
-            fields = next(reader)
-        except StopIteration:
-            return
+            if (fields := next(reader, None)) is None:
+                return
         except csv.Error as error:
             yield {}
             if "field limit" in str(error):
                 return  # the reader would go on in the middle of the field, and read each of its lines as a row
             continue
-        if len(fields) == len(names) and all(map(_is_utf8, fields)):
-            yield {name: field or None for name, field in zip(names, fields, strict=True)}
-        elif fields:  # an empty line is no row
-            yield {}
+        right = len(fields) == len(names) and _is_utf8(fields)
+        if fields:  # an empty line is no row
+            yield {name: field or None for name, field in zip(names, fields, strict=True)} if right else {}
 
 
 def _decoded(line: bytes) -> str:
     return line.decode("utf-8", "surrogateescape")
 
 
-def _is_utf8(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+def _is_utf8(values: Iterable[Any]) -> bool:
+    try:
+        "".join(each for each in values if isinstance(each, str)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(name: str) -> str:
@@ -252,9 +238,11 @@ def _shown(name: str) -> str:
 
 
 def _size(name: str) -> int:
-    if Path(name).is_dir():
+    with reading(_shown(name), "a file"):
+        found = Path(name).stat()
+    if S_ISDIR(found.st_mode):
         raise IsADirectoryError(f"{name} is a folder; name the files in it, as in {Path(name, '*.parquet')}")
-    return Path(name).stat().st_size
+    return found.st_size
 
 
 def _form(name: str) -> str:

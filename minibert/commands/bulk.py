@@ -118,7 +118,7 @@ def run(arguments: Any) -> None:
     with model.model, closing(Progress()) as progress:
         said = bulk(
             texts, folder, model, settings, form=arguments.format, rows_per_shard=rows, truncation=arguments.truncate,
-            bad_rows=arguments.bad_rows, precision=arguments.precision, progress=progress,
+            skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=progress,
         )  # fmt: skip
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
     if said["result"] != "dense":

@@ -109,14 +109,14 @@ def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
 
 def _read(file: str) -> Iterator[str]:
     """Read the questions of a file. Raises ValueError with its place for a row without a text."""
-    from minibert.bulk.texts import ENDINGS, NUMBER, Texts
+    from minibert.bulk.texts import ENDINGS, NO_TEXT, PLACE, Texts
 
     form = None if Path(file).suffix.lower() in ENDINGS else "lines"
     questions = Texts([file], form=form, keep=())
     for table in questions.rows():
-        for text, number in zip(table["text"].to_pylist(), table[NUMBER].to_pylist(), strict=True):
+        for text, place in zip(table["text"].to_pylist(), table[PLACE].to_pylist(), strict=True):
             if text is None:
-                raise ValueError(f"{questions.place(number)}: it has no text, or is not of its file's format")
+                raise ValueError(f"{place}: {NO_TEXT}")
             if text.strip():
                 yield text
 

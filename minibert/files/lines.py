@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from .reading import may_not_read
+
 STDIN = "-"
 LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -67,6 +69,8 @@ def reading(name: str, form: str, *failures: type[Exception]) -> Iterator[None]:
     try:
         yield
     except expected as error:
+        if isinstance(error, PermissionError):
+            raise PermissionError(may_not_read(name)) from None
         if isinstance(error, OSError) and error.errno is not None:  # without a number it is pyarrow's, of damaged data
             raise OSError(error.errno, os.strerror(error.errno), name) from None
         reason = str(error).partition("\n")[0]

@@ -67,17 +67,21 @@ def mode_of(path: FileName) -> int:
 
     Raises CheckpointError where this user may not read it.
     """
-    user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
-    advice = "its owner can allow it (chmod, chown)"
     try:
         mode = os.stat(path).st_mode
     except PermissionError:
-        raise CheckpointError(f"{user} may not read {os.path.dirname(path)}; {advice}") from None
+        raise CheckpointError(may_not_read(os.path.dirname(path))) from None
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return 0
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise CheckpointError(f"{user} may not read {path}; {advice}")
+        raise CheckpointError(may_not_read(path))
     return mode
+
+
+def may_not_read(path: FileName) -> str:
+    """Say that this user has no right to read a path, and who can mend it."""
+    user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
+    return f"{user} may not read {path}; its owner can allow it (chmod, chown)"
 
 
 def read_object(

@@ -51,18 +51,16 @@ class Slot:
     """
 
     def __init__(self, most: int, small: bool = False) -> None:
-        self.most, self.small, self.ended = most, small, False
+        self.most, self.small = most, small
 
     def __enter__(self) -> None:
         _work.enter(self)
 
     def __exit__(self, *_: object) -> None:
         _work.leave(self)
-        self.ended = True
 
     def __del__(self) -> None:
-        if not self.ended:
-            _work.leave(self)
+        _work.leave(self)
 
 
 class _Work:

@@ -28,6 +28,7 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.bulk import shards
+from minibert.bulk.job import _after as after
 from minibert.bulk.job import bulk
 from minibert.bulk.shards import FORMATS
 from minibert.bulk.stored import StoredVectors
@@ -203,9 +204,9 @@ def test_folders_are_read_by_others_as_they_are(names: bool, model: Path, tmp_pa
 def test_a_folder_that_finishes_at_once(model: Path, tmp_path: Path) -> None:
     """Without a row, or with bad rows alone, it is a folder of one shard that others read."""
     for name, text in (("none.jsonl", ""), ("bad.jsonl", '{"text": null, "n": 1}\n' * 3)):
-        said = run(model, made(tmp_path / name, text), tmp_path / name[:3], form="parquet", bad_rows="skip")
+        said = run(model, made(tmp_path / name, text), tmp_path / name[:3], form="parquet", skip=True)
         assert (said["rows"], said["skipped"], said["shards"]) == (0, text.count("\n"), 1)
-        assert run(model, tmp_path / name, tmp_path / name[:3], form="parquet", bad_rows="skip") == said
+        assert run(model, tmp_path / name, tmp_path / name[:3], form="parquet", skip=True) == said
         assert pl.read_parquet(tmp_path / name[:3]).height == 0
         with pytest.raises(ValueError, match="it holds no vectors, since its input had no good row"):
             StoredVectors(tmp_path / name[:3])
@@ -220,7 +221,7 @@ def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path
     source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
     done: list[tuple[int, int | None]] = []
     progress = lambda *told: done.append(told)  # noqa: E731
-    said = run(model, source, out, form=form, rows_per_shard=3, bad_rows="skip", progress=progress)
+    said = run(model, source, out, form=form, rows_per_shard=3, skip=True, progress=progress)
     assert (said["rows"], said["skipped"], said["cut"], said["shards"]) == (5, 5, 0, 4)
     assert sorted({*done}) == done[:1] + [(each, 10) for each in (3, 6, 9, 10)]  # a shard of bad rows counts too
     listed = [line for path in sorted(out.iterdir()) for line in shards.about(path)["left_out"]]
@@ -239,8 +240,8 @@ def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Pa
             run(model, source, out, **options)
         kept = content(out)
         assert len(kept) == 5
-    run(model, source, out, bad_rows="skip", **options)
-    run(model, source, tmp_path / "whole", bad_rows="skip", **options)
+    run(model, source, out, skip=True, **options)
+    run(model, source, tmp_path / "whole", skip=True, **options)
     assert content(out) == content(tmp_path / "whole") and content(out).items() >= kept.items()
 
 
@@ -251,9 +252,9 @@ def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     error = r"a.txt, row 3: the text has 25 tokens, but the longest sequence is 24 \(the position table\); truncation"
     with pytest.raises(ValueError, match=error):
         run(model, source, tmp_path / "stops")
-    said = run(model, source, tmp_path / "skips", bad_rows="skip")
+    said = run(model, source, tmp_path / "skips", skip=True)
     assert (said["rows"], said["skipped"], said["cut"]) == (2, 1, 0)
-    assert run(model, source, tmp_path / "skips", bad_rows="skip") == said  # the last row has no vector
+    assert run(model, source, tmp_path / "skips", skip=True) == said  # the last row has no vector
     said = run(model, source, tmp_path / "cuts", truncation=True)
     assert (said["rows"], said["skipped"], said["cut"]) == (3, 0, 1)
     said = run(model, source, tmp_path / "sentences", "sentence")
@@ -268,7 +269,7 @@ def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     source = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in ("we", None, "clouds", "\u4e2d", "we")))
     with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4: the tokenizer refuses a text"):
-        run(model, source, tmp_path / "out", bad_rows="skip")
+        run(model, source, tmp_path / "out", skip=True)
 
 
 # -- going on, or not ----------------------------------------------------------------------------------------------
@@ -304,6 +305,12 @@ def test_another_input_is_refused(model: Path, tmp_path: Path) -> None:
         again(rows[:4])
 
 
+def test_rows_that_are_passed_over() -> None:
+    tables = [pa.table({"x": [*range(*ends)]}) for ends in ((0, 3), (3, 4), (4, 9))]
+    for count in range(11):
+        assert [x for table in after(iter(tables), count) for x in table["x"].to_pylist()] == [*range(count, 9)]
+
+
 def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     source, out = jsonl(tmp_path / "a.jsonl", [{"text": "we", "n": 1}, {"text": "lived", "n": 2}]), tmp_path / "out"
     run(model, source, out)
@@ -328,12 +335,15 @@ OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".l
     (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; put it back"),
     (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
+    (["vectors-00000.parquet"], r"vectors-00000\.parquet: it does not say what made it"),
 ])  # fmt: skip
 def test_a_folder_that_is_not_of_bulk_is_refused(names: list[str], error: str, model: Path, tmp_path: Path) -> None:
     source, out = lines(tmp_path / "a.txt", ["we"]), tmp_path / "out"
     out.mkdir()
     for name in names:
         (out / name).touch()
+    if names == ["vectors-00000.parquet"]:  # of another program
+        parquet.write_table(pa.table({"id": [1]}), out / names[0])
     with pytest.raises(ValueError, match=error):
         run(model, source, out)
     with pytest.raises(ValueError, match=error):
@@ -350,22 +360,18 @@ def test_a_folder_that_is_not_of_bulk_is_refused(names: list[str], error: str, m
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can become another user")
-def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0)
+def test_who_may_not_read_is_named(tmp_path: Path) -> None:
+    """Of a folder, a shard in it and a file of texts: never that they are absent."""
+    tmp_path.chmod(0o700)
+    shard, source = tmp_path / "vectors-00000.arrow", lines(tmp_path / "a.txt", ["we"])
+    shard.touch()
     os.seteuid(65534)
     try:
-        with pytest.raises(PermissionError) as raised:
-            shards.shards_of(tmp_path)
+        for path, read in ((tmp_path, StoredVectors), (shard, shards.about), (source, lambda path: Texts([str(path)]))):
+            with pytest.raises(PermissionError, match=f"^user 65534 may not read {path}; its owner can allow it"):
+                read(path)
     finally:
         os.seteuid(0)
-    assert str(raised.value.filename) == str(tmp_path)
-
-
-def test_a_shard_of_another_program(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    parquet.write_table(pa.table({"id": [1]}), tmp_path / "out" / "vectors-00000.parquet")
-    with pytest.raises(ValueError, match=r"vectors-00000\.parquet: it does not say what made it"):
-        run(model, lines(tmp_path / "a.txt", ["we"]), tmp_path / "out", form="parquet")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -440,7 +446,7 @@ def test_ranges_come_from_the_first_vectors(model: Path, tmp_path: Path) -> None
     """Each shard says them, and a run that goes on takes those of the shard before."""
     texts = [None, None, *TEXTS[:28]]
     source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
-    options: Any = {"precision": "int8", "rows_per_shard": 2, "bad_rows": "skip", "truncation": True}
+    options: Any = {"precision": "int8", "rows_per_shard": 2, "skip": True, "truncation": True}
     said = run(model, source, out, **options)
     assert np.shape(said["ranges"]) == (2, 16)
     whole = content(out)
@@ -456,13 +462,8 @@ def test_ranges_come_from_the_first_vectors(model: Path, tmp_path: Path) -> None
 
 def test_arguments_that_are_refused(model: Path, tmp_path: Path) -> None:
     source = lines(tmp_path / "a.txt", ["we"])
-    for options, error in (
-        ({"bad_rows": "drop"}, "bad_rows must be error or skip, found 'drop'"),
-        ({"rows_per_shard": 0}, "rows_per_shard must be an integer >= 1, found 0"),
-        ({"precision": "int4"}, "int4"),
-    ):
-        with pytest.raises(ValueError, match=error):
-            run(model, source, tmp_path / "out", **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rows_per_shard must be an integer >= 1, found 0"):
+        run(model, source, tmp_path / "out", rows_per_shard=0)
+    assert not (tmp_path / "out").exists()
     with pytest.raises(NotADirectoryError, match=r"a\.txt is a file; name a folder"):
         run(model, source, source)
-    assert not (tmp_path / "out").exists()

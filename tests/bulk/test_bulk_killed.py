@@ -33,9 +33,9 @@ def runs() -> Iterator[Runs]:
 
 @pytest.fixture(scope="module")
 def source(place: Path) -> Path:
-    """Rows, some of them bad, all short."""
+    """Rows, some of them bad, two at a shard's end; all short."""
     texts = [" ".join(text.split())[:60] for text in many_texts(ROWS, seed=1)]
-    rows = [{"id": i, "text": None if i % 37 == 5 else text} for i, text in enumerate(texts)]
+    rows = [{"id": i, "text": None if i in (5, 22, 23, 42) else text} for i, text in enumerate(texts)]
     path = place / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -116,7 +116,7 @@ def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: Patc
             submit(1)
             submit(2)
 
-    monkeypatch.setattr(*((pool._Pool, "start") if at == "start" else (pool.Job, "wait")), interrupted)
+    monkeypatch.setattr(*((pool._Pool, "start") if at == "start" else (pool.Job, "finish")), interrupted)
     with pytest.raises(KeyboardInterrupt):
         write()
     assert ended == [1]

@@ -243,10 +243,12 @@ def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, 
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     with mock.patch("minibert.models.run.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
         vectors(Embedder(TINY, kind, threads=count), texts)
+        if kind == "sentence":
+            minibert.load_encoder(TINY).encode(texts, threads=count)
         opened = open_vectors(TINY, kind, threads=count)
         with opened.model:
             bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
-    assert [call.args[2] for call in asked.call_args_list] == [ahead, ahead]
+    assert [call.args[2] for call in asked.call_args_list] == [ahead] * (3 if kind == "sentence" else 2)
 
 
 @pytest.mark.parametrize("kind", ["sentence", "input"])

@@ -56,15 +56,12 @@ def test_parquet_is_read_back(place: Path, rows: Rows, kind: Any, group: int) ->
     assert good(place / "a.parquet") == rows
 
 
-def test_more_rows_than_are_read_at_once_and_rows_that_are_passed_over(tmp_path: Path) -> None:
+def test_more_rows_than_are_read_at_once(tmp_path: Path) -> None:
     rows = [(i, f"text {i}") for i in range(ROWS + 300)]
     for write, ending in ((write_parquet, "parquet"), (write_jsonl, "jsonl")):
         path = tmp_path / f"a.{ending}"
         write(path, rows)
-        assert good(path) == rows and Texts([str(path)]).expected == len(rows)
-        whole = read(path, path)
-        for skip in (1, ROWS, ROWS + 299, ROWS + 300, 2 * ROWS + 599, 2 * ROWS + 600):
-            assert read(path, path, skip=skip) == whole[skip:]
+        assert good(path, path) == rows * 2 and Texts([str(path)]).expected == len(rows)
 
 
 def test_stdin(monkeypatch: Patch) -> None:
@@ -114,11 +111,18 @@ REFUSED = [
     ("a.csv", b"text\nb\n", {"id_column": "key"}, "flat column 'key'; there are 'text'; name another with id_column"),
     ("a.jsonl", b'{"text": "a", "x": [1]}\n', {"keep": ["x"]}, "flat column 'x'; there are 'text'; .* with keep"),
     ("a.jsonl", b'{"text": "a", "vector": 1}\n', {}, "a column 'vector' is added, and there is one already"),
-    ("a.jsonl", b'{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n', {}, "column 'x' holds values of several types"),
-    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "int too large"),
+    (
+        "a.jsonl",
+        b'{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n',
+        {},
+        "column 'x' holds values of .* types, int and str",
+    ),
+    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "too large"),
     ("a.csv", b'"text\n', {}, r"not readable as CSV \(unexpected end of data\); is it whole\?"),
     ("a.parquet", b"", {}, r"not readable as Parquet \(.*\); is it whole\?"),
     ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", {}, r"not readable as Parquet \(.*\); is it whole\?"),
+    ("a.parquet", pa.array([b"a"]), {}, "column 'text' must hold texts, found binary; convert it"),
+    ("a.parquet", pa.array([1]), {}, "column 'text' must hold texts, found int64; convert it"),
     ("a.json", b"{}", {}, r"the file must end in \.parquet, .*found '\.json'; input_format names one of"),
     ("a.txt", "\ufefftext\n".encode("utf-16-le"), {}, "expected UTF-8, found the mark of UTF-16"),
     ("a.txt", b"x" * 17, {}, "a line of more than 16 bytes begins at byte 0"),
@@ -127,22 +131,18 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "content", "options", "error"), REFUSED)
 def test_a_file_that_is_refused(
-    name: str, content: bytes, options: dict[str, Any], error: str, tmp_path: Path, monkeypatch: Patch
+    name: str, content: Any, options: dict[str, Any], error: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     if "16 bytes" in error:
         monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
-    path = made(tmp_path / name, content)
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        made(path, content)
+    else:
+        parquet.write_table(pa.table({"text": content}), path)
     with pytest.raises(ValueError, match=error) as caught:
         read(path, **options)
     assert str(path) in str(caught.value)
-
-
-def test_columns_of_parquet_that_hold_no_texts(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    for column, kind in ((pa.array([b"a"]), "binary"), (pa.array([1]), "int64")):
-        parquet.write_table(pa.table({"text": column}), path)
-        with pytest.raises(ValueError, match=f"{path}: column 'text' must hold texts, found {kind}; convert it"):
-            read(path)
 
 
 def test_names_that_are_no_files(tmp_path: Path) -> None:

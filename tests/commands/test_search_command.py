@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -257,31 +256,6 @@ def test_bits_are_compared_by_hamming_distance(tmp_path: Path, capsys: Printed) 
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (shutil.rmtree, "there is no such folder; name a folder that bulk wrote"),
-        (lambda folder: (folder / "meta.json").touch(), "an older version of minibert made it"),
-        (lambda folder: (folder / "vectors-00002.arrow").unlink(), "not complete; what is there is whole"),
-        (lambda folder: (folder / "vectors-00001.arrow").unlink(), "vectors-00001.arrow: missing"),
-        (lambda folder: (folder / "vectors-00001.arrow").write_bytes(b"x"), "vectors-00001.arrow: not readable"),
-        (lambda folder: (folder / "vectors-00000.arrow").write_bytes(bytes(999)), "vectors-00000.arrow: not readable"),
-    ],
-)
-def test_folders_that_are_not_what_bulk_wrote(
-    change: Callable[[Path], object], error: str, tmp_path: Path, capsys: Printed
-) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
-    change(folder)
-    message = failure(capsys, folder, QUESTION, "-k", "70")
-    assert error in message and str(folder) in message
-
-
-def test_a_folder_without_a_row(tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl", [None, None]), DENSE)
-    assert failure(capsys, folder).endswith("it holds no vectors, since its input had no good row")
 
 
 def test_another_model(tmp_path: Path, capsys: Printed) -> None:

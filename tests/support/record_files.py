@@ -11,20 +11,18 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from minibert.bulk.texts import NUMBER, Texts
+from minibert.bulk.texts import PLACE, Texts
 
 Rows = Sequence[tuple[Any, str]]
 
 
-def read(*paths: Path, skip: int = 0, **options: Any) -> list[dict[str, Any]]:
+def read(*paths: Path, **options: Any) -> list[dict[str, Any]]:
     """All rows of files, each with its kept columns and its place."""
     found = []
-    texts = Texts([str(path) for path in paths], **options)
-    for table in texts.rows(skip):
-        named = [texts.place(number).rsplit(", row ", 1) for number in table[NUMBER].to_pylist()]
-        places = [(name, int(row)) for name, row in named]
-        rows = table.select([name for name in table.column_names if "\0" not in name]).to_pylist()
-        found += [{**row, "place": place} for row, place in zip(rows, places, strict=True)]
+    for table in Texts([str(path) for path in paths], **options).rows():
+        for row in table.to_pylist():
+            name, _, number = row.pop(PLACE).rpartition(", row ")
+            found.append({**row, "place": (name, int(number))})
     return found
 
 

@@ -442,16 +442,6 @@ def test_a_call_with_a_batch_is_spread_too() -> None:
         assert np.abs(encoder(ids) - whole).max() <= SAME * np.abs(whole).max()
 
 
-@pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])
-def test_on_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool) -> None:
-    with (
-        minibert.load_encoder(MODEL) as encoder,
-        mock.patch("minibert.models.run.pipeline.prefetch", return_value=[]) as asked,
-    ):
-        encoder.encode(["we"] * 513, threads=count)
-    assert asked.call_args.args[2] == ahead
-
-
 def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
     """A Dense layer multiplies too: on a thread of ours, while BLAS is held."""
     seen: list[int] = []

@@ -66,58 +66,42 @@ V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/a
 V2 = "0::/user.slice/app.scope\n"
 
 
+V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+
+
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("group", "files", "found"),
     [
-        ({}, NO_LIMIT),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"}, 1),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"}, 1),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, NO_LIMIT),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": ""}, NO_LIMIT),
-        ({"proc/self/cgroup": V2, "sys/fs/cgroup/user.slice/app.scope/cpu.max": "400000 100000"}, 4),
+        ("", {}, NO_LIMIT),
+        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "20000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, NO_LIMIT),
+        ("0::/\n", {"cpu.max": ""}, NO_LIMIT),
+        ("0::/\n", {"cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
+        ("0::/\n", {"cpu.max": "-100000 100000\n"}, NO_LIMIT),
+        ("0::/\n", {"cpu.max/a": "a folder"}, NO_LIMIT),
+        (V2, {"user.slice/app.scope/cpu.max": "400000 100000"}, 4),
+        # a group has the quota of those above it
+        (V2, {"user.slice/app.scope/cpu.max": "max 100000", "user.slice/cpu.max": "300000 100000"}, 3),
+        ("0::/été\n", {"été/cpu.max": "200000 100000\n"}, 2),
+        ("0::/a\0b\n", {"cpu.max": "200000 100000\n"}, 2),
+        ("nonsense\n\n0\n0::\n", {"cpu.max": "50000 0\n"}, NO_LIMIT),
         (
+            V1,
             {
-                "proc/self/cgroup": V2,
-                "sys/fs/cgroup/user.slice/app.scope/cpu.max": "max 100000",
-                "sys/fs/cgroup/user.slice/cpu.max": "300000 100000",  # a group has the quota of those above it
+                "cpu/docker/abc/cpu.cfs_quota_us": "250000\n",
+                "cpu/docker/abc/cpu.cfs_period_us": "100000\n",
             },
             3,
         ),
-        (
-            {
-                "proc/self/cgroup": V1,
-                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "250000\n",
-                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
-        (  # in a container the group's own name is the host's, and is not seen
-            {
-                "proc/self/cgroup": V1,
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            1,
-        ),
-        (
-            {
-                "proc/self/cgroup": V1,
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            NO_LIMIT,
-        ),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "9" * 5000 + " 100000\n"}, NO_LIMIT),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "-100000 100000\n"}, NO_LIMIT),
-        ({"proc/self/cgroup": "0::/été\n", "sys/fs/cgroup/été/cpu.max": "200000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/a\0b\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max/a": "a folder"}, NO_LIMIT),
-        ({"proc/self/cgroup": "nonsense\n\n0\n0::\n", "sys/fs/cgroup/cpu.max": "50000 0\n"}, NO_LIMIT),
+        (V1, {V1_QUOTA: "100000\n", V1_PERIOD: "100000\n"}, 1),  # in a container the group's name is the host's
+        (V1, {V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"}, NO_LIMIT),
     ],
 )
-def test_quota(files: dict[str, str], found: int, tmp_path: Path) -> None:
-    for name, text in files.items():
+def test_quota(group: str, files: dict[str, str], found: int, tmp_path: Path) -> None:
+    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {**written, "proc/self/cgroup": group}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     for number in range(2):  # the first is kept, for this root alone
