@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -138,7 +138,7 @@ def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> 
 
 def about(path: Path) -> dict[str, Any]:
     """Read what a shard says of itself. Raises ValueError for a file that `bulk` has not written."""
-    with reading(str(path), path.suffix[1:], arrow().ArrowException):
+    with _reading(path):
         found = _opened(path)[0].metadata or {}
     if KEY not in found:
         raise ValueError(f"{path}: it does not say what made it, so `bulk` has not written it; {MEND}")
@@ -148,8 +148,12 @@ def about(path: Path) -> dict[str, Any]:
 
 def batches(path: Path, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
     """Read a shard: see `_opened`. Raises ValueError and OSError that name it."""
-    with reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError):
+    with _reading(path):
         yield from _opened(path, rows, columns)[1]
+
+
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError)
 
 
 def finished(folder: Path) -> tuple[list[Path], dict[str, Any]]:
@@ -171,7 +175,10 @@ def check_folder(folder: Path) -> tuple[int, int]:
     """
     shards, last = finished(folder)
     for number, path in enumerate(shards, 1):
-        said, table = about(path), arrow().Table.from_batches(batches(path, 1 << 30))
+        said = about(path)
+        with _reading(path):
+            schema, found = _opened(path)
+            table = arrow().Table.from_batches(found, schema)
         if said["shards"] != number:
             raise ValueError(f"{path}: it was written as shard {said['shards'] - 1}; {MEND}")
         for name, wanted in said["sha256"].items():
@@ -183,7 +190,7 @@ def check_folder(folder: Path) -> tuple[int, int]:
 def checksum(column: Any) -> str:
     """Give the sha256 of a column's values, as Arrow sends them: the same in any format, however it is cut."""
     pa = arrow()
-    found, whole = hashlib.sha256(), column.combine_chunks()
+    found, whole = hashlib.sha256(b"%d" % len(column)), column.combine_chunks()
     for part in (whole.is_null(), whole.drop_null()):
         part = pa.concat_arrays([part, part.slice(0, 0)])  # a copy: its buffers begin at its first value
         found.update(pa.ipc.read_message(pa.record_batch([part], ["values"]).serialize()).body)

@@ -22,7 +22,7 @@ def raw_lines(name: str) -> Iterator[bytes]:
 
     Raises ValueError that names the file for UTF-16 and for a line that is too long to be one; OSError.
     """
-    with _opened(name) as file, reading(name, "lines"):
+    with reading(name, "lines"), _opened(name) as file:
         done = 0
         while line := file.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE and not line.endswith(b"\n"):

@@ -226,7 +226,7 @@ def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path
     assert sorted({*done}) == done[:1] + [(each, 10) for each in (3, 6, 9, 10)]  # a shard of bad rows counts too
     listed = [line for path in sorted(out.iterdir()) for line in shards.about(path)["left_out"]]
     assert listed == [f"{source}, row {i}: it has no text, or is not of its file's format" for i in (2, 4, 5, 6, 7)]
-    assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9]
+    assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9] and shards.check_folder(out) == (5, 4)
     with minibert.load(model) as layer:
         assert same_bits(vectors_of(out), layer.embed(["we", "lived", "above", "the", "clouds"]))
 
@@ -403,19 +403,20 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
         shards.check_folder(out)
 
 
-VALUES = st.lists(st.none() | st.integers(-9, 9) | st.text(max_size=3) | st.lists(st.integers(0, 3), max_size=2))
+VALUES = st.lists(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3) | st.lists(st.integers(0, 3), max_size=2))
 
 
 @example(rows=[[0, 1], [2]], other=[[0], [1, 2]], at=1)
+@example(rows=[False, True], other=[False, True, False], at=1)  # bits are filled up to whole bytes
 @given(rows=VALUES, other=VALUES, at=st.integers(0, 5))
 def test_a_checksum_is_of_the_values(place: Path, rows: list[Any], other: list[Any], at: int) -> None:
     """The same however a column is cut and in either format; another where a value, a null or an end is another."""
 
     def column_of(values: list[Any], kind: type) -> Any:
-        types = {int: pa.int64(), str: pa.string(), list: pa.large_list(pa.int32())}
-        return pa.chunked_array([[x if isinstance(x, kind) else None for x in values]], types[kind])
+        types = {bool: pa.bool_(), int: pa.int64(), str: pa.string(), list: pa.large_list(pa.int32())}
+        return pa.chunked_array([[x if type(x) is kind else None for x in values]], types[kind])
 
-    for kind in (int, str, list):
+    for kind in (bool, int, str, list):
         column, different = column_of(rows, kind), column_of(other, kind)
         found = shards.checksum(column)
         assert found == shards.checksum(pa.chunked_array([*column.slice(0, at).chunks, *column.slice(at).chunks],
