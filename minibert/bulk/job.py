@@ -166,7 +166,7 @@ def _computed(
             wrong |= {i: f"the text has {length} tokens, but {most}" for i, length in long.items()}
             encoded = [ids for ids in encoded if not ids.truncated]
         if wrong and not skip:
-            first, *_ = sorted(wrong)
+            first = min(wrong)
             advice = f"{wrong[first]}; ", Option("bad_rows", "skip"), " leaves such rows out"
             raise error_of(ValueError, *advice, place=table[PLACE][first].as_py())
         left_out.update(wrong)

@@ -44,12 +44,12 @@ def shards_of(folder: Path) -> list[Path]:
     found = []
     with reading(str(folder), "a folder"):
         every = sorted(folder.iterdir())
+    if folder / "meta.json" in every:
+        raise ValueError(
+            f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version reads "
+            "it; write the vectors anew, in another folder"
+        )
     for path in every:
-        if path.name == "meta.json":
-            raise ValueError(
-                f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version "
-                "reads it; write the vectors anew, in another folder"
-            )
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")
         found += [path] if path.name.startswith("vectors") else []
@@ -109,7 +109,7 @@ def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None
     pa = arrow()
     table = table.combine_chunks()
     said = {**said, "sha256": {name: checksum(table[name]) for name in table.column_names}}
-    table = table.replace_schema_metadata({KEY: json.dumps(said)})
+    table = table.replace_schema_metadata({KEY: json.dumps(said, sort_keys=True)})
     with atomic_file(path, lasting=True) as file:
         if path.suffix == ".arrow":
             with pa.ipc.new_file(file, table.schema) as writer:

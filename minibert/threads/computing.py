@@ -51,16 +51,18 @@ class Slot:
     """
 
     def __init__(self, most: int, small: bool = False) -> None:
-        self.most, self.small = most, small
+        self.most, self.small, self.ended = most, small, False
 
     def __enter__(self) -> None:
         _work.enter(self)
 
     def __exit__(self, *_: object) -> None:
         _work.leave(self)
+        self.ended = True
 
     def __del__(self) -> None:
-        _work.leave(self)
+        if not self.ended:
+            _work.leave(self)
 
 
 class _Work:

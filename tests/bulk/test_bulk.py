@@ -398,12 +398,15 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     for read in (shards.check_folder, StoredVectors):
         with pytest.raises(ValueError, match=f"{out}: not complete; what is there is whole, and the same command"):
             read(out)
+    (tmp_path / "away").rename(out / f"vectors-00002.{form}")
     path.write_bytes((out / f"vectors-00000.{form}").read_bytes())
     with pytest.raises(ValueError, match=f"{path}: it was written as shard 0; put it back"):
         shards.check_folder(out)
 
 
-VALUES = st.lists(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3) | st.lists(st.integers(0, 3), max_size=2))
+VALUES = st.lists(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3) | st.lists(st.integers(0, 3), max_size=2)
+)
 
 
 @example(rows=[[0, 1], [2]], other=[[0], [1, 2]], at=1)
