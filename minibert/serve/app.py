@@ -8,7 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from minibert.errors import MinibertError
 from . import options
 from .gate import read_body, send_pieces
 from .kinds import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Model
-from .metrics import ACCESS, GONE, Record, start_logging
+from .metrics import ACCESS, Record, start_logging
 from .requests import FORM, OPENAI, SPARSE, TEI, USUAL, Asked, Limits, Refusal, read_prediction, read_rerank, read_texts
 from .worker import Job, Kind, Worker
 
@@ -35,7 +35,7 @@ WITHDRAWN = {"/similarity": "ask /embed for the vectors: the dot product of two 
 def embeddings(model: Model, asked: Asked, job: Job) -> Any:
     """Give vectors in OpenAI's form; `truncated`: how many texts were."""
     form = asked.get(*FORM, default="float")
-    found = _finite(model.shortened(job.results, asked.get("dimensions"), asked.get("normalized")))
+    found = _finite(model.shortened(job.result(), asked.get("dimensions"), asked.get("normalized")))
     found = quantized(found, form) if form in BITS else found.astype("<f4")
     in_bytes = form == "base64"
     rows = [base64.b64encode(row.tobytes()).decode() for row in found] if in_bytes else found.tolist()
@@ -45,25 +45,26 @@ def embeddings(model: Model, asked: Asked, job: Job) -> Any:
 
 def embed(model: Model, asked: Asked, job: Job) -> Any:
     """Give vectors as lists of numbers."""
-    return _finite(model.shortened(job.results, asked.get("dimensions"), asked.get("normalize", default=True))).tolist()
+    found = model.shortened(job.result(), asked.get("dimensions"), asked.get("normalize", default=True))
+    return _finite(found).tolist()
 
 
 def embed_sparse(model: Model, asked: Asked, job: Job) -> Any:
     """Give the entries of each sparse vector."""
-    rows = [zip(each.ids.tolist(), _finite(each.weights).tolist(), strict=True) for each in job.results]
+    rows = [zip(each.ids.tolist(), _finite(each.weights).tolist(), strict=True) for each in job.result()]
     return [[{"index": index, "value": value} for index, value in row] for row in rows]
 
 
 def predict(model: Model, asked: Asked, job: Job) -> Any:
     """Give labels, the likeliest first: a list of lists if a list of lists was sent."""
-    found = model.labels(_finite(job.results), asked.get("raw_scores"))
+    found = model.labels(_finite(job.result()), asked.get("raw_scores"))
     return found if isinstance(asked.sent, list) and isinstance(asked.sent[0], list) else found[0]
 
 
 def rerank(model: Model, asked: Asked, job: Job) -> Any:
     """Order documents by their scores, the best first; equal scores keep their order."""
     plain = asked.field == "texts"
-    values = _finite(model.scores(job.results, asked.get("raw_scores"))).tolist()
+    values = _finite(model.scores(job.result(), asked.get("raw_scores"))).tolist()
     order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.get("top_n", "top_k")]
     results = [{"index": i, "score" if plain else "relevance_score": values[i]} for i in order]
     for result in results if asked.get("return_text") or asked.get("return_documents") else ():
@@ -141,7 +142,6 @@ class Server:
         """The application, for uvicorn or any server of ASGI."""
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
-        from starlette.requests import ClientDisconnect
         from starlette.routing import Route
 
         def unknown(request: Any, error: Any) -> Any:
@@ -149,9 +149,6 @@ class Server:
             known = f"this server has POST {', '.join(WORK)}; GET {told}, /health"
             advice = WITHDRAWN.get(request.url.path, known)
             return refused(Refusal(error.status_code, f"{error.detail}: {advice}"), error.headers)
-
-        def fault(_: Any, error: Exception) -> Any:
-            return refused(Refusal(500, f"an error of the server: {type(error).__name__}"))
 
         @asynccontextmanager
         async def life(_: Any) -> AsyncIterator[None]:
@@ -165,8 +162,7 @@ class Server:
         handlers: dict[Any, Any] = {
             Refusal: lambda _, error: refused(error),
             HTTPException: unknown,
-            ClientDisconnect: lambda *_: _response(status_code=GONE),
-            Exception: fault,
+            Exception: lambda _, error: refused(Refusal(500, f"an error of the server: {type(error).__name__}")),
         }
         app = Starlette(routes=[*routes, Route("/health", self.health)], exception_handlers=handlers, lifespan=life)
         app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
@@ -207,11 +203,15 @@ class Server:
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""
-        return _response(self.record.text(), media_type="text/plain; version=0.0.4")
+        from starlette.responses import Response
+
+        return Response(self.record.text(), media_type="text/plain; version=0.0.4")
 
     # -- a request's way -------------------------------------------------------------------------------------
 
     def _guarded(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        from starlette.requests import ClientDisconnect
+
         async def through(request: Any) -> Any:
             self._check_caller(request)
 
@@ -226,6 +226,8 @@ class Server:
                         self.undone += 1
                         answer = refused(Refusal(503, "the server ends before this was done; try again"))
                     await send_pieces(answer, send)
+                except ClientDisconnect:
+                    pass
                 except asyncio.CancelledError:  # it was not read in time
                     self.undone += 1
                 finally:
@@ -273,32 +275,25 @@ class Server:
         """Have the worker compute items. Raises Refusal if it cannot, ClientDisconnect if the client leaves first."""
         from starlette.requests import ClientDisconnect
 
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-        def tell(_: Job) -> None:
-            with suppress(RuntimeError):  # the loop has closed
-                loop.call_soon_threadsafe(ended.set)
-
-        async def left() -> None:
+        async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
+            job.fail(ClientDisconnect())  # so the worker drops it
 
-        job = Job(kind, items, tell)
+        job = Job(kind, items)
         self.worker.take(job)
-        both = [asyncio.ensure_future(each) for each in (ended.wait(), left())]
+        watching = asyncio.ensure_future(watch())
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wrap_future(job)
+            return job
+        except ClientDisconnect:
+            raise
+        except (MinibertError, ValueError, TypeError) as error:
+            raise Refusal(400, str(error)) from None
+        except Exception as error:  # noqa: BLE001
+            raise Refusal(500, f"the texts could not be computed: {type(error).__name__}") from None
         finally:
-            job.left = True
-            for each in both:
-                each.cancel()
-        if not ended.is_set():
-            raise ClientDisconnect
-        if isinstance(job.error, MinibertError | ValueError | TypeError):
-            raise Refusal(400, str(job.error))
-        if job.error is not None:
-            raise Refusal(500, f"the texts could not be computed: {type(job.error).__name__}")
-        return job
+            watching.cancel()
 
 
 def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
@@ -312,13 +307,9 @@ def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
     """Make an answer in ASCII."""
-    return _response(json.dumps(content, allow_nan=False, separators=(",", ":")), status, headers, "application/json")
-
-
-def _response(*parts: Any, **options: Any) -> Any:
     from starlette.responses import Response
 
-    return Response(*parts, **options)
+    return Response(json.dumps(content, allow_nan=False, separators=(",", ":")), status, headers, "application/json")
 
 
 def create() -> Any:

@@ -21,21 +21,20 @@ REST = 1 << 24  # bytes of a request that are read after its answer: some client
 
 async def read_body(request: Any, most: int) -> bytes:
     """Read the body, up to a number of bytes. Raises Refusal."""
-    advice = "send fewer or shorter texts at once, or start the server with another --max-body"
-    too_large = Refusal(413, f"the request has more than {most} bytes; {advice}")
-    parts = bytearray()
 
-    async def read() -> None:
+    async def read() -> bytes:
+        body = bytearray()
         async for part in request.stream():
-            parts.extend(part)
-            if len(parts) > most:
-                raise too_large
+            body += part
+            if len(body) > most:
+                advice = "send fewer or shorter texts at once, or start the server with another --max-body"
+                raise Refusal(413, f"the request has more than {most} bytes; {advice}")
+        return bytes(body)
 
     try:
-        await asyncio.wait_for(read(), PATIENCE)
+        return await asyncio.wait_for(read(), PATIENCE)
     except asyncio.TimeoutError:
         raise Refusal(408, f"the request did not come within {PATIENCE} s") from None
-    return bytes(parts)
 
 
 async def send_pieces(response: Any, send: Callable[[dict[str, Any]], Any]) -> None:

@@ -31,8 +31,7 @@ class Record:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self.paths = frozenset(paths)
-        self.folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        self.paths, self.folder = frozenset(paths), os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self.counts: dict[str, Any] = {}  # empty without prometheus-client
         self.lock: int | None = None
 
@@ -47,16 +46,19 @@ class Record:
             self.lock = os.open(self.folder, os.O_RDONLY)
             self.close()
             fcntl.flock(self.lock, fcntl.LOCK_SH)
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess
 
-        self.registry = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self.registry}
-        for what in ("texts", "tokens", "truncated"):
-            self.counts[what] = Counter(f"minibert_{what}", f"{what} of each model", ["model"], **own)
+        own: dict[str, Any] = {"registry": CollectorRegistry()}
+        for name in ("texts", "tokens", "truncated"):
+            self.counts[name] = Counter(f"minibert_{name}", f"{name} of each model", ["model"], **own)
         self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], **own)
         seconds, inside = "time until the answer", "requests not yet answered"
         self.counts["seconds"] = Histogram("minibert_request_seconds", seconds, ["path"], buckets=BOUNDS, **own)
         self.counts["inside"] = Gauge("minibert_requests_inside", inside, multiprocess_mode="livesum", **own)
+        self.registry = own["registry"]
+        if self.folder:
+            self.registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(self.registry, self.folder)
 
     def close(self) -> None:
         """Remove the files of a folder where no other worker counts."""
@@ -74,18 +76,14 @@ class Record:
         """Give the numbers in Prometheus' text form, of all workers that share a folder. Raises Refusal."""
         if not self.counts:
             raise Refusal(501, "metrics need the package prometheus-client: pip install 'prometheus-client>=0.21'")
-        from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+        from prometheus_client import generate_latest, multiprocess
 
-        registry = self.registry
-        if self.folder:
-            for process in {int(file.stem.rpartition("_")[2]) for file in Path(self.folder).glob("gauge_live*.db")}:
-                try:
-                    os.kill(process, 0)
-                except ProcessLookupError:
-                    multiprocess.mark_process_dead(process, self.folder)
-            registry = CollectorRegistry()
-            multiprocess.MultiProcessCollector(registry, self.folder)
-        return bytes(generate_latest(registry))
+        for file in Path(self.folder).glob("gauge_live*.db") if self.folder else ():
+            try:
+                os.kill(process := int(file.stem.rpartition("_")[2]), 0)
+            except ProcessLookupError:
+                multiprocess.mark_process_dead(process, self.folder)
+        return bytes(generate_latest(self.registry))
 
     def inside(self, number: int) -> None:
         """Note that a request was accepted (1), or answered (-1)."""
@@ -123,14 +121,9 @@ class Record:
         if self.counts:
             self.counts["requests"].labels(path, str(status)).inc()
             self.counts["seconds"].labels(path).observe(seconds)
-        said = {
-            "client": (scope.get("client") or [""])[0],
-            "method": scope["method"],
-            "path": scope["raw_path"].decode("ascii", "backslashreplace")[:LONGEST],
-            "status": status,
-            "ms": round(seconds * 1000, 1),
-            **scope.get("minibert", {}),
-        }
+        raw = scope["raw_path"].decode("ascii", "backslashreplace")[:LONGEST]
+        said = dict(client=(scope.get("client") or [""])[0], method=scope["method"], path=raw, status=status)
+        said |= dict(ms=round(seconds * 1000, 1), **scope.get("minibert", {}))
         level = logging.DEBUG if path == "/health" else logging.INFO
         ACCESS.log(level, " ".join(f"{name}={value}" for name, value in said.items()))
 

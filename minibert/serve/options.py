@@ -91,7 +91,9 @@ def from_variables() -> dict[str, Any]:
     actions = {_variable(action.option_strings[-1]): action for action in parser._actions if action.option_strings}
     withdrawn = {_variable(name): advice for name, advice in WITHDRAWN.items()}
     chosen, unknown = parser.parse_args([]), dict[str, str | None]()
-    for variable, value in _variables().items():
+    for variable, value in os.environ.items():
+        if not variable.startswith(VARIABLES) or SERVICE.match(f"{variable}={value}"):
+            continue
         if variable in withdrawn:
             raise ValueError(f"the variable {variable} has gone: {withdrawn[variable]}")
         if (action := actions.get(variable)) is None:
@@ -129,24 +131,18 @@ def _variable(option: str) -> str:
     return VARIABLES + option.removeprefix("--").replace("-", "_").upper()
 
 
-def _variables() -> dict[str, str]:
-    """Give the variables of this server, and not those of a service that is called minibert-serve."""
-    own = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
-    return {name: value for name, value in own.items() if not SERVICE.match(f"{name}={value}")}
-
-
 def read_token(chosen: Any) -> str | None:
     """Read the token from a file or a variable; None if neither is named. No message repeats what was named.
 
     Raises ValueError for an empty token, one that no header can carry, and for two sources.
     """
-    named = [name for name in ("token_file", "token_env") if getattr(chosen, name) is not None]
+    named = {name: value for name in ("token_file", "token_env") if (value := getattr(chosen, name)) is not None}
     if not named:
         return None
-    option = Option(named[0])
-    if len(named) > 1:
-        raise error_of(ValueError, "two tokens are named; leave ", option, " or ", Option(named[1]), " out")
-    kind, place = ("file" if chosen.token_env is None else "variable"), getattr(chosen, named[0])
+    option, *others = map(Option, named)
+    if others:
+        raise error_of(ValueError, "two tokens are named; leave ", option, " or ", *others, " out")
+    (place,), kind = named.values(), "file" if "token_file" in named else "variable"
     try:
         token = (Path(place).read_text("utf-8", "replace") if kind == "file" else os.environ.get(place, "")).strip()
     except (OSError, ValueError) as error:

@@ -157,13 +157,14 @@ def read_fields(known: Mapping[str, Field], body: bytes) -> dict[str, Any]:
     for name, value in given.items():
         field = known.get(name)
         if field is None:
+            right = [each for each, its in known.items() if not isinstance(its, str)]
             near = nearest_name(name[:40], known)
-            advice = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+            advice = f"did you mean {near!r}?" if near else f"known are {', '.join(right)}"
             raise Refusal(400, f"there is no field {name[:40]!r}; {advice}", name[:40])
         if isinstance(field, str):
             raise Refusal(400, f"{name} is not known here, and would change the answer; {field}", name)
-        expected, right = field
-        if not right(value):
+        expected, fits = field
+        if not fits(value):
             raise wrong(name, expected, value)
     return given
 

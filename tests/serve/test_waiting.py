@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -67,17 +68,19 @@ class Timers:
     def __init__(self, monkeypatch: Patch) -> None:
         self.running: dict[object, Callable[[], object]] = {}
         self.lock, self.ending = threading.Lock(), False
-        known, timers = gate.patient, self
+        known = asyncio.BaseEventLoop.call_later
 
-        def patient(most: int) -> Any:
-            class Timed(known(most)):  # type: ignore[misc]
-                def connection_made(self, transport: Any) -> None:
-                    self.loop = Loop(self.loop, timers)
-                    super().connection_made(transport)
+        def call_later(loop: Any, delay: float, call: Any, *given: Any, **options: Any) -> Any:
+            if delay not in (gate.PATIENCE, 5):  # ours, and uvicorn's between two requests
+                return known(loop, delay, call, *given, **options)
+            timer = Mock(cancel=lambda: self.running.pop(timer, None))
+            with self.lock:
+                self.running[timer] = lambda: loop.call_soon_threadsafe(call, *given)
+                if self.ending:
+                    self.running[timer]()
+            return timer
 
-            return Timed
-
-        monkeypatch.setattr(gate, "patient", patient)
+        monkeypatch.setattr(asyncio.BaseEventLoop, "call_later", call_later)
 
     @contextmanager
     def over(self) -> Iterator[None]:
@@ -88,25 +91,6 @@ class Timers:
                 call()
         yield
         self.ending = False
-
-
-class Loop:
-    """The event loop of a connection, whose timers the test has."""
-
-    def __init__(self, loop: Any, timers: Timers) -> None:
-        self.loop, self.timers = loop, timers
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loop, name)
-
-    def call_later(self, delay: float, call: Callable[[], object]) -> Any:
-        assert delay in (gate.PATIENCE, 5), "ours, and uvicorn's between two requests"
-        timer = Mock(cancel=lambda: self.timers.running.pop(timer, None))
-        with self.timers.lock:
-            self.timers.running[timer] = lambda: self.loop.call_soon_threadsafe(call)
-            if self.timers.ending:
-                self.timers.running[timer]()
-        return timer
 
 
 def connected(address: Address) -> socket.socket:

@@ -10,7 +10,7 @@ import pytest
 from served import SECONDS
 
 from minibert.equations.input_layer import Array
-from minibert.serve.worker import EACH, STEP, Job, Kind, Prepared, Share, Worker, compute_shares
+from minibert.serve.worker import EACH, STEP, Job, Kind, Prepared, Worker, compute_shares
 
 
 class Steps:
@@ -41,18 +41,10 @@ class Steps:
 
 class Waiting(Job):
     def __init__(self, steps: Steps, *items: str) -> None:
-        self.done, self.times = threading.Event(), 0
-        super().__init__(steps.kind, items, self.count)
-
-    def count(self, job: Job) -> None:
-        assert job is self
-        self.times += 1
-        self.done.set()
+        super().__init__(steps.kind, items)
 
     def lengths(self) -> list[float]:
-        assert self.done.wait(SECONDS)
-        assert (self.error, self.times) == (None, 1)
-        return list(self.results[:, 0])
+        return list(self.result(SECONDS)[:, 0])
 
 
 @pytest.fixture
@@ -122,28 +114,29 @@ def test_one_that_fails_fails_alone(worker: Worker, steps: Steps, bad: str) -> N
     good, wrong, other = taken(worker, Waiting(steps, "a"), Waiting(steps, "bb", bad), Waiting(steps, "ccc"))
     steps.go.set()
     assert [job.lengths() for job in (good, other)] == [[1], [3]]
-    assert wrong.done.wait(SECONDS)
-    assert str(wrong.error) == ("text 1 is bad" if bad == "bad" else "worse")
+    assert str(wrong.exception(SECONDS)) == ("text 1 is bad" if bad == "bad" else "worse")
     (later,) = taken(worker, Waiting(steps, "later"))
     assert later.lengths() == [5], "the worker goes on"
 
 
-def test_a_job_that_fails_late_is_dropped_and_ends_once(worker: Worker, steps: Steps) -> None:
+def test_a_job_that_fails_late_is_dropped(worker: Worker, steps: Steps) -> None:
     steps.go.set()
     (job,) = taken(worker, Waiting(steps, "x" * STEP, "bad", "y" * STEP, "z"))
-    assert job.done.wait(SECONDS)
+    assert str(job.exception(SECONDS)) == "text 1 is bad"
     taken(worker, Waiting(steps, "after"))[0].lengths()
-    assert (job.times, str(job.error)) == (1, "text 1 is bad")
     assert [len(call[0]) for call in steps.calls] == [STEP, 5], "nothing of it is computed after its error"
 
 
 def test_a_job_whose_client_has_left_is_dropped(worker: Worker, steps: Steps) -> None:
-    busy(worker, steps)
+    """One that waits is not computed; one that is at work ends as it has ended, and the worker goes on."""
+    working = busy(worker, steps)
     gone, stays = taken(worker, Waiting(steps, "gone"), Waiting(steps, "stays"))
-    gone.left = True
+    gone.cancel()
+    working.fail(ConnectionError())
     steps.go.set()
     assert stays.lengths() == [5]
-    assert steps.calls == [["first"], ["stays"]] and gone.times == 0
+    assert steps.calls == [["first"], ["stays"]]
+    assert isinstance(working.exception(), ConnectionError)
 
 
 def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, steps: Steps) -> None:
@@ -168,6 +161,8 @@ def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
 def test_a_part_of_a_step_does_not_keep_the_step_alive(steps: Steps) -> None:
     steps.go.set()
     jobs = [Waiting(steps, "a"), Waiting(steps, "bb")]
-    compute_shares([Share(job, 0, list(job.items)) for job in jobs])
+    for job in jobs:
+        job.take(STEP)
+    compute_shares([(job, 0) for job in jobs])
     assert [job.lengths() for job in jobs] == [[1], [2]]
-    assert all(job.results.base is None for job in jobs)
+    assert all(job.result().base is None for job in jobs)

@@ -1,0 +1,301 @@
+"""Answers over real HTTP, in the form that was asked for: the numbers are those of `encode`, `rank` and `classify`."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_files import REFERENCE
+from served import Address, Answer, needs_server, opened, served, straight
+
+import minibert
+from minibert.equations.input_layer import Array
+from minibert.serve.app import INLINE, Server
+from minibert.serve.kinds import names_of
+from minibert.serve.requests import LONGEST_QUERY
+
+installed = pytest.fixture(scope="module", autouse=True)(needs_server)
+
+NORMED, PROMPTS, LENGTHS, RERANKER = "sentences-last-token", "sentences-prompts", "sentences-residual", "uses-reranker"
+SPARSE, PAIRS, TOPICS, LATE = "uses-sparse", "uses-inference", "uses-topics", "late-fixed"
+TEXTS = ["we lived above the clouds", "dog", "", "the clouds we lived above, we above the clouds"]
+LONG = "the clouds " * 40
+MANY = [f"we lived {'above ' * (i % 7)}the clouds" for i in range(1500)]  # several steps of the worker
+# a text's numbers move by its neighbours, which here are other requests'; measured 1.2e-7
+NEIGHBOURS = 1e-6
+OF_SPARSE = 1e-5  # of the sparse folder's weights, which are larger; measured 2.9e-6
+
+encoder_of = functools.cache(lambda name, **options: minibert.load_encoder(REFERENCE / name, **options))
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Address]:
+    models = [opened(REFERENCE / each) for each in (NORMED, PROMPTS, LENGTHS, RERANKER, SPARSE, PAIRS, TOPICS)]
+    with served(Server(models)) as found:
+        yield found
+
+
+def near(found: Any, want: Any, tolerance: float = NEIGHBOURS) -> bool:
+    found, want = np.asarray(found), np.asarray(want)
+    return found.shape == want.shape and bool(np.abs(found - want).max() <= tolerance)
+
+
+def vectors(answer: Answer) -> Array:
+    """The vectors of an answer in either form."""
+    assert answer.status == 200, answer.body
+    if isinstance(answer.json, list):
+        return np.array(answer.json)
+    data = answer.json["data"]
+    assert [(each["index"], each["object"]) for each in data] == [(i, "embedding") for i in range(len(data))]
+    rows = [each["embedding"] for each in data]
+    return np.array([np.frombuffer(base64.b64decode(row), "<f4") if isinstance(row, str) else row for row in rows])
+
+
+# -- vectors -----------------------------------------------------------------------------------------------------
+
+UNIT = {"normalize_embeddings": True}
+ROWS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # the fields, and what `encode` is told
+    ("/v1/embeddings", NORMED, {}, {}),
+    ("/embeddings", NORMED, {"input": MANY[: 3 * INLINE], "encoding_format": "float"}, {}),
+    ("/v1/embeddings", NORMED, {"input": "dog", "encoding_format": "base64"}, {}),
+    ("/v1/embeddings", NORMED, {"encoding_format": "base64"}, {}),
+    ("/v1/embeddings", NORMED, {"dimensions": 3}, {"truncate_dim": 3, **UNIT}),  # normalized, since the model does
+    ("/v1/embeddings", NORMED, {"dimensions": 8}, {}),
+    ("/v1/embeddings", NORMED, {"truncate_prompt_tokens": 4}, {"max_seq_length": 4}),  # with the special ones
+    ("/v1/embeddings", NORMED, {"truncate_prompt_tokens": 4, "input": MANY[6]}, {"max_seq_length": 4}),
+    ("/v1/embeddings", NORMED, {"truncate_prompt_tokens": 99}, {}),
+    ("/v1/embeddings", LENGTHS, {"dimensions": 2}, {"truncate_dim": 2}),
+    ("/v1/embeddings", LENGTHS, {"dimensions": 2, "normalized": True}, {"truncate_dim": 2, **UNIT}),
+    ("/v1/embeddings", LENGTHS, {"normalized": True, "late_chunking": False}, UNIT),
+    ("/v1/embeddings", LENGTHS, {"input": [{"text": text} for text in TEXTS]}, {}),  # as Jina's clients send them
+    ("/v1/embeddings", LENGTHS, {"task": "query"}, {"by": "encode_query"}),  # cut at 4 tokens
+    ("/v1/embeddings", PROMPTS, {"task": "query"}, {"by": "encode_query"}),
+    ("/v1/embeddings", PROMPTS, {"prompt_name": "query"}, {"by": "encode_query"}),
+    ("/v1/embeddings", PROMPTS, {"input_type": "search_query"}, {"by": "encode_query"}),
+    ("/v1/embeddings", PROMPTS, {"task": "retrieval.query"}, {"by": "encode_query"}),
+    ("/v1/embeddings", PROMPTS, {"task": "document"}, {"by": "encode_document"}),
+    ("/v1/embeddings", PROMPTS, {"input_type": "search_document"}, {"by": "encode_document"}),
+    ("/v1/embeddings", PROMPTS, {"task": "retrieval.passage"}, {"by": "encode_document"}),
+    ("/v1/embeddings", PROMPTS, {"input_type": "passage"}, {"prompt_name": "passage"}),  # which is its default too
+    ("/embed", PROMPTS, {"prompt_name": "passage"}, {"prompt_name": "passage", **UNIT}),
+    ("/embed", LENGTHS, {}, UNIT),
+    ("/embed", LENGTHS, {"normalize": False, "truncate": True}, {}),
+    ("/embed", LENGTHS, {"inputs": TEXTS[0], "truncation_direction": "Right"}, UNIT),
+    ("/embed", LENGTHS, {"dimensions": 2}, {"truncate_dim": 2, **UNIT}),
+    ("/", LENGTHS, {}, UNIT),  # the first model's own route
+    *(
+        ("/v1/embeddings", LENGTHS, {name: form, "embedding_type": form}, {"precision": form})
+        for name in ("encoding_format", "embedding_type", "encoding_type") for form in ("binary", "ubinary")
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "name", "fields", "told"), ROWS, ids=lambda each: f"{each!r:.40}")
+def test_vectors_are_those_of_encode(
+    path: str, name: str, fields: dict[str, Any], told: dict[str, Any], address: Address
+) -> None:
+    """And others than those of `encode` without what it is told: a server that forgets it would show."""
+    field = "inputs" if path in ("/", "/embed") else "input"
+    body = {field: TEXTS, "model": name} | fields
+    texts = [each["text"] if isinstance(each, dict) else each for each in np.ravel(body[field]).tolist()]
+    options = {each: value for each, value in told.items() if each not in ("by", "max_seq_length")}
+    encoder = encoder_of(name, **{each: told[each] for each in told if each == "max_seq_length"})
+    want = getattr(encoder, told.get("by", "encode"))(texts, **options)
+    assert near(vectors(address.ask(path, body)), want, 0 if "precision" in told else NEIGHBOURS)
+    assert near(encoder_of(name).encode(texts), want) == (set(told) <= {"prompt_name"})
+
+
+def test_an_answer_has_openais_form(address: Address) -> None:
+    answer = address.embed(TEXTS[:2], model=NORMED)
+    tokens = int(encoder_of(NORMED).tokenize(TEXTS[:2])["attention_mask"].sum())
+    assert answer.headers["content-type"] == "application/json"
+    assert {name: value for name, value in answer.json.items() if name != "data"} == {
+        "object": "list", "model": NORMED, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}, "truncated": 0,
+    }  # fmt: skip
+    assert address.embed(["dog", LONG]).json["truncated"] == 1
+
+
+def test_sparse_vectors_are_those_of_encode_sparse(address: Address) -> None:
+    for texts in (TEXTS, MANY):
+        found = address.ask("/embed_sparse", {"inputs": texts}).json
+        for row, want in zip(found, encoder_of(SPARSE).encode_sparse(texts), strict=True):
+            assert [each["index"] for each in row] == want.ids.tolist()
+            assert near([each["value"] for each in row], want.weights, OF_SPARSE)
+    assert len(address.ask("/embed_sparse", {"inputs": "dog"}).json) == 1
+
+
+def test_many_clients_at_once_get_their_own(address: Address) -> None:
+    """Eight clients send different texts; one request in four is refused, and the others are not disturbed."""
+    texts = [f"we lived above {'the clouds ' * (i % 9)}dog {i}" for i in range(160)]
+    want = encoder_of(NORMED).encode(texts)
+
+    def client(number: int) -> None:
+        for i in range(number, len(texts), 8):
+            if i % 4 == 3:
+                assert address.embed([texts[i], 7]).status == 400
+            assert near(vectors(address.embed([texts[i], "dog"]))[:1], want[i : i + 1])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(client, range(8)))
+
+
+def test_fields_that_clients_add_and_that_change_nothing(address: Address) -> None:
+    more = {"user": {"id": 7}, "return_len": True, "add_special_tokens": True, "truncate_prompt_tokens": -1}
+    nulls = dict.fromkeys(["model", "encoding_format", "dimensions", "task", "truncate", "any_other", "query_prefix"])
+    assert address.embed("dog", **more, **nulls).json == address.embed("dog").json
+    asked = {"query": "clouds", "documents": TEXTS}
+    best = address.ask("/rerank", asked | {"top_n": 2}).json
+    nulls = dict.fromkeys(["model", "texts", "return_documents", "raw_scores", "max_tokens_per_doc", "rank_fields"])
+    assert address.ask("/rerank", asked | more | nulls | {"top_k": 2, "priority": 3}).json == best
+    assert len(best["results"]) == 2
+    asked = {"inputs": "dog", "model": TOPICS}  # huggingface_hub sends parameters, though it has none
+    assert address.ask("/predict", asked | {"parameters": {"top_k": None}}).json == address.ask("/predict", asked).json
+
+
+# -- scores and labels -------------------------------------------------------------------------------------------
+
+QUERY, DOCUMENTS = "the dog we lived above", [LONG, "we lived above the clouds", "above"]
+OBJECTS = [{"text": text, "title": f"above {i}", "url": None} for i, text in enumerate(DOCUMENTS)]
+SCORED: list[tuple[dict[str, Any], list[str], int]] = [  # the fields, the texts that are scored, how many are cut
+    ({"documents": DOCUMENTS, "return_documents": True, "max_tokens_per_doc": 4096}, DOCUMENTS, 2),
+    (
+        {"documents": DOCUMENTS, "max_tokens_per_doc": 3, "priority": 9},
+        ["the clouds the", "we lived above", "above"],
+        2,
+    ),
+    ({"documents": OBJECTS, "return_documents": True, "max_chunks_per_doc": 10, "model": RERANKER}, DOCUMENTS, 2),
+    ({"documents": OBJECTS, "return_documents": True, "rank_fields": ["title"]}, ["above 0", "above 1", "above 2"], 0),
+    ({"texts": DOCUMENTS, "return_text": True}, DOCUMENTS, 2),
+    ({"texts": DOCUMENTS, "raw_scores": True, "top_n": 3}, DOCUMENTS, 2),
+]
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize(("fields", "texts", "cut"), SCORED, ids=lambda each: f"{each!r:.40}")
+def test_scores_are_those_of_predict(
+    path: str, fields: dict[str, Any], texts: list[str], cut: int, address: Address
+) -> None:
+    """In Cohere's form or in that of text-embeddings-inference, the best first; an object comes back whole."""
+    encoder, plain = encoder_of(RERANKER), "texts" in fields
+    raw = {"activation_fn": lambda logits: logits} if "raw_scores" in fields else {}
+    want = encoder.predict([(QUERY, text) for text in texts], **raw)
+    answer = address.ask(path, {"query": QUERY} | fields).json
+    results = answer if plain else answer["results"]
+    assert [each["index"] for each in results] == np.argsort(-want, kind="stable").tolist()
+    assert near([each["score" if plain else "relevance_score"] for each in results], np.sort(want)[::-1])
+    for each in results:
+        sent = (fields.get("documents") or fields["texts"])[each["index"]]
+        sent = sent if isinstance(sent, dict) else {"text": sent}
+        told = {name: value for name, value in each.items() if name not in ("index", "score", "relevance_score")}
+        back = "return_text" in fields or "return_documents" in fields
+        assert told == ((sent if plain else {"document": sent}) if back else {})
+    if not plain:
+        assert (answer["model"], answer["truncated"]) == (RERANKER, cut)
+        if LONG not in texts:  # else the folder's own longest length cuts too
+            tokens = encoder.tokenize([QUERY] * 3, texts)["attention_mask"].sum()
+            assert answer["usage"]["total_tokens"] == tokens, "the tokens of what was cut"
+
+
+def test_a_query_may_be_as_long_as_the_page_says(address: Address) -> None:
+    assert LONGEST_QUERY == 10_000
+    assert address.ask("/rerank", {"query": "a" * 10_000, "documents": ["b"]}).status == 200
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_late_interaction_answers_rerank(beside: bool) -> None:
+    """As the model itself, or as the reranker of another; three requests at once, each with its own query."""
+    late = encoder_of(LATE)
+    folders = [NORMED, LATE] if beside else [LATE]
+    with served(Server([opened(REFERENCE / name) for name in folders])) as address, ThreadPoolExecutor(2) as pool:
+        queries = ["the clouds", "we lived", "dog"]
+        bodies = [{"query": query, "documents": TEXTS, "raw_scores": i == 1} for i, query in enumerate(queries)]
+        answers = list(pool.map(lambda body: address.ask("/rerank", body).json["results"], bodies))
+        for query, answer in zip(queries, answers, strict=True):
+            want = late.rank(query, TEXTS)
+            assert [each["index"] for each in answer] == [each["corpus_id"] for each in want]
+            found = np.array([each["relevance_score"] for each in answer])
+            assert near(found / 12, np.array([each["score"] for each in want]) / 12)  # a sum over 12 tokens
+        if beside:
+            assert address.embed("dog").status == 200
+        else:
+            refused = address.embed("dog")
+            assert refused.status == 404 and f"gives vectors; it was started with {LATE!r}" in refused.error
+            info = address.ask("/info").json
+            assert (info["gives"], info["similarity"], info["dimension"]) == (["scores of documents"], "maxsim", 6)
+            cut = {"query": "the clouds", "documents": TEXTS, "max_tokens_per_doc": 1}
+            (first,) = [each for each in address.ask("/rerank", cut).json["results"] if each["index"] == 0]
+            assert near(first["relevance_score"] / 12, late.rank("the clouds", ["we"])[0]["score"] / 12)
+            long = {"query": "a", "texts": ["the clouds", "the clouds " * 99]}
+            assert address.ask("/rerank", long).status == 200
+            assert "texts[1] has more tokens" in address.ask("/rerank", long | {"truncate": False}).error
+
+
+@pytest.mark.parametrize("first", [LATE, NORMED])
+def test_a_request_without_model_goes_to_the_reranker(first: str) -> None:
+    """Also where another model can score too: with its scores the order would be another."""
+    models = [opened(REFERENCE / first), opened(REFERENCE / RERANKER)]
+    body = json.dumps({"query": "clouds", "documents": TEXTS}).encode()
+    answer = straight(Server(models, ranks=models[1]), "/rerank", body).json
+    assert answer["model"] == RERANKER
+    want = encoder_of(RERANKER).rank("clouds", TEXTS)
+    assert [each["index"] for each in answer["results"]] == [each["corpus_id"] for each in want]
+    if first == LATE:
+        assert straight(Server(models), "/rerank", body).json["model"] == LATE, "without one the first that can"
+
+
+def test_predict_gives_labels_and_their_probabilities(address: Address) -> None:
+    """Of texts what `classify` gives; of pairs a softmax of the logits, or the logits."""
+    for inputs in (TEXTS[0], [TEXTS[0]]):
+        found, want = (
+            address.ask("/predict", {"inputs": inputs, "model": TOPICS}).json,
+            encoder_of(TOPICS).classify(TEXTS[0]),
+        )
+        assert [each["label"] for each in found] == [each.label for each in want]
+        assert near([each["score"] for each in found], [each.probability for each in want])
+    both = [["dog", "we lived"], ["we lived", "dog"]]
+    logits = encoder_of(PAIRS).predict(both, activation_fn=lambda x: x)
+    raw = address.ask("/predict", {"inputs": both, "model": PAIRS, "raw_scores": True}).json
+    assert near([[each["score"] for each in row] for row in raw], -np.sort(-logits))
+    found = address.ask("/predict", {"inputs": both, "model": PAIRS}).json
+    assert near([sum(each["score"] for each in row) for row in found], [1, 1])
+    single = address.ask("/predict", {"inputs": both[0], "model": PAIRS}).json
+    assert single[0].keys() == {"score", "label"} and single[0]["label"] == found[0][0]["label"]
+    mixed = address.ask("/predict", {"inputs": [["dog"], both[0]], "model": PAIRS}).json
+    assert near([each["score"] for each in mixed[1]], [each["score"] for each in found[0]])
+
+
+# -- models ------------------------------------------------------------------------------------------------------
+
+
+def test_the_names_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names_of("org/name") == ("name", "org/name")
+    assert names_of("name", ["a", "b"]) == ("a", "b", "name", "sentence-transformers/name")
+    folder = tmp_path / "models--org--some--name" / "snapshots" / "c0ffee"
+    folder.mkdir(parents=True)
+    assert names_of(str(folder)) == ("some--name", "org/some--name", str(folder))
+    (tmp_path / "current").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    assert names_of("current/") == ("current", "current/", str(tmp_path / "current"), str(folder))
+    assert names_of(".")[0] == tmp_path.name
+    assert names_of("..")[0] == tmp_path.parent.name
+
+
+def test_what_the_server_tells_of_itself(address: Address) -> None:
+    answer = address.ask("/v1/models").json
+    assert [each["id"] for each in answer["data"]] == [NORMED, PROMPTS, LENGTHS, RERANKER, SPARSE, PAIRS, TOPICS]
+    assert answer["object"] == "list" and {each["object"] for each in answer["data"]} == {"model"}
+    for name in (RERANKER, str(REFERENCE / SPARSE)):
+        assert address.ask(f"/v1/models/{name}").json["id"] == name
+    assert address.ask("/health").json == {"status": "ok"}
+    found = address.ask("/info").json
+    assert (found["model"], found["dimension"], found["max_seq_length"], found["gives"]) == (NORMED, 8, 30, ["vectors"])
+    assert [each["model"] for each in found["models"]][:2] == [NORMED, PROMPTS]
+    assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
+    assert found["limits"] == {"waiting": 256, "body": 16777216, "texts": 2048, "grace": 60}
