@@ -14,7 +14,6 @@ from fake_hub import FakeHub, commit_of, quick_pauses, status, use
 from tiny_model import FILES, WORD
 
 from minibert.errors import CheckpointError, HubError
-from minibert.files.writing import write_output
 from minibert.hub.repository import resolve
 
 FLOAT32 = np.dtype("float32")
@@ -216,15 +215,6 @@ def test_the_reason_behind_the_clients_error_is_told(
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
     refuses(rf"model\.safetensors: {said}", read_weights)
-
-
-@pytest.mark.usefixtures("hub")
-def test_what_was_fetched_is_never_written_over() -> None:
-    path = resolve("org/tiny").file("config.json")
-    assert path is not None
-    with pytest.raises(ValueError, match="a file of the model that is read here"):
-        write_output(path, b"mine")
-    assert path.read_bytes() == FILES["config.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[1", b'{"weight_map": 3}'])

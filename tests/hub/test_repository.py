@@ -13,38 +13,27 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from checkpoints import write_shards
 from encoder_files import CASE
 from fake_hub import FakeHub, commit_of, drip, environment, late, quick_pauses, status, use
 from huggingface_hub import hf_hub_download
 from limits import CHILD_SECONDS
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
+from tiny_model import FILES, WORD
 
 import minibert
 from minibert.errors import HubError
 from minibert.files.writing import write_output
-from minibert.hub import remote
+from minibert.hub.names import WITHOUT_OWNER, full_name
 from minibert.hub.repository import resolve
 
-ROWS, WIDTH = 400, 320
-RANDOM = np.random.default_rng(0)
-TENSORS = {
-    "embeddings.word": RANDOM.normal(size=(ROWS, WIDTH)).astype(np.float32),
-    "embeddings.norm": RANDOM.normal(size=WIDTH).astype(np.float32),
-    "encoder.large": RANDOM.normal(size=(1000, WIDTH)).astype(np.float32),
-}
-WORD = TENSORS["embeddings.word"]
-FILES = {"config.json": b'{"model_type": "bert"}', "tokenizer.json": b"{}", "model.safetensors": save(TENSORS)}
 FLOAT32 = np.dtype("float32")
-
-
-@pytest.fixture
-def hub(hub: FakeHub) -> FakeHub:
-    hub.add("org/tiny", FILES)
-    return hub
+OTHER = {**FILES, "model.safetensors": save({"word": WORD + 1, "rest": np.zeros(100, np.float32)})}
+INDEX = "model.safetensors.index.json"
 
 
 def rows(name: str, ids: list[int], lazy: bool = True, **options: object) -> np.ndarray:
-    return resolve(name, **options).checkpoint(lazy).table("embeddings.word", FLOAT32).rows(np.array(ids))
+    return resolve(name, **options).checkpoint(lazy).table("word", FLOAT32).rows(np.array(ids))
 
 
 # -- names, revisions, files -------------------------------------------------------------------------------------
@@ -93,29 +82,37 @@ def test_a_renamed_model_is_followed(hub: FakeHub) -> None:
 
 
 def test_header_and_rows_are_of_one_commit(hub: FakeHub) -> None:
-    table = resolve("org/tiny").checkpoint(lazy=True).table("embeddings.word", FLOAT32)
-    # main moves on between header and rows
-    other = save({name: tensor + 1 for name, tensor in TENSORS.items()})
+    table = resolve("org/tiny").checkpoint(lazy=True).table("word", FLOAT32)
     before = hub.repositories["org/tiny"]
-    hub.add("org/tiny", {**FILES, "model.safetensors": other}, commit=commit_of("newer"))
+    hub.add("org/tiny", OTHER, commit=commit_of("newer"))  # main moves on between header and rows
     with pytest.raises(HubError, match="RevisionNotFound"):  # gone, and nothing of the newer commit is taken for it
         table.rows(np.array([300]))
     hub.repositories["org/tiny"] = before
     assert np.array_equal(table.rows(np.array([300])), WORD[[300]])
-    hub.add("org/tiny", {**FILES, "model.safetensors": other}, commit=commit_of("newer"))
+    hub.add("org/tiny", OTHER, commit=commit_of("newer"))
     assert np.array_equal(rows("org/tiny", [3]), WORD[[3]] + 1)
 
 
+def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sentence-transformers completes them; old models have none, and a folder of that name goes before."""
+    folder = CASE["bert"].folder
+    for name in ("sentence-transformers/tiny-L6", "gpt2", "BERT-base-uncased", "someone/tiny"):
+        hub.add(name, {each: folder / each for each in ("config.json", "model.safetensors")})
+        short = name.removeprefix("sentence-transformers/")
+        with minibert.load_encoder(short) as encoder, minibert.load(short, local_files_only=True) as layer:
+            assert np.array_equal(layer([5, 6]), encoder.embeddings([5, 6]))
+    assert {request.path.split("/")[3] for request in hub.asked("/api/models/sentence")} == {"sentence-transformers"}
+    assert all(full_name(name) == name for name in WITHOUT_OWNER)
+    with pytest.raises(HubError, match=r"sentence-transformers/mine at main: .*a folder is written \./mine\)"):
+        minibert.load_encoder("mine")
+    (tmp_path / "tiny-L6").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    hub.forget()
+    with minibert.load_encoder("tiny-L6") as encoder:
+        assert encoder.dim and not hub.asked("")
+
+
 # -- few bytes, few requests -------------------------------------------------------------------------------------
-
-
-def test_only_what_is_asked_for_is_sent(hub: FakeHub) -> None:
-    checkpoint = resolve("org/tiny").checkpoint(lazy=False)
-    assert np.array_equal(checkpoint.table("embeddings.word", FLOAT32).array(), WORD)
-    assert np.array_equal(checkpoint.table("embeddings.norm", FLOAT32).array(), TENSORS["embeddings.norm"])
-    ranges = hub.asked("model.safetensors")
-    assert len(ranges) == 2  # the header, which holds the vector too, and the table
-    assert sum(request.sent for request in ranges) <= WORD.nbytes + WIDTH * 4 + 3 * remote.BLOCK
 
 
 def test_a_second_run_asks_only_for_the_commit(hub: FakeHub) -> None:
@@ -131,14 +128,11 @@ def test_a_second_run_asks_only_for_the_commit(hub: FakeHub) -> None:
 
 
 def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:
-    shards = {f"model-{i}-of-3.safetensors": save({name: TENSORS[name]}) for i, name in enumerate(TENSORS, 1)}
-    index = {"weight_map": dict(zip(TENSORS, shards, strict=True))}
-    hub.add("org/shards", {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode(), **shards})
+    index = json.dumps({"weight_map": {"word": "a.safetensors", "rest": "b.safetensors"}}).encode()
+    hub.add("org/shards", {"config.json": b"{}", INDEX: index, "a.safetensors": save({"word": WORD})})
     checkpoint = resolve("org/shards").checkpoint(lazy=True)
-    assert set(checkpoint.names) == set(TENSORS)
-    assert np.array_equal(checkpoint.table("embeddings.word", FLOAT32).rows(np.array([8])), WORD[[8]])
-    assert np.array_equal(checkpoint.table("embeddings.norm", FLOAT32).array(), TENSORS["embeddings.norm"])
-    assert not hub.asked("model-3-of-3")
+    assert set(checkpoint.names) == {"word", "rest"}
+    assert np.array_equal(checkpoint.table("word", FLOAT32).rows(np.array([8])), WORD[[8]])
     hub.forget()
     assert np.array_equal(rows("org/shards", [8], local_files_only=True), WORD[[8]])
     assert hub.requests == []
@@ -149,12 +143,11 @@ def test_two_commits_are_apart_and_ranges_lie_where_they_are_told(
 ) -> None:
     assert np.array_equal(rows("org/tiny", [2]), WORD[[2]])
     assert (tmp_path / "home" / "assets" / "minibert" / "models--org--tiny" / commit_of("org/tiny")).is_dir()
-    other = {**FILES, "model.safetensors": save({name: tensor * 2 for name, tensor in TENSORS.items()})}
-    hub.add("org/tiny", other, commit=commit_of("second"))
-    assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 2)
+    hub.add("org/tiny", OTHER, commit=commit_of("second"))
+    assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] + 1)
     shutil.rmtree(tmp_path / "home" / "assets")
     monkeypatch.setenv("MINIBERT_CACHE", str(tmp_path / "elsewhere"))
-    assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] * 2)
+    assert np.array_equal(rows("org/tiny", [2]), WORD[[2]] + 1)
     assert (tmp_path / "elsewhere").is_dir() and not (tmp_path / "home" / "assets").exists()
 
 
@@ -163,12 +156,14 @@ def test_two_commits_are_apart_and_ranges_lie_where_they_are_told(
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path: Path, sharded: bool) -> None:
+    """And never written over, also a shard that was not opened."""
     if sharded:
-        index = json.dumps({"weight_map": dict.fromkeys(TENSORS, "one.safetensors")}).encode()
-        files = {"config.json": b"{}", "model.safetensors.index.json": index, "one.safetensors": save(TENSORS)}
-        hub.add("org/tiny", files)
+        index = json.dumps({"weight_map": {"word": "a.safetensors", "rest": "b.safetensors"}}).encode()
+        shards = {"a.safetensors": save({"word": WORD}), "b.safetensors": save({"rest": np.zeros(3, np.float32)})}
+        hub.add("org/tiny", {"config.json": b"{}", INDEX: index, **shards})
+    cache = tmp_path / "home" / "hub"
     for file in hub.repositories["org/tiny"].files:
-        hf_hub_download("org/tiny", file, cache_dir=tmp_path / "home" / "hub", endpoint=hub.endpoint)
+        hf_hub_download("org/tiny", file, cache_dir=cache, endpoint=hub.endpoint)
     for options, requests in [
         ({"revision": commit_of("org/tiny")}, 0),  # first, while we have noted nothing ourselves
         ({}, 1),
@@ -177,13 +172,16 @@ def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path
         hub.forget()
         repository = resolve("org/tiny", **options)
         checkpoint = repository.checkpoint()
-        table = checkpoint.table("embeddings.word", FLOAT32)
-        assert repository.file("config.json") is not None
-        assert np.array_equal(table.array(), WORD)
-        assert not table.array().flags.owndata
+        array = checkpoint.table("word", FLOAT32).array()
+        config = repository.file("config.json")
+        assert np.array_equal(array, WORD) and not array.flags.owndata
         assert len(hub.requests) == requests
-        place = Path(checkpoint.tensor("embeddings.word").file)
-        assert tmp_path / "home" / "hub" in place.parents
+        assert cache in Path(checkpoint.tensor("word").file).parents
+    held = [path for path in cache.rglob("*.*") if path.is_symlink()]
+    assert config in held and len(held) == len(hub.repositories["org/tiny"].files)
+    for path in held:
+        with pytest.raises(ValueError, match="a file of the model that is read here"):
+            write_output(path, b"mine")
 
 
 def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: FakeHub, tmp_path: Path) -> None:
@@ -194,21 +192,6 @@ def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: F
         repository.checkpoint()
 
 
-def test_a_shard_that_was_not_opened_is_never_written_over(hub: FakeHub, tmp_path: Path) -> None:
-    index = json.dumps({"weight_map": {"embeddings.word": "a.safetensors", "rest": "b.safetensors"}}).encode()
-    hub.add("org/two", {"model.safetensors.index.json": index, "a.safetensors": FILES["model.safetensors"]} | {
-        "b.safetensors": save({"rest": np.zeros(3, np.float32)})
-    })  # fmt: skip
-    cache = tmp_path / "home" / "hub"
-    paths = [
-        hf_hub_download("org/two", file, cache_dir=cache, endpoint=hub.endpoint)
-        for file in hub.repositories["org/two"].files
-    ]
-    rows("org/two", [1])
-    with pytest.raises(ValueError, match="a file of the model that is read here"):
-        write_output(paths[2], b"mine")
-
-
 FOLDERS = {  # where whole files lie: of a caller, of a variable, of the client
     "cache_folder": ({"cache_folder": "mine"}, {"SENTENCE_TRANSFORMERS_HOME": "theirs"}, "mine"),
     "SENTENCE_TRANSFORMERS_HOME": ({}, {"SENTENCE_TRANSFORMERS_HOME": "theirs"}, "theirs"),
@@ -216,24 +199,34 @@ FOLDERS = {  # where whole files lie: of a caller, of a variable, of the client
 }
 
 
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_whole_files_lie_where_they_are_told(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sharded: bool
 ) -> None:
     """As sentence-transformers passes them on: `cache_folder`, or else its variable, in place of the Hub's cache."""
     options, variables, where = FOLDERS[kind]
     monkeypatch.chdir(tmp_path)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    files = {path.name: path for path in CASE["bert"].folder.iterdir()}
-    hub.add("org/bert", files)
+    folder, weights = CASE["bert"].folder, ["model.safetensors"]
+    if sharded:
+        tensors = load_file(folder / "model.safetensors")
+        parts = [{name: tensors[name] for name in sorted(tensors)[start::2]} for start in (0, 1)]
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        folder = write_shards(tmp_path / "shards", config, parts)
+        weights = [path.name for path in folder.glob("*.safetensors")]
+    hub.add("org/bert", {path.name: path for path in folder.iterdir()})
+    want = CASE["bert"].load()([5, 6])
     with minibert.load_encoder("org/bert", **options) as encoder:
+        assert np.array_equal(encoder([5, 6]), want)
         again = pickle.loads(pickle.dumps(encoder))
-    want = {tmp_path / where / "models--org--bert" / "snapshots" / commit_of("org/bert") / "model.safetensors"}
-    assert {path for path in tmp_path.rglob("model.safetensors") if path.is_symlink()} == want
+    whole = tmp_path / where / "models--org--bert" / "snapshots" / commit_of("org/bert")
+    held = {path for path in tmp_path.rglob("*.safetensors") if path.is_symlink()}
+    assert held == {whole / name for name in weights}
     hub.forget()
     with again, minibert.load("org/bert", local_files_only=True, **options) as layer:
-        assert np.array_equal(layer([5, 6]), again.embeddings([5, 6]))
+        assert np.array_equal(again([5, 6]), want) and np.array_equal(layer([5, 6]), again.embeddings([5, 6]))
     assert not hub.asked("")
     refs = hf_hub_download("org/bert", "config.json", cache_dir=tmp_path / where, local_files_only=True)
     assert Path(refs).is_file()  # the client finds it by its branch too
@@ -281,7 +274,7 @@ def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> 
     """Real variables, real processes: both get the right rows, and a third one needs no Hub."""
     code = (
         "import sys, numpy as np; from minibert.hub.repository import resolve; "
-        "table = resolve('org/tiny').checkpoint(lazy=True).table('embeddings.word', np.dtype('float32')); "
+        "table = resolve('org/tiny').checkpoint(lazy=True).table('word', np.dtype('float32')); "
         "sys.stdout.buffer.write(table.rows(np.arange(0, 300, 3)).tobytes())"
     )
     hub.misbehave("model.safetensors", drip(2_000_000))
