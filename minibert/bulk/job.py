@@ -19,7 +19,7 @@ import numpy as np
 from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
-from minibert.models.run.pipeline import check_positive, chunked, stream
+from minibert.models.run.pipeline import check_positive, chunked
 from minibert.models.run.truncated_texts import length_of
 from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
@@ -173,11 +173,9 @@ def _computed(
         cut += sum(ids.truncated > 0 for ids in encoded)
         return encoded
 
-    def vectors(encoded: list[Any]) -> Any:
-        return pipeline.vectors(encoded) if encoded else []
-
+    stream = pipeline._replace(tokenize=tokenize).stream
     chunks, found = [*chunked(range(len(every)), pipeline.chunk)], []
-    for rows, made in zip(chunks, stream(chunks, tokenize, vectors, pipeline.prefetching), strict=True):
+    for rows, made in zip(chunks, stream(chunks, prefetching=True), strict=True):
         if len(made):
             found.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
         progress(read + rows[-1] + 1, texts.expected)

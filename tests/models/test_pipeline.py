@@ -17,7 +17,7 @@ import minibert
 from minibert.equations.sentences import cosine, dot, euclidean, manhattan
 from minibert.files.tokenizer import Encoded
 from minibert.models.run.packing import SLACK, cuts
-from minibert.models.run.pipeline import chunked, stream
+from minibert.models.run.pipeline import Pipeline, chunked
 
 TEXTS = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
 CHUNKS = [TEXTS[:1], TEXTS[1:4], TEXTS[4:]]
@@ -66,6 +66,18 @@ def test_an_error_names_the_text_by_its_number_in_all(layer: minibert.EmbeddingL
         layer.embed_stream([], "median")
 
 
+class Plain(Pipeline):
+    """Gives ids in the place of vectors."""
+
+    def vectors(self, encoded: Any) -> Any:
+        return encoded
+
+
+def plain(tokenize: Any) -> Plain:
+    unused: Any = None
+    return Plain(tokenize, unused, unused, None, np.dtype(int), chunk=3, prefetching=True)
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
     read: list[int] = []
@@ -79,7 +91,7 @@ def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
         return [(number, start + i) for i, number in enumerate(chunk)]
 
     found = []
-    for vectors in stream(chunked(numbers(), 3), encode, list, at_once):  # type: ignore[arg-type]
+    for vectors in plain(encode).stream(chunked(numbers(), 3), at_once):
         found += vectors
         assert len(read) <= len(found) + 3 * at_once
     assert found == [(i, i) for i in range(20)]
@@ -91,8 +103,8 @@ def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
             raise ValueError(f"at {start}")
         return chunk
 
-    vectors = stream(iter([[1, 2], [3]]), encode, np.array, prefetching=True)  # type: ignore[arg-type]
-    assert next(vectors).tolist() == [1, 2]
+    vectors = plain(encode).stream(iter([[1, 2], [3]]), prefetching=True)
+    assert next(vectors) == [1, 2]
     with pytest.raises(ValueError, match="at 2"):
         next(vectors)
 

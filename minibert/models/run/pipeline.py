@@ -9,7 +9,7 @@ here, once; `packing` cuts a chunk into tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,8 +22,6 @@ from minibert.threads.pool import parallel_for, prefetch
 from .packing import Packed
 
 K = TypeVar("K")
-E = TypeVar("E")
-V = TypeVar("V")
 BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # ends errors about NaN and infinity
 
 
@@ -57,8 +55,20 @@ class Pipeline(NamedTuple):
         return found
 
     def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[Any]:
-        """Give each chunk's vectors when it has come: see `stream`."""
-        return stream(chunks, self.tokenize, self.vectors, prefetching and self.prefetching)
+        """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
+
+        Memory is bounded by one chunk, or with `prefetching` by two: the next chunk is read and tokenized, on another
+        thread, while the vectors of this one are computed.
+        """
+
+        def numbered() -> Iterator[tuple[list[Any], int]]:
+            start = 0
+            for chunk in chunks:
+                yield chunk, start
+                start += len(chunk)
+
+        for encoded in prefetch(lambda chunk: self.tokenize(*chunk), numbered(), prefetching and self.prefetching):
+            yield self.vectors(encoded)
 
     def all(self, texts: list[Any], shown_as: str = "") -> Any:
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
@@ -68,14 +78,11 @@ class Pipeline(NamedTuple):
             return self._chunk_threads(texts)
         chunks = chunked(texts, self.chunk)
         chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
-        found = self.stream(chunks, prefetching=len(texts) > self.chunk)
-        if self.dim is None:
-            return list(chain.from_iterable(found))
-        vectors, start = self._room(len(texts)), 0
-        for each in found:
-            vectors[start : start + len(each)] = each
+        found, start = self._room(len(texts)), 0
+        for each in self.stream(chunks, prefetching=len(texts) > self.chunk):
+            found[start : start + len(each)] = each
             start += len(each)
-        return vectors
+        return found
 
     def _room(self, count: int) -> Any:
         return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
@@ -155,29 +162,6 @@ def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
     texts = iter(texts)
     while chunk := list(islice(texts, size)):
         yield chunk
-
-
-def stream(
-    chunks: Iterable[list[K]],
-    tokenize: Callable[[list[K], int], E],
-    vectors: Callable[[E], V],
-    prefetching: bool = False,
-) -> Iterator[V]:
-    """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
-
-    tokenize: a chunk and the number of its first text -> ids. vectors: a chunk's ids -> its result. Memory is bounded
-    by one chunk, or with `prefetching` by two: the next chunk is read and tokenized, on another thread, while the
-    vectors of this one are computed.
-    """
-
-    def numbered() -> Iterator[tuple[list[K], int]]:
-        start = 0
-        for chunk in chunks:
-            yield chunk, start
-            start += len(chunk)
-
-    for encoded in prefetch(lambda chunk: tokenize(*chunk), numbered(), prefetching):
-        yield vectors(encoded)
 
 
 def shown(chunks: Iterable[list[K]], total: int | None, name: str, delay: float = 0.0) -> Iterator[list[K]]:

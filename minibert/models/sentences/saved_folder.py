@@ -70,14 +70,9 @@ class SavedFolder(NamedTuple):
     tokenizer: Mapping[str, Any] = {}  # tokenizer_config.json
 
     @property
-    def inside(self) -> str:
-        """The subfolder of the transformer or of the static rows; "" for the top folder, as without modules.json."""
-        return self.modules[0].path if self.modules else ""
-
-    @property
     def beside(self) -> FolderFiles:
-        """The files beside the transformer."""
-        return self.files.inside(self.inside)
+        """The files beside the transformer or the static rows; without modules.json those of the top folder."""
+        return self.files.inside(self.modules[0].path if self.modules else "")
 
     @property
     def static(self) -> bool:
