@@ -18,7 +18,6 @@ from minibert.models.run.pipeline import Pipeline, check_positive, finite
 from minibert.models.sentences.arguments import EncodeOptions, given_once
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
-from minibert.models.sentences.router import looked_up
 from minibert.models.sentences.sentences import CHUNK, Sentences
 
 from .heads import logit_pieces
@@ -85,14 +84,11 @@ class Sparse(Sentences):
         check_positive("max_active_dims", max_active_dims, or_none=True)
         most = own.max_active_dims if max_active_dims is None else max_active_dims
         table, (tokenize, _) = own.table(task), self._tokenizing(asked)
-        pool = looked_up if table else partial(_pooled, self.head("masked_word"), *own.splade)
-
-        def results(tile: Packed, x: Array) -> list[SparseVector]:
-            return [largest(each, most) for each in pool(tile, x)]
-
         if table:
-            return Pipeline(tokenize, table.compute, results, None, self.dtype, CHUNK)
-        return self.each_text(tokenize, results, threads, held)
+            found = lambda tile, x: [largest(SparseVector(tile.ids, x), most)]  # noqa: E731
+            return Pipeline(tokenize, table.compute, found, None, self.dtype, CHUNK)
+        made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
+        return self.each_text(tokenize, lambda *tile: [largest(each, most) for each in made(*tile)], threads, held)
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
         method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode
@@ -122,7 +118,7 @@ class Sparse(Sentences):
         return found[0] if isinstance(vectors, SparseVector) else found
 
 
-def _pooled(head: BoundHead, pooling: str, activation: str, tile: Packed, x: Array) -> list[SparseVector]:
+def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: str) -> list[SparseVector]:
     """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
     ends = np.cumsum(tile.lengths)
     full = np.flatnonzero(tile.lengths)  # texts without a token have no weight

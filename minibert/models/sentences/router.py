@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run.packing import Packed
 
-from .comparing import SparseVector
 from .folder import FAMILY, FolderFiles, Module, leaves
 
 FILES = ("router_config.json", "config.json")  # the second is its older name
@@ -29,27 +27,19 @@ ROUTER, WEIGHTS, TASKS = "Router", "SparseStaticEmbedding", ("query", "document"
 
 
 class TokenWeights(NamedTuple):
-    """A weight for each token: what queries are looked up in."""
+    """A weight for each token: of a text those of its tokens, each counted once, however often the text has it."""
 
     weights: Array
     tokenizer: Callable[[], Tokenizer]  # opens the tokenizer, which puts no special token around a text
     longest: int | None  # how many tokens of a text count; None: all
 
     def compute(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-        """Look texts up, as the `compute` of a pipeline. Raises IndexError for an id beyond the table."""
-        lengths = np.array([len(each.input_ids) for each in encoded], np.int64)
-        ids = np.fromiter(chain.from_iterable(each.input_ids for each in encoded), np.int64)
-        inputs = Inputs(1, len(ids), {"input_ids": check_ids(ids, len(self.weights), "input_ids")[None]})
-        put(Packed(inputs, np.arange(len(lengths)), lengths), self.weights[ids])
-
-
-def looked_up(tile: Packed, weights: Array) -> list[SparseVector]:
-    """Give each text's tokens with their weights, a token once, however often the text has it."""
-    found = []
-    for ids, own in zip(*(np.split(x, tile.starts[1:]) for x in (tile.ids, weights)), strict=True):
-        ids, first = np.unique(ids, return_index=True)
-        found.append(SparseVector(ids[own[first] != 0], own[first][own[first] != 0]))
-    return found
+        """Give each text as a tile of the tokens that weigh something. Raises IndexError for an id beyond the table."""
+        for i, each in enumerate(encoded):
+            ids = np.unique(check_ids(each.input_ids, len(self.weights), "input_ids"))
+            ids = ids[self.weights[ids] != 0]
+            inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+            put(Packed(inputs, np.array([i]), np.array([len(ids)])), self.weights[ids])
 
 
 class Router(NamedTuple):
