@@ -38,8 +38,8 @@ def test_tokens_cut_of_one_text_of_many_chunks_and_of_one_without_end() -> None:
     assert encoder.tokens_cut(["we", "we " * 100_000]).tolist() == [0, 99_970]  # of which `encode` reads the beginning
     encoder.max_seq_length = 4
     assert encoder.tokens_cut(["we we", "we we we"]).tolist() == [0, 1] and encoder.tokens_cut([]).shape == (0,)
-    with pytest.raises(TypeError, match=r"texts\[1\] must be a str"):
-        encoder.tokens_cut(["we", 3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"texts\[1300\] must be a str"):
+        encoder.tokens_cut([*texts, 3])  # type: ignore[list-item]
 
 
 def test_the_prompt_takes_room_and_a_task_has_a_length_of_its_own() -> None:
