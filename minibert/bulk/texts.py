@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count, islice
@@ -100,10 +101,10 @@ class Texts:
             rest = iter(records)
             records = list(islice(rest, self._at_once))
             self._stdin = chain(records, rest)
-        rows, seen = 0, dict[str, dict[type, Any]]()  # of each column a value of each type
+        rows, seen = 0, defaultdict[str, dict[type, Any]](dict)  # of each column a value of each type
         for rows, record in enumerate(records, 1):  # noqa: B007
             for column, value in record.items():
-                seen.setdefault(column, {})[type(value)] = value
+                seen[column][type(value)] = value
         kinds = {}
         for column, values in (seen if rows else {self.text_column: {}}).items():
             try:
@@ -193,8 +194,8 @@ def _json(lines: Iterable[bytes]) -> Iterator[Record]:
         record = {}
         with suppress(ValueError, RecursionError):
             found = json.loads(line.decode())
-            if isinstance(found, dict) and _is_utf8([*found, *found.values()]):  # "\ud800" is half of a character
-                record = found
+            if isinstance(found, dict) and (b"\\u" not in line or _is_utf8([*found, *found.values()])):
+                record = found  # without half of a character, as "\ud800" is
         yield record
 
 

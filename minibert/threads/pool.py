@@ -54,6 +54,10 @@ class Job(Generic[T]):
     def finish(self) -> T:
         """Do the work unless it has begun; give what it gives, or raise what it raises."""
         self.run()
+        return self.wait()
+
+    def wait(self) -> T:
+        """Give what the work gives, or raise what it raises, once another thread has done it."""
         self.ended.wait()
         if self._error is not None:
             raise self._error
@@ -67,17 +71,21 @@ class _Pool:
         self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
         self._idle, self._count = Semaphore(0), 0  # threads without a job, and all
 
-    def start(self, job: Job[Any]) -> None:
-        """Let a thread take the job; where there is none, the caller that finishes it does it."""
+    def start(self, job: Job[Any]) -> bool:
+        """Whether a thread takes the job; else it is done by the caller that finishes it."""
         self._jobs.put(job)
-        if self._idle.acquire(blocking=False) or self._count == MOST_THREADS:
-            return
+        if self._idle.acquire(blocking=False):
+            return True
+        if self._count == MOST_THREADS:
+            return False
         self._count += 1
         try:
             # a daemon: the process ends without it, whatever it waits for
             Thread(target=self._work, daemon=True, name=f"minibert_{self._count}").start()
-        except RuntimeError:  # the system has no more
+        except RuntimeError:  # the system has no more: a caller that waits does the job
             self._count -= 1
+            return False
+        return True
 
     def _work(self) -> None:
         while True:
@@ -196,10 +204,11 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
 
     def submit(key: K) -> None:
         if under_way:
-            under_way[0].finish()  # and if Ctrl-C ends this waiting, the one below still waits
+            under_way[0].wait()  # and if Ctrl-C ends this waiting, the one below still waits
             under_way.clear()
         under_way.append(Job(partial(work, key)))  # before it starts: Ctrl-C may come while it begins
-        _pool.start(under_way[0])
+        if not _pool.start(under_way[0]):
+            under_way[0].run()
 
     try:
         yield submit

@@ -116,7 +116,7 @@ def test_a_write_under_way_is_waited_for_after_ctrl_c(at: str, monkeypatch: Patc
             submit(1)
             submit(2)
 
-    monkeypatch.setattr(*((pool._Pool, "start") if at == "start" else (pool.Job, "finish")), interrupted)
+    monkeypatch.setattr(*((pool._Pool, "start") if at == "start" else (pool.Job, "wait")), interrupted)
     with pytest.raises(KeyboardInterrupt):
         write()
     assert ended == [1]
