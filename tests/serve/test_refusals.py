@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -235,6 +236,9 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
         assert answer.status == 413
         assert "more than 1000 bytes; send fewer" in json.loads(answer.read())["error"]["message"]
         connection.close()
+        with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
+            client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 413 "), "it waits for a body that it will refuse"
         assert address.embed("a" * 900).status == 200
 
 
