@@ -119,7 +119,9 @@ def distill(
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
         for i, (name, path) in enumerate(STEPS)
     ]
-    others = {"config.json": _written(config), "modules.json": _written(modules), "tokenizer.json": made.content}
+    settings = {"config.json": config, "modules.json": modules}
+    others = {name: json.dumps(each, indent=2).encode() for name, each in settings.items()}
+    others["tokenizer.json"] = made.content
     size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: load_encoder(made).close())
     return Distilled(target, len(rows), count, float(found[0].shares.sum()), size, error, counted)
 
@@ -191,7 +193,3 @@ def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:
     if not np.isfinite(worst):
         raise CheckpointError(f"a row has a number of size {np.abs(x).max():g} or less, which float16 cannot hold")
     return rows, worst
-
-
-def _written(settings: Any) -> bytes:
-    return json.dumps(settings, indent=2).encode()

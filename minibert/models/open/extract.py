@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, MinibertError
 from minibert.families.family import Family
 from minibert.files.checkpoint import Checkpoint
@@ -118,19 +117,12 @@ def _entries(source: Checkpoint, dtype: str | None) -> tuple[Entries, float]:
         assert isinstance(table, StoredTable)  # a lazy checkpoint alone has others
         raw = table.stored_numbers
         if dtype is not None and raw.ndim > 1 and stored != NARROW[dtype]:
-            raw, error = _converted(raw, stored, NARROW[dtype], name)
-            stored, worst = NARROW[dtype], max(worst, error)
+            exact = convert(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
+            stored, raw = NARROW[dtype], narrowed(exact, NARROW[dtype])
+            back, finite = convert(raw, stored, exact.dtype), np.isfinite(exact)
+            if not np.isfinite(back[finite]).all():
+                found = f"tensor {name!r} holds {float(np.abs(exact[finite]).max()):g}"
+                raise ValueError(f"{found}, which {stored} cannot hold; use bfloat16 or float32")
+            worst = max(worst, float(np.abs(back[finite] - exact[finite]).max(initial=0.0)))
         entries[name] = stored, raw
     return entries, worst
-
-
-def _converted(raw: Array, stored: str, target: str, name: str) -> tuple[Array, float]:
-    """Round to another format, to nearest; give the largest difference too."""
-    exact = convert(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
-    narrow = narrowed(exact, target)
-    back = convert(narrow, target, exact.dtype)
-    finite = np.isfinite(exact)
-    if not np.isfinite(back[finite]).all():
-        largest = float(np.abs(exact[finite]).max())
-        raise ValueError(f"tensor {name!r} holds {largest:g}, which {target} cannot hold; use bfloat16 or float32")
-    return narrow, float(np.abs(back[finite] - exact[finite]).max(initial=0.0))

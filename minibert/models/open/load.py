@@ -129,7 +129,7 @@ class Opened:
         self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
             raise CheckpointError(
-                f"{where} has no config.json, which says what the tensors mean; " + _instead_of_config(self.files)
+                f"{where} has no config.json, which says what the tensors mean; " + self._instead_of_config()
             )
 
     def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
@@ -158,6 +158,18 @@ class Opened:
                 source.close()
                 return not set(ROWS).isdisjoint(source.names)
         return bool(model_type == MODEL_TYPE)
+
+    def _instead_of_config(self) -> str:
+        modules: Sequence[Module] = self.files.modules() or ()
+        with suppress(CheckpointError):  # of a Router they are those of documents
+            modules = self.saved.modules
+        if not modules:
+            return "fetch it beside them"
+        inside = next((module.path for module in modules if module.kind in TRANSFORMERS and module.path), None)
+        if inside is None:
+            return f"its {MODULES} names {modules[0].type!r}, which has none and is not computed here"
+        found = "load_encoder finds it there, load takes that folder itself"
+        return f"its {MODULES} says that it is in {inside!r}: {found}"
 
     def root(self, file: str) -> FileName | None:
         """Find a file by its name in the repository."""
@@ -284,22 +296,6 @@ def _open_local(folder: str) -> Find:
         for module in os.listdir(folder):  # whose weights are the model's too, read here or not
             note_model_file(os.path.join(folder, module, SINGLE))
     return find
-
-
-def _instead_of_config(files: FolderFiles) -> str:
-    from minibert.models.sentences.saved_folder import SavedFolder
-
-    modules: Sequence[Module] = files.modules() or ()
-    with suppress(CheckpointError):  # of a Router they are those of documents
-        modules = SavedFolder.read(files).modules
-    if not modules:
-        return "fetch it beside them"
-    inside = next((module.path for module in modules if module.kind in TRANSFORMERS and module.path), None)
-    if inside is not None:
-        return (
-            f"its {MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder itself"
-        )
-    return f"its {MODULES} names {modules[0].type!r}, which has none and is not computed here"
 
 
 def family_of(opened: Opened) -> Family:
