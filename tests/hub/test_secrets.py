@@ -38,20 +38,27 @@ def with_password(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home: Path) -> 
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_the_password_in_the_endpoint_opens_the_hub_and_stands_nowhere(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool
+@pytest.mark.parametrize("password", [False, True])
+def test_what_opens_the_hub_reaches_no_other_host_and_stands_nowhere(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool, password: bool
 ) -> None:
-    with_password(hub, monkeypatch, tmp_path / "home")
-    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    """The user's token, or the name and password in the endpoint, which go before it."""
+    if password:
+        with_password(hub, monkeypatch, tmp_path / "home")
+    hub.repositories["org/tiny"].gated = not password
+    monkeypatch.setenv("HF_TOKEN", " hf_right\n")
     hub.misbehave("model.safetensors", fake_hub.redirect_to_second)
     assert np.array_equal(read(whole), WORD[[7]])
-    first = {request.authorization for request in hub.requests if request.host == "first"}
-    second = {request.authorization for request in hub.requests if request.host == "second"}
-    assert (first, second) == ({BASIC}, {None})
+    seen = {(request.host, request.authorization) for request in hub.requests}
+    assert seen == {("first", BASIC if password else "Bearer hf_right"), ("second", None)}
+    asked = {host: {request.range for request in hub.requests if request.host == host} for host in ("first", "second")}
+    assert asked["second"] <= asked["first"]
+    assert whole or None not in asked["second"]
     kept = list((tmp_path / "home").rglob("*"))
     assert kept
-    assert not [path for path in kept if "secret" in str(path) or "%2F%2Fuser" in str(path)]
-    assert not [path for path in kept if path.is_file() and b"secret" in path.read_bytes()]
+    for secret in ("secret", "%2F%2Fuser", "hf_right"):
+        assert not [path for path in kept if secret in str(path)]
+        assert not [path for path in kept if path.is_file() and secret.encode() in path.read_bytes()]
 
 
 def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> None:
@@ -136,21 +143,6 @@ def test_a_tokens_file_that_is_a_folder(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "home" / "token").mkdir(parents=True)
     with pytest.raises(HubError, match=r"IsADirectoryError: .*home/token"):
         read()
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_the_token_goes_to_the_hub_and_to_no_other_host(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
-    hub.repositories["org/tiny"].gated = True
-    hub.misbehave("model.safetensors", fake_hub.redirect_to_second)
-    monkeypatch.setenv("HF_TOKEN", " hf_right\n")
-    assert np.array_equal(read(whole), WORD[[7]])
-    seen = {(request.host, request.authorization) for request in hub.requests}
-    assert seen == {("first", "Bearer hf_right"), ("second", None)}
-    asked = {host: {request.range for request in hub.requests if request.host == host} for host in ("first", "second")}
-    assert asked["second"] <= asked["first"]
-    assert whole or None not in asked["second"]
 
 
 def test_the_token_stays_here_where_the_user_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

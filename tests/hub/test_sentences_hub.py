@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,42 +57,35 @@ def test_only_what_is_needed_is_fetched(hub: FakeHub) -> None:
     assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode(["we lived", "clouds"]))
 
 
-@pytest.mark.parametrize("name", ["late-fixed", "late-pylate", "late-stanford"])
-def test_folders_of_late_interaction(hub: FakeHub, name: str) -> None:
-    """Their settings lie in files that no other folder has, such as artifact.metadata."""
+def sparse(encoder: minibert.Encoder) -> list[np.ndarray]:
+    vector = encoder.encode_sparse("we")
+    return [vector.ids, vector.weights]
+
+
+PAIRS = [("we", "the clouds"), ("a", "b")]
+KINDS: dict[str, tuple[Callable[[minibert.Encoder], Any], set[str]]] = {  # what is computed, and of what among others
+    "sentences-cls": (lambda encoder: encoder.encode(["we"]), {"0_Transformer/model.safetensors"}),
+    "late-fixed": (lambda encoder: encoder.encode_query(["we", "the clouds"]), set()),
+    "late-pylate": (lambda encoder: encoder.encode_query(["we", "the clouds"]), set()),
+    "late-stanford": (lambda encoder: encoder.encode_query(["we", "the clouds"]), {"artifact.metadata"}),
+    "uses-reranker": (lambda encoder: encoder.predict(PAIRS), set()),
+    "uses-reranker-logits": (lambda encoder: encoder.predict(PAIRS), set()),
+    "uses-sparse-sum": (sparse, {"1_SpladePooling/config.json"}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_of_the_hub_is_its_folder(hub: FakeHub, name: str) -> None:
+    """With modules.json and without: what says of its use is fetched, nothing else, and later nothing at all."""
+    compute, needed = KINDS[name]
     put(hub, name)
-    want = minibert.load_encoder(REFERENCE / name)
-    found = minibert.load_encoder(f"org/{name}").encode_query(["we lived", "clouds"])
-    assert all(same_bits(*each) for each in zip(found, want.encode_query(["we lived", "clouds"]), strict=True))
-    assert fetched(hub).isdisjoint(USELESS) and ("artifact.metadata" in fetched(hub)) is (name == "late-stanford")
+    found = compute(minibert.load_encoder(f"org/{name}"))
+    assert needed <= fetched(hub) and fetched(hub).isdisjoint(USELESS)
     hub.forget()
-    again = minibert.load_encoder(f"org/{name}", local_files_only=True).encode_query(["we lived", "clouds"])
-    assert hub.requests == [] and same_bits(again[0], found[0])
-
-
-def test_a_transformer_in_a_subfolder(hub: FakeHub) -> None:
-    name = "sentences-cls"
-    put(hub, name, ("model.onnx",))
-    found = minibert.load_encoder(f"org/{name}").encode("we lived")
-    assert {"0_Transformer/model.safetensors", "0_Transformer/config.json"} < fetched(hub)
-    assert not fetched(hub) & {"model.onnx", "model.safetensors", "config.json"}
-    assert same_bits(found, minibert.load_encoder(REFERENCE / name).encode("we lived"))
-
-
-def test_rerankers_and_sparse_encoders_of_the_hub(hub: FakeHub) -> None:
-    """With modules.json and without: what says of their use is fetched, and the numbers are the folder's."""
-    pairs = [("we", "the clouds"), ("a", "b")]
-    for name in ("uses-reranker", "uses-reranker-logits"):
-        put(hub, name)
-        found = minibert.load_encoder(f"org/{name}").predict(pairs)
-        assert same_bits(found, minibert.load_encoder(REFERENCE / name).predict(pairs))
-        hub.forget()
-        again = minibert.load_encoder(f"org/{name}", local_files_only=True)
-        assert same_bits(again.predict(pairs), found) and hub.requests == []
-    put(hub, "uses-sparse-sum")
-    vector = minibert.load_encoder("org/uses-sparse-sum").encode_sparse("we")
-    assert "1_SpladePooling/config.json" in fetched(hub) and not fetched(hub) & {*USELESS}
-    assert vector.ids.tolist() == minibert.load_encoder(REFERENCE / "uses-sparse-sum").encode_sparse("we").ids.tolist()
+    again = compute(minibert.load_encoder(f"org/{name}", local_files_only=True))
+    assert hub.requests == []
+    for each in zip(found, again, compute(minibert.load_encoder(REFERENCE / name)), strict=True):
+        assert same_bits(*each[:2]) and same_bits(*each[1:])
 
 
 @pytest.mark.parametrize("inside", ["", "0_StaticEmbedding"])

@@ -84,6 +84,7 @@ ROWS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # the fields, a
     ("/v1/embeddings", PROMPTS, {"input_type": "search_document"}, {"by": "encode_document"}),
     ("/v1/embeddings", PROMPTS, {"task": "retrieval.passage"}, {"by": "encode_document"}),
     ("/v1/embeddings", PROMPTS, {"input_type": "passage"}, {"prompt_name": "passage"}),  # which is its default too
+    ("/v1/embeddings", NORMED, {"task": "passage"}, {}),  # its document, which has no words before it
     ("/embed", PROMPTS, {"prompt_name": "passage"}, {"prompt_name": "passage", **UNIT}),
     ("/embed", LENGTHS, {}, UNIT),
     ("/embed", LENGTHS, {"normalize": False, "truncate": True}, {}),
@@ -252,11 +253,9 @@ def test_a_request_without_model_goes_to_the_reranker(first: str) -> None:
 
 def test_predict_gives_labels_and_their_probabilities(address: Address) -> None:
     """Of texts what `classify` gives; of pairs a softmax of the logits, or the logits."""
-    for inputs in (TEXTS[0], [TEXTS[0]]):
-        found, want = (
-            address.ask("/predict", {"inputs": inputs, "model": TOPICS}).json,
-            encoder_of(TOPICS).classify(TEXTS[0]),
-        )
+    for name, inputs in ((TOPICS, TEXTS[0]), (TOPICS, [TEXTS[0]]), (RERANKER, TEXTS[0])):
+        found = address.ask("/predict", {"inputs": inputs, "model": name}).json
+        want = encoder_of(name).classify(TEXTS[0])
         assert [each["label"] for each in found] == [each.label for each in want]
         assert near([each["score"] for each in found], [each.probability for each in want])
     both = [["dog", "we lived"], ["we lived", "dog"]]

@@ -240,6 +240,7 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
             client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
             assert client.recv(4096).startswith(b"HTTP/1.1 413 "), "it waits for a body that it will refuse"
         assert address.embed("a" * 900).status == 200
+        assert address.embed("a" * 1000).status == 413
 
 
 # -- who asks ----------------------------------------------------------------------------------------------------
