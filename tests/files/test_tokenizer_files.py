@@ -112,20 +112,19 @@ def test_stored_padding_and_truncation_are_cleared(tmp_path: Path, extra: dict[s
     assert batch["input_ids"][1].tolist() == [2, WORDS.index("we"), 3, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("pad_token_id", [None, -1, 10_000, True, "0"])
-def test_a_padding_id_without_a_row_gives_way_to_0(tmp_path: Path, pad_token_id: object) -> None:
-    config = {**T5, "pad_token_id": pad_token_id}
+NO_ROWS = (None, -1, 10_000, True, "0")  # ids of padding that give way to 0
+
+
+@pytest.mark.parametrize(("config", "pad_id"), [*(({**T5, "pad_token_id": odd}, 0) for odd in NO_ROWS),
+                                                ({**DISTILBERT, "pad_token_id": 4}, 4)])  # fmt: skip
+def test_padding_is_the_config_s_where_the_table_has_its_row(
+    tmp_path: Path, config: dict[str, Any], pad_id: int
+) -> None:
     layer = minibert.load(write_wordpiece(write(tmp_path, config)))
     batch = layer.tokenize(["we", "we lived"])
-    assert batch["input_ids"][0, -1] == 0
-    assert layer(**batch).shape == (2, 4, 8)
-
-
-def test_padding_is_the_config_s(tmp_path: Path) -> None:
-    folder = write_wordpiece(write(tmp_path, {**DISTILBERT, "pad_token_id": 4}))
-    batch = minibert.load(folder).tokenize(["we", "we lived"])
     assert list(batch) == ["input_ids", "attention_mask"]
-    assert batch["input_ids"][0, -1] == 4
+    assert batch["input_ids"][0, -1] == pad_id
+    assert layer(**batch).shape == (2, 4, 8)
 
 
 def test_ids_with_gaps(tmp_path: Path) -> None:

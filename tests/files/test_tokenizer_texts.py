@@ -122,9 +122,6 @@ def test_one_of_many_texts_is_named_by_its_own_number(tiny: EmbeddingLayer) -> N
         tiny.embed(texts)
     with pytest.raises(ValueError, match="one text for each of the 2048 texts, found 3000"):
         tiny.embed(["a"] * 2048, text_pair=["b"] * 3000)
-
-
-def test_a_surrogate_in_a_later_chunk_has_its_number_in_all(tiny: EmbeddingLayer) -> None:
     with pytest.raises(ValueError, match=r"^texts\[6\] has a lone surrogate"):
         tiny.tokenizer.encode(["we", "a\ud800"], start=5)
     with pytest.raises(ValueError, match=r"^text_pair\[5\] has a lone surrogate"):
