@@ -173,6 +173,8 @@ def test_types_of_single_texts_are_the_template_s(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     layer = minibert.load(folder)
     assert layer.tokenize(["", "we the"])["token_type_ids"].tolist() == [[0, 0, 0, 0], [0, 1, 1, 0]]
+    pairs = layer.tokenize(["we the we", "we"], ["", "the"])  # of which the longest has no second text
+    assert pairs["token_type_ids"].tolist() == [[0, 0, 0], [0, 1, 0]]
     rows = layer(layer.tokenize("we the")["input_ids"], token_type_ids=[[0, 1, 1, 0]])[0]
     for texts in (["we the"], ["", "we the"], ["we the", ""]):
         assert same_bits(layer.embed(texts, None)[texts.index("we the")], rows)
