@@ -1,27 +1,30 @@
-"""Names and texts out of files reach the terminal with nothing in them that a terminal obeys."""
+"""Lines that are read, names that are shown, files that are written: no terminal obeys them, no model is lost."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pytest
 import word_models
 from checkpoints import BERT, WORDS, tensors, write, write_index, write_vocab
-from command_line import Patch, Printed
+from command_line import Patch, Printed, failure, pipe, ran, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from record_files import made
 from reference_files import REFERENCE
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
 from minibert.commands import answers, common, explain
-from minibert.commands.common import escaped
+from minibert.commands.common import did_you_mean, escaped
+from minibert.commands.stdin import lines_as_they_come
 
 # sets a window's title, begins red in one byte, goes back to the line's start, reverses the order of letters twice
 TRAP = "\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
@@ -56,7 +59,7 @@ def hostile_key(folder: Path) -> list[object]:
     return ["verify", folder, "--against", folder / "port.safetensors"]
 
 
-def lines(path: Path, text: str) -> Path:
+def file_of(path: Path, text: str) -> Path:
     path.parent.mkdir()
     return made(path, text)
 
@@ -70,7 +73,7 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
     "text": lambda folder: ["similar", "we", f"lived{TRAP}", "-m", DENSE],
     "beginning": lambda folder: ["next", f"we{TRAP}", "-k", 260, "-m", word_models.write(folder, "gpt2")],  # all bytes
     "line": lambda folder: [
-        "similar", "we", "--file", lines(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
+        "similar", "we", "--file", file_of(folder / "lines", f"above{TRAP}\nthe\n".replace("\r", "\x08")), "-m", DENSE
     ],
     "prompt": hostile_prompt,
     "shard": hostile_shard,
@@ -78,7 +81,7 @@ HOSTILE: dict[str, Callable[[Path], list[object]]] = {
     "output": lambda folder: ["embed", "we", "-m", write_vocab(write(folder)), "-o", folder / f"{TRAP}.npy"],
     "key": hostile_key,
     "row": lambda folder: [
-        "bulk", lines(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
+        "bulk", file_of(folder / f"{TRAP}.jsonl", json.dumps({"id": 1, "text": 7})), "-o", folder / "made", "-m", DENSE,
     ],
     "command": lambda folder: [TRAP],
     "option": lambda folder: ["info", f"--{TRAP}"],
@@ -115,3 +118,179 @@ def test_any_text_is_harmless_and_plain_words_stay(text: str) -> None:
     assert obeyed(found) == [] and "\n" not in found
     if not obeyed(text) and text.isprintable():
         assert found == text
+
+
+def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
+    pipe(monkeypatch, *pieces)
+    return [line for chunk in lines_as_they_come(2) for line in chunk]
+
+
+# -- stdin ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        ((b"a\r\r\nb\n",), ["a", "", "b"]),  # an end of line of old Macs, then one of Windows
+        ((b"a\r", b"\r", b"\nb\n"), ["a", "", "b"]),
+        ((b"a\rb\r\nc\n\nd",), ["a", "b", "c", "", "d"]),
+        ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
+        ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]),
+        ((b"\xef\xbb\xbf",), []),
+        ((b"a\n", b"b", b"\xef\xbb\xbf\n"), ["a", "b\ufeff"]),
+        (("a \u2028 b\n".encode(),), ["a \u2028 b"]),
+    ],
+)
+def test_ends_and_marks(monkeypatch: Patch, pieces: tuple[bytes, ...], found: list[str]) -> None:
+    assert lines_of(monkeypatch, *pieces) == found
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
+    whole = b"x" * 15
+    assert lines_of(monkeypatch, b"we\n" + whole, b"\n" + whole, b"\n") == ["we", "x" * 15, "x" * 15]
+    for pieces in ((b"we\n" + b"x" * 16,), (b"w", b"e\n" + b"x" * 9, b"x" * 9), (b"we\n", b"x" * 8, b"x" * 8, b"\n")):
+        with pytest.raises(ValueError, match=r"^stdin: a line of more than 16 bytes begins at byte 3;"):
+            lines_of(monkeypatch, *pieces)
+
+
+@pytest.mark.parametrize("at", [1, 7, 2500])
+def test_lines_are_counted_through_all_pieces(monkeypatch: Patch, at: int) -> None:
+    bad = b"we\n" * (at - 1) + b"caf\xe9\nwe\n"
+    for size in (3, 100, len(bad)):
+        with pytest.raises(ValueError, match=rf"^line {at} of stdin is not UTF-8 \("):
+            lines_of(monkeypatch, *(bad[i : i + size] for i in range(0, len(bad), size)))
+
+
+# -- similar --file ------------------------------------------------------------------------------------------------
+
+
+def named(content: bytes, where: str, folder: Path, monkeypatch: Patch) -> str:
+    """How the option names this content."""
+    (folder / "lines").write_bytes(content)
+    typed(monkeypatch, content)
+    return str(folder / "lines") if where == "a file" else "-"
+
+
+@pytest.mark.parametrize("where", ["a file", "stdin"])
+def test_similar_reads_lines_of_any_end(where: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    content = b"\xef\xbb\xbfclouds\r\n \r\n\nabove the\nwe\r\r\nlived"
+    name = named(content, where, tmp_path, monkeypatch)
+    found = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)[0].split("\n")[:-1]
+    assert found[0] == "1.000  clouds", "the mark is no part of the first line"
+    assert sorted(line[7:] for line in found) == ["above the", "clouds", "lived", r"we\r"]
+
+
+@pytest.mark.parametrize("where", ["a file", "stdin"])
+def test_similar_names_the_line(where: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    content = b"we\n\n" * 1000 + b"caf\xe9\n"
+    name = named(content, where, tmp_path, monkeypatch)
+    shown = name if where == "a file" else "stdin"
+    assert f"line 2001 of {shown} is not UTF-8 (" in failure(capsys, "similar", "-m", DENSE, "we", "--file", name)
+
+
+def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(sys, "stdin", None)
+    (tmp_path / "wide").write_bytes("we\n".encode("utf-16"))
+    for file, message in (
+        ("/dev/zero", "/dev/zero: a line of more than 1,024 bytes begins at byte 0"),
+        (tmp_path / "wide", "expected UTF-8, found the mark of UTF-16"),
+        (tmp_path, f"{tmp_path}: Is a directory"),
+        ("-", "stdin is closed; name a file"),
+    ):
+        assert message in failure(capsys, "similar", "-m", DENSE, "we", "--file", file)
+
+
+@pytest.mark.parametrize(("terminal", "typed_in"), [(True, False), (True, True), (False, False)])
+def test_similar_shows_a_bar_of_lines(
+    terminal: bool, typed_in: bool, tmp_path: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
+    from minibert.commands import similar
+
+    monkeypatch.setattr(similar, "BAR_AFTER", 0.0)
+    name = named(b"clouds\n\nabove\n", "stdin" if typed_in else "a file", tmp_path, monkeypatch)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: typed_in)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    out, err = ran(capsys, "similar", "-m", DENSE, "clouds", "--file", name)
+    assert ("similar: 2text" in err) == (terminal and not typed_in), err
+    assert out.startswith("1.000  clouds\n")
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_words_that_are_alike_are_proposed(capsys: Printed) -> None:
+    """Two dashes make no word like another."""
+    for option, near in (("--json", None), ("--modle", "--model"), ("--outptu", "--output"), ("--x", None)):
+        assert main(["embed", option, "we"]) == 2
+        error = capsys.readouterr().err
+        assert f"there is no option {option}" in error
+        assert (f"did you mean {near}?" in error) if near else ("did you mean" not in error)
+    assert did_you_mean("--revison", ["--revision", "-m"]) == "; did you mean --revision?"
+    assert did_you_mean("--json", ["--revision", "--version", "-m"]) == ""
+    assert did_you_mean("embd", ["embed", "encode"]) == "; did you mean embed?"
+
+
+WRITERS = command_line.WRITERS | {
+    "encode": (["encode", "we", "-o"], ".npy"),
+    "embed the rows": (["embed", "we", "--pooling", "none", "-o"], ".safetensors"),
+    "verify the encoder": (["verify", "--encoder", "--save"], ".safetensors"),
+}
+EMBEDDINGS = "model-00001-of-00003.safetensors"
+
+
+def shards(folder: Path) -> None:
+    """Put the tensors into three files: the input layer, the blocks, and what nothing here reads."""
+    named = load_file(folder / "model.safetensors")
+    weight_map = {name: EMBEDDINGS if name.startswith("embeddings.") else "blocks.safetensors" for name in named}
+    for file in set(weight_map.values()):
+        save_file({name: named[name] for name in named if weight_map[name] == file}, folder / file)
+    save_file({"pooler.dense.weight": named["embeddings.LayerNorm.weight"]}, folder / "rest.safetensors")
+    write_index(folder, weight_map | {"pooler.dense.weight": "rest.safetensors"})
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in several files, with a dense layer in a subfolder."""
+    folder = tmp_path_factory.mktemp("own") / "model"
+    shutil.copytree(REFERENCE / "sentences-dense", folder)
+    shards(folder)
+    return folder
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_file_of_a_model_is_written_over(name: str, model: Path, tmp_path: Path, capsys: Printed) -> None:
+    arguments, ending = WRITERS[name]
+    before, link = files(model), tmp_path / f"link{ending}"
+    weights = {"rest.safetensors", "blocks.safetensors", EMBEDDINGS, "2_Dense/model.safetensors"}
+    read = {"config.json", "model.safetensors.index.json"}
+    if name == "encode":
+        read |= {"modules.json", "1_Pooling/config.json", "2_Dense/config.json", "tokenizer.json"}
+    for file in sorted(weights | read):
+        assert model / file in before
+        spellings = [link] if ending != ".safetensors" else [link, model / "1_Pooling" / ".." / file]
+        link.symlink_to(model / file)
+        for path in spellings:
+            if path.suffix == ending:
+                assert main([*arguments, str(path), "-m", str(model)]) == (2 if "verify" in arguments else 1), file
+                assert "of the model that is read here, and would be lost" in capsys.readouterr().err, file
+        link.unlink()
+        assert files(model) == before and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["embed", "embed the rows", "verify"])
+def test_what_was_written_into_the_model_s_folder_before_is_no_part_of_it(name: str, model: Path) -> None:
+    arguments, ending = WRITERS[name]
+    before, beside = files(model), model / f"mine{ending}"
+    try:
+        for _ in range(2):
+            assert main([*arguments, str(beside), "-m", str(model)]) == 0
+        assert set(files(model)) - set(before) == {beside}
+    finally:
+        beside.unlink(missing_ok=True)

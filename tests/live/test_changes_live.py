@@ -1,7 +1,8 @@
-"""Changed runs beside the reference, whose modules' outputs are changed by hooks."""
+"""Changed runs beside the reference: modules' outputs changed by hooks, held gradients, LoRA adapters of PEFT."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,9 +12,11 @@ import encoders
 import numpy as np
 import pytest
 from encoder_files import off
+from head_files import HEAD_CASE
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.show.text.contributions import shares
 
 pytestmark = pytest.mark.reference
 
@@ -149,3 +152,116 @@ def test_the_output_of_every_module(both: Both) -> None:
 
         ours = both.encoder(IDS, change={name: values})
         assert off(ours, both.theirs(both.out(name, put))) <= ROWS, name
+
+
+ONE = np.array([[5, 9, 7, 2, 11]])
+CLOSE = 1e-5  # of the largest logit, both in float32: measured 1e-6
+
+
+def hold(torch: Any, module: Any, kind: str) -> None:
+    """Keep the factor of a norm or an activation as it is: no gradient passes through it."""
+    inner = module.forward
+
+    def norm(x: Any) -> Any:
+        size = torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + module.eps).detach()
+        return (x - x.mean(-1, keepdim=True)) / size * module.weight + module.bias
+
+    def activation(x: Any) -> Any:
+        return x * (inner(x) / x).detach()
+
+    module.forward = norm if kind == "norm" else activation
+
+
+def gradients(folder: Any, name: str, row: int, label: int) -> tuple[float, list[np.ndarray[Any, Any]]]:
+    """A centred logit, and each block's context times its gradient (seq, dim), by the reference's own forward pass."""
+    import torch
+    import transformers
+
+    if name == "bert":
+        model = transformers.BertForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+        transform = model.cls.predictions.transform
+        norms = [transform.LayerNorm]
+        blocks = model.bert.encoder.layer
+        held = [module for block in blocks for module in (block.attention.self, block.intermediate)]
+        outputs = [block.attention.output.dense for block in blocks]
+        norms += [norm for block in blocks for norm in (block.attention.output.LayerNorm, block.output.LayerNorm)]
+        hold(torch, transform.transform_act_fn, "activation")
+    else:
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
+        blocks, norms = model.transformer.h, [model.transformer.ln_f]
+        held = [module for block in blocks for module in (block.ln_1, block.ln_2)]
+        outputs = [block.attn.c_proj for block in blocks]
+    for norm in norms:
+        hold(torch, norm, "norm")
+    for module in held:  # what enters attention and feed-forward is no part of the direct way
+        module.register_forward_pre_hook(lambda _, given: (given[0].detach(), *given[1:]))
+    contexts: list[Any] = []
+
+    def keep(_: Any, given: Any) -> Any:
+        contexts.append(given[0].detach().requires_grad_())
+        return (contexts[-1], *given[1:])
+
+    for output in outputs:
+        output.register_forward_pre_hook(keep)
+    logits = model(torch.tensor(ONE)).logits[0, row]
+    centred = logits[label] - logits.mean()
+    centred.backward()
+    return float(centred.detach()), [(x.grad[0] * x.detach()[0]).numpy() for x in contexts]
+
+
+@pytest.mark.parametrize(("case", "head"), [("bert-masked_word", "masked_word"), ("gpt2-next_word", "next_word")])
+def test_what_heads_add_is_torch_s_gradient_times_their_values(case: str, head: str) -> None:
+    found = HEAD_CASE[case]
+    with minibert.load_encoder(found.folder) as encoder:
+        trace, bound = encoder.trace(ONE, head=head), encoder.head(head)
+        labels = np.tile(np.arange(bound.labels), (ONE.shape[1], 1))
+        own = shares(encoder, ONE, trace, bound, labels)
+        heads = encoder.stack.heads
+    scale = float(np.abs(own.total).max())
+    for row, label in ((0, 3), (4, 7)):
+        centred, products = gradients(found.folder, case.partition("-")[0], row, label)
+        assert centred == pytest.approx(own.total[row, label], abs=CLOSE * scale)
+        for block, x in enumerate(products):
+            of_heads = x.astype(np.float64).reshape(len(x), heads, -1).sum(axis=-1)
+            assert np.abs(np.delete(of_heads, row, axis=0)).max() == 0, "the direct way stays with its token"
+            assert np.abs(of_heads[row] - own.heads[row, label, block]).max() < CLOSE * scale
+
+
+# largest difference, as a share of the largest number: PEFT adds the product to a map's result; measured: 1.3e-6
+EXACT = 1e-5
+TARGETS = {
+    "bert": ["query", "value", "intermediate.dense"],
+    "gpt2": ["c_attn", "c_proj"],  # whose weights are stored transposed
+    "modernbert": ["Wqkv", "Wo"],
+    "qwen3": ["q_proj", "k_proj", "down_proj"],
+}
+TWO = np.array([[5, 6, 7, 8, 9], [9, 3, 4, 10, 11]])
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("name", TARGETS)
+def test_hidden_states_are_those_of_peft(tmp_path: Path, name: str, rslora: bool) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel
+
+    base = encoders.write(tmp_path / "base", name)
+    torch.manual_seed(0)
+    settings: dict[str, Any] = dict(fan_in_fan_out=True) if name == "gpt2" else {}
+    config = LoraConfig(r=3, lora_alpha=7, target_modules=TARGETS[name], use_rslora=rslora, **settings)
+    model = get_peft_model(AutoModel.from_pretrained(base, dtype=torch.float32), config).eval()
+    for key, parameter in model.named_parameters():
+        if "lora_" in key:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path / "alone")
+    with torch.no_grad():
+        want = model(torch.from_numpy(TWO)).last_hidden_state.numpy()
+    both = shutil.copytree(base, tmp_path / "both")
+    shutil.copytree(tmp_path / "alone", both, dirs_exist_ok=True)
+    plain = minibert.load_encoder(base)(TWO)
+    for folder in (both, tmp_path / "alone"):
+        found = minibert.load_encoder(folder)(TWO)
+        assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
+        assert np.abs(found - plain).max() > 100 * EXACT * np.abs(want).max(), "the adapter changes something"
+    narrow = minibert.load_encoder(both, low_memory=True)(TWO)
+    assert np.abs(narrow - want).max() <= EXACT * np.abs(want).max()

@@ -1,18 +1,24 @@
-"""The page of `minibert explain --html` in headless Chromium: mouse, keyboard, both colour schemes, and its numbers."""
+"""The page of `minibert explain --html` and the built site in headless Chromium: mouse, keyboard, both schemes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 from checkpoints import BERT, DISTILBERT, ELECTRA, GPT2, T5, wordpiece_json, write, write_byte_level, write_wordpiece
 from in_browser import CONTRAST, Open, lowest_contrast
+from needed import missing
 
 import minibert
+from minibert import families
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page.page import page
 
@@ -250,3 +256,43 @@ def test_without_javascript_nothing_is_empty(opened: Open, minilm: Path, norm: b
     assert tab.locator("tr[data-token]:visible").count() == 7 * norm
     assert tab.locator("ol li:visible").count() == 3 + norm
     assert tab.locator("canvas:visible").count() == tab.locator("table:visible:not(:has(td))").count() == 0
+
+
+SITE = Path(__file__).parents[2] / "build" / "site"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_each_page_fits_and_stays_at_home(width: int, scheme: str, browser: Any) -> None:
+    pages = [path for path in sorted(SITE.rglob("*.html")) if SITE / "source" not in path.parents]
+    if not pages:
+        missing("the site is not built: sh scripts/site/build")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(SITE)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    home = f"http://127.0.0.1:{server.server_port}/"
+    tab = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+    asked: list[str] = []
+    tab.on("request", lambda request: request.url.startswith((home, "data:", "blob:")) or asked.append(request.url))
+    wide = []
+    for path in pages:
+        tab.goto(home + path.relative_to(SITE).as_posix())
+        tab.wait_for_selector(f"body[data-md-color-scheme={'slate' if scheme == 'dark' else 'default'}]")
+        if tab.evaluate("document.documentElement.scrollWidth") > width:
+            wide.append(path.name)
+    tab.close()
+    server.shutdown()
+    server.server_close()
+    assert (asked, wide) == ([], [])
+
+
+def test_what_a_family_is_made_of_is_shown() -> None:
+    """No `__init__` names the fields of a step: the site makes the signature of what is annotated."""
+    path = SITE / "api/families.html"
+    if not path.exists():
+        missing("the site is not built: sh scripts/site/build")
+    text = re.sub(r"<[^>]+>", "", path.read_text("utf-8"))
+    parts = [getattr(families, name) for name in families.__all__]
+    steps = [each for each in parts if isinstance(each, type) and issubclass(each, families.Step)]
+    assert len(steps) > 5
+    for step in steps:
+        shown = re.findall(rf"^{step.__name__}\((.*?)^ *Bases:", text, re.MULTILINE | re.DOTALL)
+        assert [re.findall(r"(\w+): ", each) for each in shown] == [list(step._fields)], step

@@ -1,22 +1,37 @@
-"""Sentence vectors beside sentence-transformers itself, on the real MiniLM: a thousand texts of all kinds."""
+"""Sentence vectors beside sentence-transformers itself: texts of all kinds, folders it saves, options, searches."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import logging
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
+import checkpoints
+import encoders
 import numpy as np
 import pytest
 from checkpoints import change_json
+from encoder_files import off
 from many_texts import many_texts
-from needed import need_sentence_transformers
-from reference_files import REFERENCE
+from needed import need_sentence_transformers, opened_there
+from reference_files import REFERENCE, changed
+from safetensors.numpy import load_file, save_file
+from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 import minibert
 from minibert.equations.input_layer import Array
 
 pytestmark = pytest.mark.reference
+
+
+@pytest.fixture(autouse=True, scope="module")
+def library() -> None:
+    need_sentence_transformers()
+
 
 COUNT = 1000
 TINY = 4e-6  # of the tiny folders' vectors, of which some have no length 1; measured: 2.1e-6
@@ -28,10 +43,7 @@ FROM_FLOAT64 = 1.6  # our largest distance from float64 in terms of theirs; meas
 
 @pytest.fixture(scope="module")
 def reference(minilm: Path) -> Any:
-    need_sentence_transformers()
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(minilm), device="cpu")
+    return opened_there(minilm)
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +127,9 @@ def test_queries_documents_and_what_is_asked_for(reference: Any, encoder: minibe
 
 
 def test_the_side_where_long_texts_are_cut(tmp_path: Path) -> None:
-    need_sentence_transformers()
-    from sentence_transformers import SentenceTransformer
-
     folder = shutil.copytree(REFERENCE / "sentences-flags", tmp_path / "model")
     change_json(folder / "tokenizer_config.json", truncation_side="left")
-    theirs, ours = SentenceTransformer(str(folder), device="cpu"), minibert.load_encoder(folder)
+    theirs, ours = opened_there(folder), minibert.load_encoder(folder)
     theirs.max_seq_length = ours.max_seq_length = 5
     texts = ["we lived above the clouds", "The clouds, the clouds! " * 9, "a"]
     assert apart(ours.encode(texts), theirs.encode(texts))[0] <= TINY
@@ -130,10 +139,7 @@ def test_the_side_where_long_texts_are_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.glob("sentences-*")))
 def test_what_a_folder_says_beside_the_reference(folder: str) -> None:
     """Every module and setting of the tiny folders, sizes by their usual names, and a length that is set."""
-    need_sentence_transformers()
-    from sentence_transformers import SentenceTransformer
-
-    theirs, ours = SentenceTransformer(str(REFERENCE / folder), device="cpu"), minibert.load_encoder(REFERENCE / folder)
+    theirs, ours = opened_there(REFERENCE / folder), minibert.load_encoder(REFERENCE / folder)
     assert ours.get_embedding_dimension() == theirs.get_embedding_dimension()
     texts = ["we lived above the clouds", "the clouds, the clouds! " * 9, "a"]
     # a prompt that is not pooled and leaves no room for the text: theirs remember its length under an earlier limit
@@ -149,16 +155,301 @@ def test_what_a_folder_says_beside_the_reference(folder: str) -> None:
 
 def test_a_narrow_folder_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
     """And so far from what sentence-transformers gives in the narrow format as the docstring of `encode` says."""
-    need_sentence_transformers()
     import torch
-    from sentence_transformers import SentenceTransformer
 
     texts = [text for text in many_texts(120) if 0 < len(text) < 600][:60]
     for dtype, most in ((torch.float16, 6e-4), (torch.bfloat16, 4e-3)):  # measured: 5.4e-4, 3.2e-3
-        model = SentenceTransformer(str(minilm), device="cpu")
+        model = opened_there(minilm)
         model[0].auto_model.to(dtype)
         folder = tmp_path / str(dtype)
         model.save(str(folder), create_model_card=False)
-        theirs, ours = SentenceTransformer(str(folder), device="cpu"), minibert.load_encoder(folder).encode(texts)
+        theirs, ours = opened_there(folder), minibert.load_encoder(folder).encode(texts)
         assert most / 4 <= apart(ours, theirs.encode(texts))[0] <= most
         assert apart(ours, theirs.float().encode(texts))[0] <= EXACT
+
+
+SCORE = 2e-6  # of cosines; measured: 4.2e-7
+SUBJECTS, VERBS = ("the cat", "a dog", "my old friend", "the bank", "this river"), ("sleeps", "is near", "was sold")
+PLACES = ("at home", "in the garden", "by the sea", "in winter", "today", "for a song")
+TEXTS = [f"{subject} {verb} {place}" for subject in SUBJECTS for verb in VERBS for place in PLACES]
+
+
+@pytest.fixture(scope="module")
+def both(minilm: Path) -> tuple[Any, minibert.Encoder]:
+    return opened_there(minilm), minibert.load_encoder(minilm)
+
+
+@pytest.fixture(scope="module")
+def vectors(both: tuple[Any, minibert.Encoder]) -> Array:
+    found: Array = both[1].encode(TEXTS)
+    return found
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3, 5, 7, 10, 20, 50, 89, 200])
+def test_ten_semantic_searches(top_k: int, vectors: Array) -> None:
+    from sentence_transformers.util import semantic_search
+
+    queries = vectors[top_k % 60 :][:9]
+    ours = minibert.semantic_search(queries, vectors, top_k=top_k)
+    theirs = semantic_search(queries, vectors, top_k=top_k)
+    assert [len(row) for row in ours] == [len(row) for row in theirs]
+    for found, want in zip(ours, theirs, strict=True):
+        assert found[0].keys() == want[0].keys() and found[0]["corpus_id"] == want[0]["corpus_id"]
+        assert np.abs([a["score"] - b["score"] for a, b in zip(found, want, strict=True)]).max() <= SCORE
+
+
+@pytest.mark.parametrize("count", [0, 2, 3, 4, 5, 10, 50, 99, 100, 101])
+def test_ten_numbers_of_vectors_that_are_warned_of(
+    count: int, both: tuple[Any, minibert.Encoder], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They log a warning in the same calls in which ours is one of Python's."""
+    texts = (TEXTS * 4)[:count]
+    monkeypatch.setattr(logging.getLogger("sentence_transformers"), "propagate", True)
+    for precision in ("int8", "uint8", "ubinary"):
+        caplog.clear()
+        both[0].encode(texts, precision=precision)
+        theirs = [record for record in caplog.records if "quantization buckets" in record.getMessage()]
+        with warnings.catch_warnings(record=True) as ours:
+            warnings.simplefilter("always")
+            both[1].encode(texts, precision=precision)
+        assert len(ours) == len(theirs) == (precision != "ubinary" and 1 < count < 100)
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_small_vectors_with_given_ranges(precision: str, both: tuple[Any, minibert.Encoder]) -> None:
+    """Ten texts and their vectors: at most a step apart, since a number may lie at a step's edge."""
+    from sentence_transformers.util import quantize_embeddings
+
+    from minibert.equations.quantization import ranges_of
+
+    ranges = ranges_of(both[0].encode([text for text in many_texts(150) if len(text) < 300]))
+    want = quantize_embeddings(both[0].encode(TEXTS[:10]), precision, ranges=ranges)
+    found = both[1].encode(TEXTS[:10], precision=precision, ranges=ranges)
+    assert found.dtype == want.dtype and np.abs(found.astype(int) - want).max() <= 1
+    assert (found == want).mean() > 0.999
+
+
+def test_ten_pairs_by_their_names(both: tuple[Any, minibert.Encoder]) -> None:
+    folder = REFERENCE / "uses-reranker"
+    theirs, ours = opened_there(folder, "CrossEncoder"), minibert.load_encoder(folder)
+    pairs = [("we lived above", " ".join(["the clouds"] * n)) for n in range(10)]
+    for name in ("inputs", "sentences"):
+        assert np.abs(ours.predict(**{name: pairs}) - theirs.predict(**{name: pairs})).max() <= SCORE
+
+
+SAME = 1e-5  # of vectors, similarities and scores up to 20; measured: 5.2e-6
+OPTIONS: list[dict[str, Any]] = [
+    {"prompts": {"query": "we lived "}},
+    {"prompts": {"query": "we ", "own": "above "}, "default_prompt_name": "own"},
+    {"prompts": {"query": "", "document": ""}},
+    {"prompts": {"document": "the clouds: "}, "default_prompt_name": "document"},
+    {"default_prompt_name": "query"},
+    {"truncate_dim": 3},
+    {"truncate_dim": 300},
+    {"similarity_fn_name": "dot"},
+    {"similarity_fn_name": "euclidean", "truncate_dim": 5},
+    {"similarity_fn_name": "manhattan", "prompts": {"query": "clouds! "}},
+    {"similarity_fn_name": "cosine"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", ["sentences-prompts", "sentences-dense", "sentences-bare"])
+def test_ten_ways_to_ask(name: str, options: dict[str, Any]) -> None:
+    theirs = opened_there(REFERENCE / name, **options)
+    ours = minibert.load_encoder(REFERENCE / name, **options)
+    assert ours.prompts == theirs.prompts
+    texts = ["we lived above the clouds", "", "clouds!", *[text for text in many_texts(30) if len(text) < 100]]
+    for method in ("encode", "encode_query", "encode_document"):
+        found, want = getattr(ours, method)(texts), getattr(theirs, method)(texts)
+        assert found.shape == want.shape and np.abs(found - want).max() <= SAME
+    first, second = np.random.default_rng(0).standard_normal((2, 20, 7)).astype("f4")
+    assert np.abs(ours.similarity(first, second) - theirs.similarity(first, second).numpy()).max() <= SAME
+
+
+FOLDER, POOLING = "config_sentence_transformers.json", "1_Pooling/config.json"
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *(("sentence_bert_config.json", {key: {"torch_dtype": dtype}})
+      for key in ("model_args", "model_kwargs") for dtype in ("float32", "auto", None)),
+    *(("sentence_bert_config.json", {"do_lower_case": flag}) for flag in (None, 0, 1)),
+    *((FOLDER, {"similarity_fn_name": name}) for name in ("dot", "Dot", "dot_score", "Cosine", None)),
+    *((POOLING, {"include_prompt": flag}) for flag in (None, 0, 1)),
+    (POOLING, {"pooling_mode": "mean"}),
+    *(("2_Dense/config.json", {"use_residual": flag}) for flag in (None, 0)),
+    ("2_Dense/config.json", {"bias": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*'similarity_fn_name' is:UserWarning")
+@pytest.mark.parametrize(("file", "change"), SETTINGS, ids=str)
+def test_odd_values_of_settings_are_read_as_there(file: str, change: dict[str, Any], tmp_path: Path) -> None:
+    ours = changed(tmp_path, "sentences-dense", file, change)
+    theirs = opened_there(tmp_path / "model")
+    texts = ["We lived above the clouds", "", "CLOUDS!"]
+    found, want = (model.encode(texts, prompt="the ") for model in (ours, theirs))
+    assert np.abs(found - want).max() <= SAME
+    assert np.abs(ours.similarity(2 * found, want) - theirs.similarity(2 * found, want).numpy()).max() <= SAME
+
+
+@pytest.mark.parametrize("length", [5, 6, 7, 8, 9, 10, 12, 16, 20, 30])
+def test_ten_lengths_of_pairs(length: int) -> None:
+    folder = REFERENCE / "uses-reranker"
+    theirs = opened_there(folder, "CrossEncoder", max_length=length)
+    ours = minibert.load_encoder(folder, max_length=length)
+    assert ours.max_seq_length == theirs.max_seq_length
+    pairs = [("we lived above the clouds", "the clouds " * n) for n in range(10)]
+    assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SAME
+
+
+@pytest.mark.parametrize("name", ["sentences-prompts", "sentences-dense"])
+def test_evaluators_that_ask_for_no_tensors_run(name: str) -> None:
+    """And the page is right about those that do."""
+    from sentence_transformers.sentence_transformer import evaluation
+
+    theirs = opened_there(REFERENCE / name)
+    ours = minibert.load_encoder(REFERENCE / name, device="cpu")
+    first = ["we lived above", "the clouds", "a b c", "we we"]  # nothing that two roundings would order differently
+    second, third = ["clouds we lived", "above clouds", "c d", "the the"], ["x y", "z", "we above the", "d e f"]
+    scores = [0.1, 0.5, 0.9, 0.3]
+    for evaluator in (
+        evaluation.EmbeddingSimilarityEvaluator(first, second, scores),
+        evaluation.BinaryClassificationEvaluator(first, second, [0, 1, 1, 0]),
+        evaluation.TripletEvaluator(first, second, third),
+    ):
+        found, want = evaluator(ours), evaluator(theirs)
+        assert found.keys() == want.keys() and all(abs(found[key] - want[key]) <= SAME for key in want)
+    for evaluator in (
+        evaluation.InformationRetrievalEvaluator({"q": first[0]}, {"d": second[0]}, {"q": {"d"}}),
+        evaluation.RerankingEvaluator([{"query": first[0], "positive": second[:1], "negative": third[:1]}]),
+        evaluation.ParaphraseMiningEvaluator({"a": first[0], "b": second[0]}, [("a", "b")]),
+        evaluation.TranslationEvaluator(first, second),
+    ):
+        with pytest.raises(ValueError, match=r"convert_to_(tensor|numpy) must be"):
+            evaluator(ours)
+
+
+def test_old_names_are_theirs() -> None:
+    """The list of names without an owner, of which there are 78, and what becomes of others."""
+    from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
+
+    from minibert.hub.names import WITHOUT_OWNER
+
+    assert frozenset(ORIGINAL_TRANSFORMER_MODELS) == WITHOUT_OWNER
+
+
+APART = 3e-6  # of a vector's numbers, whose length is 1, and of scores; measured 4.2e-7
+ODD_TEXTS = [
+    "we lived", "We lived  above the clouds.", "the", "don't we, the he-lived cloud", "clouds " * 9, "", "a",
+    "we the we", "Above, above the clouds: we", "lived " * 30,
+]  # fmt: skip
+PROMPTS = {"query": "Instruct: we lived\nQuery:", "document": ""}
+# the tokenizer, and what a published model of the kind pools by
+KINDS = {
+    "eurobert": ("PreTrainedTokenizerFast", "lasttoken"),  # jina-embeddings-v5-text-nano
+    "gte": ("XLMRobertaTokenizer", "cls"),  # gte-multilingual-base, arctic-embed-m-v2.0
+    "jina_embeddings_v3": ("XLMRobertaTokenizer", "mean"),
+    "qwen3": ("Qwen2Tokenizer", "lasttoken"),  # Qwen3-Embedding
+}
+CLASSES = {"eurobert": "EuroBert", "gte": "Gte", "jina_embeddings_v3": "JinaEmbeddingsV3"}
+
+
+def plain(folder: Path, name: str, padding_side: str = "right", **changes: Any) -> Path:
+    """A model's own folder: config.json, seeded weights and a tokenizer."""
+    tokenizer, _ = KINDS[name]
+    base = BASES[tokenizer]
+    pad = {"PreTrainedTokenizerFast": "[PAD]", "Qwen2Tokenizer": "<|endoftext|>"}.get(tokenizer, "<pad>")
+    named = {"tokenizer_class": tokenizer, "pad_token": pad, "model_max_length": 40, "padding_side": padding_side}
+    sizes = {
+        "vocab_size": len(vocabulary(base)),
+        "max_position_embeddings": 64,
+        "pad_token_id": base.special.index(pad),
+    }
+    config = encoders.config(name, **sizes, **changes)
+    files = {"config.json": config, "tokenizer_config.json": named}
+    checkpoints.write(write_tokenizer(folder, tokenizer, files), config, encoders.tensors(config))
+    return folder
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+@pytest.mark.parametrize("name", KINDS)
+def test_vectors_of_queries_and_documents(name: str, padding_side: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    transformer = Transformer(str(plain(tmp_path / "plain", name, padding_side)), max_seq_length=40)
+    pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode=KINDS[name][1])
+    model = SentenceTransformer(modules=[transformer, pooling, Normalize()], prompts=PROMPTS, device="cpu")
+    model.save(str(tmp_path / "saved"))
+    texts = [text for text in ODD_TEXTS if text or name != "qwen3"]  # whose tokenizer makes nothing of nothing
+    for low_memory in (False, True):
+        with minibert.load_encoder(tmp_path / "saved", low_memory=low_memory) as encoder:
+            for way in ("encode", "encode_query", "encode_document"):
+                want, found = (getattr(each, way)(texts, batch_size=4) for each in (model, encoder))
+                assert found.shape == want.shape and np.ptp(want, axis=0).max() > 0.1
+                assert np.abs(found - want).max() <= APART, way
+                for i, text in enumerate(texts):
+                    assert np.abs(getattr(encoder, way)(text) - want[i]).max() <= APART, (way, text)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_scores_of_a_reranker(name: str, tmp_path: Path) -> None:
+    """gte's also by the model_type, the prefix and the words of gte-multilingual-reranker-base."""
+    import torch
+    import transformers
+
+    folder = plain(tmp_path / "model", name, num_labels=1)
+    torch.manual_seed(0)
+    kind = getattr(transformers, f"{CLASSES[name]}ForSequenceClassification")
+    model = kind(transformers.AutoConfig.from_pretrained(folder))
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape) / 3)
+    model.save_pretrained(folder)
+    pairs = [(ODD_TEXTS[1], text) for text in ODD_TEXTS]
+    want = opened_there(folder, "CrossEncoder").predict(pairs, batch_size=3)
+    assert np.ptp(want) > 1000 * APART
+    folders = [folder, *([older(folder, tmp_path / "older")] if name == "gte" else [])]
+    for each in folders:
+        with minibert.load_encoder(each) as encoder:
+            assert np.abs(encoder.predict(pairs) - want).max() <= APART
+            assert encoder.predict(pairs[3]) == pytest.approx(want[3], abs=APART)
+
+
+def older(folder: Path, to: Path) -> Path:
+    """The same model as a file of the model_type "new"."""
+    shutil.copytree(folder, to)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name.replace("gte.", "new."): x for name, x in tensors.items()}, to / "model.safetensors")
+    said = {"model_type": "new", "architectures": ["NewForSequenceClassification"], "rope_parameters": None}
+    change_json(to / "config.json", **said, rope_theta=160000, rope_scaling=None, position_embedding_type="rope")
+    return to
+
+
+ROWS = 1e-5  # measured 2.3e-6
+CLIP_TEXTS = [
+    "a cat", "a photo of a dog that sleeps", "x", "naive", "", "one <|endoftext|> two", "word " * 30, "What?", "b c d",
+    "the end",
+]  # fmt: skip
+
+
+def tokenizer(folder: Path, longest: int) -> Any:
+    """CLIP's own, of bytes alone, whose two special tokens come last."""
+    alphabet = sorted(importlib.import_module("tokenizers").pre_tokenizers.ByteLevel.alphabet())
+    words = [*alphabet, *(letter + "</w>" for letter in alphabet), "<|startoftext|>", "<|endoftext|>"]
+    made = importlib.import_module("transformers").CLIPTokenizer({word: i for i, word in enumerate(words)}, [])
+    made.model_max_length = longest
+    made.save_pretrained(folder)
+    return made
+
+
+@pytest.mark.parametrize("end", [513, 2])
+def test_text_embeds(end: int, tmp_path: Path) -> None:
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    folder = encoders.write(tmp_path, "clip_text_model", vocab_size=514, eos_token_id=end)
+    (folder / "vocab.txt").unlink()
+    model = transformers.CLIPTextModelWithProjection.from_pretrained(folder).eval()
+    batch = tokenizer(folder, encoders.LONGEST)(CLIP_TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad(), minibert.load_encoder(folder) as encoder:
+        theirs = model(**batch).text_embeds.numpy()
+        assert off(encoder.encode(CLIP_TEXTS), theirs) <= ROWS
+        assert off(np.stack([encoder.encode(text) for text in CLIP_TEXTS]), theirs) <= ROWS
+    assert json.loads((folder / "config.json").read_text())["eos_token_id"] == end

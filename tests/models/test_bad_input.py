@@ -1,24 +1,32 @@
-"""Whatever is passed, the answer is a result or an error of the right kind, and nothing is left behind.
+"""Whatever is passed or found in config.json, the answer is a result or an error of the right kind, in little memory.
 
 Files that lie are in tests/files, texts and tokenizer files too.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import BERT, VOCAB, same_bits, tensors, write
+from checkpoints import BERT, ROBERTA, VOCAB, numbers, same_bits, tensors, write
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import Make
 
 import minibert
 from minibert import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
+from minibert.equations.input_layer import sinusoidal_positions
+from minibert.families.parts.steps import MOST_ROWS
+from minibert.families.rows import FAMILIES
+from minibert.files.tables import FIRST_ROWS, FormulaTable
 from minibert.models.run import packing
 from minibert.threads.pool import usable_threads
 
@@ -253,3 +261,180 @@ def test_what_acts_later_in_the_model_changes_nothing_here(load: Make, tmp_path:
     config = {"model_type": "llama", "vocab_size": 20, "hidden_size": 8}
     llama = minibert.load(write(tmp_path, config, {"model.embed_tokens.weight": np.ones((20, 8), "f4")}))
     assert same_bits(llama([[5, 6]], position_ids="anything"), llama([[5, 6]]))  # type: ignore[arg-type]
+
+
+# -- folders and config.json ---------------------------------------------------------------------------------------
+
+
+def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for nothing in (None, ""):
+        monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+        if nothing is not None:
+            monkeypatch.setenv("MINIBERT_MODEL", nothing)
+        for load in (minibert.load, minibert.load_encoder):
+            with pytest.raises(ValueError, match=r"no model is named: pass a folder or a Hub.*, or set MINIBERT_MODEL"):
+                load()
+    monkeypatch.setenv("MINIBERT_MODEL", str(tmp_path / "absent"))
+    for load in (minibert.load, minibert.load_encoder):
+        with pytest.raises(CheckpointError, match="absent: no such folder"):
+            load()
+    monkeypatch.setenv("MINIBERT_MODEL", str(write(tmp_path / "model")))
+    assert minibert.load().config.model_type == "bert"
+
+
+def test_a_folder_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "model")
+    expected = minibert.load(folder)(GOOD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (str(folder), f"{folder}/", "./model", "model", Path("model"), "model/", "~/model", Path("~/model")):
+        assert same_bits(minibert.load(name)(GOOD), expected)
+    os.symlink(folder, tmp_path / "link")  # noqa: PTH211
+    assert same_bits(minibert.load(tmp_path / "link")(GOOD), expected)
+
+
+SCALE = "config.json: 'layer_norm_eps' must be a number >= 0, found"
+BAD_CONFIGS: list[tuple[Any, str]] = [
+    (b"", "config.json: not readable as JSON"),
+    (b"\xff\xfe{\x00}\x00", "config.json: not readable as JSON"),
+    (b"[]", "expected an object, found list"),
+    (b"[" * 100_000, "config.json: not readable as JSON"),
+    (b'{"model_type": "bert", "n": ' + b"1" * 5000 + b"}", "config.json"),
+    (b'{"model_type": "bert", "n": ' + b"[" * 700 + b"]" * 700 + b"}", "config.json"),
+    (b"{}", "config.json has no model_type; add the one it was saved from: albert"),
+    (b'{"model_type": ["bert"]}', "config.json has no model_type"),
+    (b'{"model_type": "bert"}', "config.json: 'vocab_size' must be an integer >= 0, found None"),
+    *((BERT | {"model_type": odd}, "is not known") for odd in ("", " ", "\ud800", "x" * 10_000, "__class__", "bert\n")),
+    *((BERT | {"layer_norm_eps": odd}, SCALE) for odd in ("1e-12", -1e-12, 10**400, float("nan"), float("inf"))),
+    (ROBERTA | {"pad_token_id": 17}, "'max_position_embeddings' must be larger than 'pad_token_id' + 1"),
+    *((ROBERTA | {"pad_token_id": odd}, "'pad_token_id' must be an integer >= 0, found") for odd in (None, -1)),
+    ({"model_type": "clip", "text_config": 3}, "config.json: 'text_config' must be an object, found"),
+]
+
+
+@pytest.mark.parametrize(("config", "says"), BAD_CONFIGS, ids=lambda value: repr(value)[:40])
+def test_bad_config(tmp_path: Path, config: Any, says: str) -> None:
+    content = config if isinstance(config, bytes) else json.dumps(config).encode()
+    whole = ROBERTA if b'"roberta"' in content else BERT
+    (write(tmp_path, whole, tensors(whole)) / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError if "known" not in says else UnknownFamilyError) as caught:
+        minibert.load(tmp_path)
+    assert says in str(caught.value)
+    str(caught.value).encode("utf-8")  # can be printed anywhere
+
+
+@pytest.mark.parametrize(("model_type", "near"), [("barts", "bart"), ("Bert", "bert"), ("gpt3", "gpt2")])
+def test_unknown_model_type(tmp_path: Path, model_type: str, near: str) -> None:
+    folder = write(tmp_path, {**BERT, "model_type": model_type}, tensors(BERT))
+    with pytest.raises(UnknownFamilyError) as caught:
+        minibert.load(folder)
+    message = str(caught.value)
+    assert f"model_type {model_type!r} is not known (did you mean {near}?); known are " in message
+    assert all(known in message for known in FAMILIES)
+    assert "load(..., family=Family(...))" in message
+    known = minibert.load(write(tmp_path / "known"))
+    assert same_bits(minibert.load(folder, family=FAMILIES["bert"])(GOOD), known(GOOD))
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    """An editor has put it there; the file means the same."""
+    folder = write(tmp_path)
+    expected = minibert.load(folder)(GOOD)
+    for path in folder.glob("*.json"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert same_bits(minibert.load(folder)(GOOD), expected)
+
+
+MARIAN = {"model_type": "marian", "vocab_size": VOCAB, "d_model": 8, "decoder_vocab_size": VOCAB}
+LLAMA = {"model_type": "llama", "vocab_size": VOCAB, "hidden_size": 8, "num_attention_heads": 2}
+BLOOM = {"model_type": "bloom", "vocab_size": VOCAB, "hidden_size": 8, "n_head": 2}
+MUCH = 64 << 20  # bytes; a layer of these sizes takes under 1 MB
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    minibert.FAMILIES, minibert.load  # noqa: B018  their code is not counted
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MUCH
+
+
+def marian(folder: Path, **changes: Any) -> Path:
+    return write(folder, {**MARIAN, **changes}, {"model.shared.weight": numbers(VOCAB, 8)})
+
+
+def llama(folder: Path, **changes: Any) -> Path:
+    return write(folder, {**LLAMA, **changes}, {"embed_tokens.weight": numbers(VOCAB, 8)})
+
+
+def bloom(folder: Path, **changes: Any) -> Path:
+    norm = {f"word_embeddings_layernorm.{part}": numbers(8) for part in ("weight", "bias")}
+    return write(folder, {**BLOOM, **changes}, {"word_embeddings.weight": numbers(VOCAB, 8), **norm})
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_sinusoids_are_made_as_far_as_they_are_needed(tmp_path: Path) -> None:
+    layer = minibert.load(marian(tmp_path, max_position_embeddings=MOST_ROWS))
+    want = sinusoidal_positions(2000, 8, layout="halves")
+    table = layer.embed_positions.table
+    for length in (4, FIRST_ROWS, FIRST_ROWS + 1, 2000, 4):
+        rows = layer.trace(np.zeros((1, length), np.int64))["encoder.embed_positions"]
+        assert same_bits(rows[0], want[:length])
+        assert len(table._made.stored_numbers) <= max(FIRST_ROWS, 4000)
+    assert layer.max_length == MOST_ROWS and repr(layer.embed_positions).endswith(f"({MOST_ROWS}, 8)")
+    with pytest.raises(IndexError, match=f"{MOST_ROWS - 1}"):
+        layer([[1]], position_ids=[[MOST_ROWS]])
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("rows", [MOST_ROWS + 1, 10**9, 10**30])
+def test_more_sinusoids_than_any_model_has_are_refused(rows: int, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"'max_position_embeddings' is {rows}, but the file has no table"):
+        minibert.load(marian(tmp_path, max_position_embeddings=rows))
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_table_in_the_file_bounds_its_own_rows(tmp_path: Path) -> None:
+    named = {"model.shared.weight": numbers(VOCAB, 8), "model.encoder.embed_positions.weight": numbers(4, 8)}
+    with pytest.raises(CheckpointError, match=r"has shape \(4, 8\), but config.json says \(1000000000, 8\)"):
+        minibert.load(write(tmp_path, {**MARIAN, "max_position_embeddings": 10**9}, named))
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (llama, {"head_dim": 10**10}, "a head has 10000000000 dimensions, expected at most 65536"),
+        (llama, {"head_dim": 2.5}, "'head_dim' must be an integer above 0, found 2.5"),
+        (llama, {"num_attention_heads": 0.5}, "'num_attention_heads' must be an integer above 0"),
+        (llama, {"num_attention_heads": 10**9}, "too small for 1000000000 heads"),
+        (bloom, {"n_head": 10**10}, "'hidden_size' 8 is too small for 10000000000 heads"),
+    ],
+)
+def test_a_scheme_of_attention_is_no_larger_than_the_model(
+    make: Callable[..., Path], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    layer = minibert.load(make(tmp_path, **changes))
+    assert layer([[1, 2]]).shape == (1, 2, 8)  # the input layer needs none of it
+    with pytest.raises(CheckpointError, match=message):
+        layer.attention_position  # noqa: B018
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_formula_is_asked_for_few_lengths() -> None:
+    asked: list[int] = []
+
+    def make(length: int, dim: int) -> Any:
+        asked.append(length)
+        return sinusoidal_positions(length, dim)
+
+    table = FormulaTable(make, (10_000, 4))
+    whole = sinusoidal_positions(10_000, 4)
+    for count in range(1, 3000, 7):
+        assert same_bits(table.rows(slice(count - 1, count)), whole[count - 1 : count])
+        assert same_bits(table.rows(np.array([[count, 0]])), whole[[[count, 0]]])
+    assert len(asked) <= 5
+    assert table.rows(np.empty((1, 0), np.int64)).shape == (1, 0, 4)
+    assert same_bits(table.array(), whole) and asked[-1] == 10_000

@@ -1,4 +1,4 @@
-"""What every row of blocks must do where little is computed at a time, or nothing: heads in parts, tiles, no token.
+"""What every row of blocks must do where little is computed at a time, or nothing, or much, or a text in parts.
 
 Each of these ways is rare in use, and a mistake in one shows in some rows alone: those with a bias, a causal mask, a
 norm before. Therefore all of them are tried on all rows.
@@ -7,7 +7,9 @@ norm before. Therefore all of them are tried on all rows.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import encoders
 import numpy as np
 import pytest
 from encoder_files import CASE, TINY, EncoderCase, copied, off
@@ -15,9 +17,12 @@ from peaks import peak
 
 import minibert
 from minibert.equations import fast
+from minibert.equations.fast import attention_scores
 from minibert.equations.input_layer import Array
+from minibert.models.heads.prediction import go_on
+from minibert.models.run import blocks, packing
 from minibert.models.run import blocks as engine
-from minibert.models.run import packing
+from minibert.models.run.key_value_cache import KeyValueCache
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
 FLOAT64 = 1e-12  # the same in float64; measured 6e-15
@@ -138,3 +143,101 @@ def test_eps_is_the_config_s_where_the_reference_reads_it(case: EncoderCase, tmp
         norms = {m.eps for path, m in encoder.modules.items() if hasattr(m, "eps") and not path.startswith("embedd")}
     fixed = {"distilbert": 1e-12, **dict.fromkeys(("bart", "mbart", "marian", "pegasus"), 1e-5)}
     assert norms == {fixed.get(family, 0.25)}
+
+
+GROWTH = 2.2  # memory of twice the tokens; measured 1.9 to 2.0
+NAMES = ("llama", "mistral", "modernbert", "nomic_bert", "gemma3_text")
+
+
+def ids(length: int) -> Array:
+    return np.arange(length)[None] % 20 + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_twice_the_tokens_take_twice_the_memory(name: str) -> None:
+    """All scores of one head of 8,192 tokens would be 268 MB, four times those of 4,096."""
+    with CASE[name].load(threads=1) as encoder:
+        encoder(ids(4))
+        half, whole = (peak(lambda n=n: encoder(ids(n))) for n in (4096, 8192))
+    assert whole < GROWTH * half, (half, whole)
+    assert whole < 24e6, whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of queries takes the keys that its mask can let through, and no more."""
+    length, counted = 2048, list[int]()
+
+    def counting(q: Array, k: Array, *others: Any) -> Array:
+        counted.append(q.shape[-3] * q.shape[-2] * k.shape[-2])
+        return attention_scores(q, k, *others)
+
+    monkeypatch.setattr(blocks, "attention_scores", counting)
+    with CASE[name].load(threads=1) as encoder:
+        encoder(ids(length))
+        stack = encoder.stack
+    most = 0
+    for block in stack.blocks:
+        window, sides = block.attention.window, 1 if stack.causal else 2
+        for first in range(0, length, blocks.QUERIES):
+            keys = first + blocks.QUERIES if stack.causal else length
+            keys = keys if window is None else min(keys, blocks.QUERIES + sides * window)
+            most += stack.heads * blocks.QUERIES * keys
+    assert 0 < sum(counted) <= most
+
+
+IDS = np.random.default_rng(3).integers(2, 29, 22)
+PARTS = ([1] * len(IDS), [len(IDS)], [5, 1, 1, 9, 6], [len(IDS) - 1, 1])
+CAUSAL = (
+    "bert-causal", "gpt2", "gpt2-inverse", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3-window",
+)  # fmt: skip
+
+
+def compare(encoder: minibert.Encoder, parts: list[int]) -> None:
+    assert encoder.stack.causal
+    ids = IDS[: encoder.max_length]
+    whole, cache = encoder(ids), KeyValueCache()
+    for start, length in zip(np.cumsum(parts) - parts, parts, strict=True):
+        if len(part := ids[start : start + length]):
+            assert off(go_on(encoder, part.tolist(), cache), whole[start : start + length]) <= CUT
+            assert cache.length == start + len(part)
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_parts_are_the_whole(name: str, parts: list[int]) -> None:
+    """Rotated keys, windows, shared key heads, norms in each head."""
+    with CASE[name].load() as encoder:
+        compare(encoder, parts)
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_positions_that_skip_padding_go_on_too(tmp_path: Path, parts: list[int]) -> None:
+    with minibert.load_encoder(encoders.write(tmp_path, "roberta", is_decoder=True)) as encoder:
+        compare(encoder, parts)
+
+
+def test_two_caches_know_nothing_of_each_other(tmp_path: Path) -> None:
+    with minibert.load_encoder(encoders.write(tmp_path, "gpt2")) as encoder:
+        texts = [IDS, IDS[::-1]]
+        caches = [KeyValueCache() for _ in texts]
+        for start in range(0, len(IDS), 7):
+            for text, cache in zip(texts, caches, strict=True):
+                rows = go_on(encoder, text[start : start + 7].tolist(), cache)
+                assert off(rows, encoder(text)[start : start + 7]) <= CUT
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+def test_one_more_token_is_one_row_of_each_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing fills it up: a text that is written on is alone, and other rows would take as long as itself."""
+    rows: list[int] = []
+    plain = blocks.linear
+    monkeypatch.setattr(blocks, "linear", lambda x, *rest: [rows.append(len(x)), plain(x, *rest)][1])
+    with CASE[name].load() as encoder:
+        cache = KeyValueCache()
+        go_on(encoder, [5, 6, 7], cache)
+        assert {*rows} == {3}
+        rows.clear()
+        go_on(encoder, [8], cache)
+        assert {*rows} == {1}

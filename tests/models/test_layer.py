@@ -1,19 +1,32 @@
-"""The layer as its callers meet it: every argument, every way to look inside, and what never shows in the bits."""
+"""The layer as its callers meet it: each argument, each way to look inside, threads, what never shows in the bits."""
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
+import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from checkpoints import BERT, VOCAB, same_bits, tensors, write
+from checkpoints import BERT, ELECTRA, T5, VOCAB, same_bits, tensors, write, write_wordpiece
+from hypothesis import given
+from hypothesis import strategies as st
 from layers import CONFIGS, Make, some_ids, tile_of
+from limits import CHILD_SECONDS
 
 import minibert
+from minibert import EmbeddingLayer
+from minibert.families.parts import modules
+from minibert.families.parts.steps import Bound
 
 # a float32 layer against the same in float64, numbers below 30: measured at most 3.4e-6 over 300 batches
 FLOAT64_TOLERANCE = 2e-5
@@ -343,3 +356,217 @@ def test_an_error_inside_with_still_closes(folders: dict[str, Path]) -> None:
         layer([[VOCAB]])
     with pytest.raises(ValueError, match="closed"):
         layer([[1]])
+
+
+# -- what never shows in the bits ----------------------------------------------------------------------------------
+
+
+@given(name=st.sampled_from(sorted(CONFIGS)), seq=st.integers(1, 12), more=st.integers(1, 4), seed=st.integers(0, 99))
+def test_right_padding_leaves_other_tokens_alone(load: Make, name: str, seq: int, more: int, seed: int) -> None:
+    layer, ids = load(name), some_ids(2, seq, seed=seed)
+    padding = np.full((2, more), layer.config.get("pad_token_id") or 0)
+    mask = np.concatenate([np.ones_like(ids), np.zeros_like(padding)], axis=1)
+    y = layer(np.concatenate([ids, padding], axis=1), attention_mask=mask)
+    assert same_bits(np.ascontiguousarray(y[:, :seq]), layer(ids))
+
+
+def test_real_size_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
+    layer, ids = minibert.load(minilm), some_ids(12, 500, below=30522)
+    types = (np.arange(500) > 250).astype(int)[None]
+    whole = np.stack([layer(row[None], token_type_ids=types, threads=1)[0] for row in ids])
+    for threads in (1, 2, 5, None):
+        assert same_bits(layer(ids, token_type_ids=types, threads=threads), whole)
+
+
+def test_a_token_of_real_size_has_the_same_bits_alone(minilm: Path) -> None:
+    """One row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter."""
+    layer, ids = minibert.load(minilm), some_ids(1, 67, below=30522)
+    alone = np.stack([layer([[int(token)]], position_ids=[[place]])[0, 0] for place, token in enumerate(ids[0])])
+    assert same_bits(layer(ids)[0], alone)
+
+
+def test_numpy_s_buffer_is_given_back(minilm: Path) -> None:
+    layer, ids = minibert.load(minilm), some_ids(2, 300, below=30522)
+    with np.errstate():
+        np.setbufsize(4096)
+        layer(ids, threads=2)
+        assert np.getbufsize() == 4096
+        with mock.patch.object(modules, "layer_norm", side_effect=MemoryError), pytest.raises(MemoryError):
+            layer(ids)
+        assert np.getbufsize() == 4096
+
+
+def test_wide_projection_keeps_its_bits(tmp_path: Path) -> None:
+    # as wide as a small ELECTRA: a matrix product of several rows would be another sum
+    config = {**ELECTRA, "embedding_size": 128, "hidden_size": 256}
+    rng = np.random.default_rng(0)
+    shapes = {"word": VOCAB, "position": 16, "token_type": 2}
+    t = {f"embeddings.{n}_embeddings.weight": rng.standard_normal((r, 128)).astype("f4") for n, r in shapes.items()}
+    t |= {f"embeddings.LayerNorm.{part}": rng.standard_normal(128).astype("f4") for part in ("weight", "bias")}
+    t |= {"embeddings_project.weight": rng.standard_normal((256, 128)).astype("f4")}
+    t |= {"embeddings_project.bias": rng.standard_normal(256).astype("f4")}
+    ids = some_ids(40, 16)
+    for shift in (0, 1):
+        layer = minibert.load(write(tmp_path / str(shift), config, t, shift=shift))
+        y = layer(ids)
+        alone = np.stack([[layer([[int(token)]], position_ids=[[j]])[0, 0] for j, token in enumerate(r)] for r in ids])
+        assert same_bits(y, alone)
+        assert same_bits(layer(ids, threads=3), y)
+
+
+def test_many_threads_may_share_a_layer(load: Make) -> None:
+    layer = load("bert")
+    texts = [["we lived above the clouds"[: i % 25 + 1]] * (i % 3 + 1) for i in range(64)]
+    serial = [layer.embed(some, threads=1) for some in texts]
+    with tile_of(64), mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1), ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda some: layer.embed(some, threads=2), texts))
+        called = list(pool.map(lambda some: layer(**layer.tokenize(some)), texts))
+    assert all(map(same_bits, together, serial))
+    assert all(same_bits(y, layer(**layer.tokenize(some))) for y, some in zip(called, texts, strict=True))
+
+
+IDS = [[5, 6, 7]]
+ROUNDS = 40
+THREADS = 3
+
+USES: dict[str, Callable[[EmbeddingLayer], Any]] = {
+    "call": lambda layer: layer(IDS),
+    "trace": lambda layer: layer.trace(IDS),
+    "tokenize": lambda layer: layer.tokenize("we lived", truncation=True, max_length=8),
+    "tokens": lambda layer: layer.tokens(IDS),
+    "tokenizer": lambda layer: layer.tokenizer.size,
+    "embed": lambda layer: layer.embed(["we lived", "a"]),
+    "attention_position": lambda layer: layer.attention_position.relative_bias(2, 2),
+    "modules": lambda layer: layer.modules,
+    "max_length": lambda layer: layer.max_length,
+    "submodule": lambda layer: layer.shared.weight[0],
+    "dir": lambda layer: dir(layer),
+    "repr": lambda layer: repr(layer),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_wordpiece(write(tmp_path_factory.mktemp("t5"), T5))
+
+
+@pytest.fixture(autouse=True)
+def hasty() -> Iterator[None]:
+    """Let threads take turns a thousand times as often as they do."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(*works: Callable[[], object]) -> None:
+    """Run each on a thread of its own, all from one moment on, until all have ended."""
+    start = threading.Barrier(len(works))
+
+    def begin(work: Callable[[], object]) -> None:
+        start.wait()
+        work()
+
+    threads = [threading.Thread(target=begin, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(CHILD_SECONDS)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+class ClosedMeanwhile(EmbeddingLayer):
+    """As if another thread closed the layer just after this one has looked for the n-th time whether it is open."""
+
+    looks_left = 0
+
+    @property
+    def steps(self) -> tuple[Bound, ...]:
+        steps = super().steps
+        vars(self)["looks_left"] -= 1
+        if vars(self)["looks_left"] == 0:
+            self.close()
+        return steps
+
+
+class ReadOnce(EmbeddingLayer):
+    """As if another thread closed the layer between two reads of what it holds."""
+
+    @property
+    def _steps(self) -> tuple[Bound, ...] | None:  # type: ignore[override]
+        return vars(self).pop("kept", None)
+
+
+def test_whether_a_layer_is_open_is_read_once(folder: Path) -> None:
+    layer = minibert.load(folder)
+    vars(layer)["kept"] = steps = vars(layer).pop("_steps")
+    layer.__class__ = ReadOnce
+    assert layer.steps is steps
+    with pytest.raises(ValueError, match="this layer is closed; load it again"):
+        layer.steps  # noqa: B018
+
+
+@pytest.mark.parametrize("look", [1, 2, 3])
+@pytest.mark.parametrize("name", USES)
+def test_close_between_two_looks_at_the_layer(folder: Path, name: str, look: int) -> None:
+    layer, want = minibert.load(folder), USES[name](minibert.load(folder))
+    layer.__class__, vars(layer)["looks_left"] = ClosedMeanwhile, look
+    try:
+        found = repr(USES[name](layer))
+    except ValueError as error:
+        found = str(error)
+    assert found in ("this layer is closed; load it again", repr(want)) or name == "dir"
+
+
+def test_a_tokenizer_opened_by_many_threads_at_once_is_one(folder: Path) -> None:
+    want = minibert.load(folder).tokenize("we lived")["input_ids"]
+    for _ in range(ROUNDS):
+        layer, opened, ids = minibert.load(folder), [], []
+
+        def work(layer: EmbeddingLayer = layer, opened: list[Any] = opened, ids: list[Any] = ids) -> None:
+            opened.append(layer.tokenizer)
+            ids.append(layer.tokenize("we lived")["input_ids"])
+
+        together(*[work] * THREADS)
+        assert len(opened) == THREADS and {id(one) for one in opened} == {id(layer.tokenizer)}
+        assert len(ids) == THREADS and all(same_bits(some, want) for some in ids)
+
+
+def test_a_tokenizer_that_fails_to_open_fails_every_time(tmp_path: Path) -> None:
+    layer = minibert.load(write(tmp_path, BERT))
+    for _ in range(2):
+        with pytest.raises(minibert.TokenizerError, match="has no tokenizer"):
+            layer.tokenize("we")
+    write_wordpiece(tmp_path)
+    assert layer.tokenize("we")["input_ids"].shape == (1, 3)
+
+
+FORK_WHILE_IT_OPENS = """
+import os, sys, threading, minibert
+layer = minibert.load(sys.argv[1])
+want = layer.tokenize("we lived")["input_ids"].tobytes()
+layer = minibert.load(sys.argv[1])
+make, inside, forked = layer._open_tokenizer, threading.Event(), threading.Event()
+def slowly():
+    if threading.current_thread() is not threading.main_thread():
+        inside.set()
+        forked.wait()
+    return make()
+layer._open_tokenizer = slowly
+other = threading.Thread(target=lambda: layer.tokenizer)
+other.start()
+inside.wait()
+child = os.fork()
+if child == 0: os._exit(0 if layer.tokenize("we lived")["input_ids"].tobytes() == want else 7)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+forked.set()
+other.join()
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_while_another_thread_opens_the_tokenizer_opens_its_own(folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_WHILE_IT_OPENS, str(folder)]
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    assert subprocess.run(command, timeout=CHILD_SECONDS, env=environment).returncode == 0

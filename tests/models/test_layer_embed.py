@@ -1,8 +1,10 @@
-"""Texts through the layer: pooling, normalization, streams, and what an id is called."""
+"""Texts through the layer: pooling, normalization, streams, packed tiles, and what an id is called."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,9 +14,14 @@ from checkpoints import VOCAB, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import CONFIGS, Make, tile_of
+from reference_files import CASES, Case
 
+import minibert
 from minibert.equations import sentences as pooling
+from minibert.files.tokenizer import Encoded
 from minibert.models import input_layer as layer_module
+from minibert.models.run.packing import SLACK, cuts
+from minibert.models.run.pipeline import Pipeline, chunked
 
 # pooled float32 rows against their mean in float64: measured at most 2.4e-7
 MEAN_TOLERANCE = 2e-6
@@ -171,3 +178,154 @@ def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
             layer.tokens([wrong])
     with pytest.raises(TypeError, match="integers"):
         layer.tokens(["we"])
+
+
+STREAMED = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
+CHUNKS = [STREAMED[:1], STREAMED[1:4], STREAMED[4:]]
+
+
+@pytest.fixture(scope="module")
+def layer(minilm: Path) -> Iterator[minibert.EmbeddingLayer]:
+    with minibert.load(minilm) as layer:
+        yield layer
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "max", None])
+def test_chunks_give_the_bits_of_embed(layer: minibert.EmbeddingLayer, pooling: str | None, normalize: bool) -> None:
+    whole = layer.embed(STREAMED, pooling, normalize=normalize)
+    chunks = list(layer.embed_stream(CHUNKS, pooling, normalize=normalize))
+    assert [len(chunk) for chunk in chunks] == [1, 3, 2]
+    assert all(map(same_bits, [vector for chunk in chunks for vector in chunk], whole))
+
+
+def test_a_chunk_is_asked_for_when_the_vectors_before_it_are_taken(layer: minibert.EmbeddingLayer) -> None:
+    asked: list[int] = []
+
+    def waiting() -> Iterator[list[str]]:
+        for i, chunk in enumerate(CHUNKS):
+            asked.append(i)
+            yield chunk
+
+    vectors = layer.embed_stream(waiting())
+    for i in range(3):
+        next(vectors)
+        assert asked == list(range(i + 1))
+    assert list(vectors) == []
+
+
+def test_an_error_names_the_text_by_its_number_in_all(layer: minibert.EmbeddingLayer) -> None:
+    vectors = layer.embed_stream([["a", "b"], ["c", 4]])  # type: ignore[list-item]
+    next(vectors)
+    with pytest.raises(TypeError, match=r"texts\[3\] must be a str, found int"):
+        next(vectors)
+    with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple"):
+        layer.embed([("a", "b")])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="text 2 has 1002 tokens"):
+        list(layer.embed_stream([["a", "b"], ["a " * 1000]]))
+    with pytest.raises(ValueError, match="pooling must be"):
+        layer.embed_stream([], "median")
+
+
+class Plain(Pipeline):
+    """Gives ids in the place of vectors."""
+
+    def vectors(self, encoded: Any) -> Any:
+        return encoded
+
+
+def plain(tokenize: Any) -> Plain:
+    unused: Any = None
+    return Plain(tokenize, unused, unused, None, np.dtype(int), chunk=3, prefetching=True)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_stream_reads_at_most_one_chunk_ahead(at_once: bool) -> None:
+    read: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for i in range(20):
+            read.append(i)
+            yield i
+
+    def encode(chunk: list[int], start: int) -> list[tuple[int, int]]:
+        return [(number, start + i) for i, number in enumerate(chunk)]
+
+    found = []
+    for vectors in plain(encode).stream(chunked(numbers(), 3), at_once):
+        found += vectors
+        assert len(read) <= len(found) + 3 * at_once
+    assert found == [(i, i) for i in range(20)]
+
+
+def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
+    def encode(chunk: list[int], start: int) -> list[int]:
+        if start:
+            raise ValueError(f"at {start}")
+        return chunk
+
+    vectors = plain(encode).stream(iter([[1, 2], [3]]), prefetching=True)
+    assert next(vectors) == [1, 2]
+    with pytest.raises(ValueError, match="at 2"):
+        next(vectors)
+
+
+# -- packed ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_packed_texts_have_the_rows_of_each_alone(case: Case) -> None:
+    """For every family and its rule of positions, with ids of padding inside a text and texts of no tokens."""
+    with case.layer() as layer:
+        longest = min(layer.max_length or 9, 9)
+        for lengths in ([longest, 3, 0, 1, 3, 0, longest - 1], [5], [4, 4, 4], [0, 0]):
+            compare_packed(layer, lengths)
+
+
+def compare_packed(layer: minibert.EmbeddingLayer, lengths: list[int]) -> None:
+    generator, vocab = np.random.default_rng(0), layer.steps[0].module.table.shape[0]
+    pad_id = layer.config.get("pad_token_id")
+    texts = [generator.integers(0, vocab, length).tolist() for length in lengths]
+    if isinstance(pad_id, int) and 0 <= pad_id < vocab and max(lengths):
+        texts[0][1] = texts[-1][-1] = pad_id
+    types = [[i % 2 for i in range(length)] for length in lengths] if layer.adds_types else [None] * len(lengths)
+    if layer.adds_types and layer.config.get("type_vocab_size", 2) < 2:
+        types = [None] * len(lengths)
+    packed = layer.pack([Encoded(*each) for each in zip(texts, types, strict=True)])
+    assert packed.texts.tolist() == sorted(range(len(lengths)), key=lambda i: lengths[i])
+    found = layer.rows(packed)
+    for group in packed.groups():
+        for i, rows in zip(group.texts, group.of(found), strict=True):
+            given = {} if types[i] is None else {"token_type_ids": np.array(types[i], np.int64)}
+            assert same_bits(rows, layer(np.array(texts[i], np.int64), **given)), (i, lengths[i])
+
+
+def test_tiles_hold_whole_texts_and_each_once(layer: minibert.EmbeddingLayer) -> None:
+    packed = layer.pack([Encoded(list(range(length)), [1] * length) for length in (5, 0, 2, 9, 2, 0, 3)])
+    rows = layer.rows(packed)
+    for tokens in (1, 4, 7, 100):
+        tiles = packed.tiles(tokens)
+        assert same_bits(np.concatenate([layer.rows(tile) for tile in tiles]), rows)  # types and positions too
+        assert np.concatenate([tile.texts for tile in tiles]).tolist() == packed.texts.tolist()
+        assert all(len(tile.ids) == tile.lengths.sum() for tile in tiles)
+        assert all(len(tile.ids) <= SLACK * tokens or len(tile.texts) == 1 for tile in tiles)
+    assert layer.pack([]).tiles(4) == layer.pack([]).groups() == []
+
+
+@given(lengths=st.lists(st.integers(0, 300)), tokens=st.integers(0, 600))
+def test_cuts_are_whole_sequences_and_none_is_far_too_long(lengths: list[int], tokens: int) -> None:
+    parts = list(cuts(np.array(lengths, int), tokens))
+    assert [i for part in parts for i in range(len(lengths))[part]] == list(range(len(lengths)))
+    assert all(part.stop - part.start == 1 or sum(lengths[part]) <= SLACK * tokens for part in parts)
+
+
+def test_cuts_leave_no_small_rest() -> None:
+    """A rest of a few tokens would leave all threads but one without work."""
+    assert [sum([20, 20, 20, 25, 27, 27][part]) for part in cuts(np.array([20, 20, 20, 25, 27, 27]), 70)] == [60, 79]
+    assert [part.stop - part.start for part in cuts(np.full(100, 10), 252)] == [25] * 4
+
+
+def test_ids_that_the_table_lacks_are_refused(layer: minibert.EmbeddingLayer) -> None:
+    for texts, where in (([[1, 30522]], "0, 1"), ([[4, 4, 30522], [7], [3, 3]], "0, 2")):
+        with pytest.raises(IndexError, match=rf"input_ids\[{where}\] is 30522, but the table has rows 0\.\.30521"):
+            layer.pack([Encoded(ids, None) for ids in texts])

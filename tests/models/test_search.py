@@ -1,14 +1,23 @@
-"""Searches by sentence-transformers' names and in their form, and of bits."""
+"""Nearest vectors: what sorting all scores finds, by other names, of bits, and of a word's row in the layer's table."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from checkpoints import BERT, write, write_wordpiece
+from peaks import with_peak
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import minibert
+from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import hamming, quantized
-from minibert.equations.sentences import dot
+from minibert.equations.sentences import cosine, dot, euclidean, manhattan
+from minibert.equations.similarity import BLOCK
 
 
 def vectors(seed: int, count: int = 60, dim: int = 5) -> Array:
@@ -92,3 +101,158 @@ def test_bytes_that_may_be_bits_are_not_compared_without_a_word() -> None:
     assert numbers.ravel().tolist() == [0, 1]
     assert np.array_equal(minibert.search(vectors, vectors, 1, precision="uint8")[0], numbers)
     minibert.search(vectors.view(np.int8), vectors.view(np.int8), 1)
+
+
+def test_search_finds_what_sorting_all_scores_finds() -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.integers(-2, 3, (300, 3)).astype(np.float32)  # many are equally near
+    queries = vectors[:4] + 0.25
+    for compare in (dot, euclidean):
+        scores = compare(queries, vectors)
+        for k in (1, 7, 300, 1000):
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            for held in (vectors, iter([vectors[:100], vectors[100:100], vectors[100:]])):
+                ids, found = minibert.search(queries, held, k, compare)
+                assert ids.dtype == np.int64 and np.array_equal(ids, order)
+                assert np.array_equal(found, np.take_along_axis(scores, order, 1))
+    (ids,), _ = minibert.search(queries[0], vectors, 3)
+    assert set(ids) <= set(np.argsort(-cosine(queries[:1], vectors)[0], kind="stable")[:3])
+    assert minibert.search(queries, vectors[:0])[0].shape == (4, 0)
+    for odd in (queries[:, :1], queries[:0, :1]):
+        with pytest.raises(ValueError, match=r"vectors must have one width, found queries \(\d, 1\) and vectors"):
+            minibert.search(odd, vectors)
+    for odd in ("cat", np.array(["cat"]), queries[None]):
+        with pytest.raises(TypeError, match=r"must be vectors \(n, dim\) of numbers, found"):
+            minibert.search(odd, vectors)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.float16])
+@pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
+@pytest.mark.filterwarnings("ignore:vectors of uint8")
+def test_vectors_of_narrow_numbers_are_compared_in_float32(kind: type[np.generic], compare: Any) -> None:
+    vectors = np.random.default_rng(0).integers(3, 120, (20, 16)).astype(kind)
+    wide = vectors.astype(np.float32)
+    want = minibert.search(wide[:3], wide, 20, compare)
+    for queries, others in ((vectors[:3], vectors), (wide[:3], vectors), (vectors[:3], wide)):
+        ids, scores = minibert.search(queries, others, 20, compare)
+        assert np.array_equal(ids, want[0]) and np.array_equal(scores, want[1])
+    assert scores.dtype == np.float32 and (compare is not cosine or ids[:, 0].tolist() == [0, 1, 2])
+    ids, scores = minibert.search(vectors[:3].tolist(), vectors.tolist(), 20, compare)
+    assert np.array_equal(ids, want[0]) and np.allclose(scores, want[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int8, np.int64, bool])
+def test_scores_of_whole_numbers_are_in_their_order(kind: Any) -> None:
+    """Sorted by their negatives, 0 of an unsigned type and the smallest of a signed one would be the nearest."""
+    random, limits = np.random.default_rng(0), (0, 1) if kind is bool else (np.iinfo(kind).min, np.iinfo(kind).max)
+    scores = np.array([int(limits[0]), int(limits[1]), int(limits[1]) - 1, *random.integers(0, 2, 60).tolist()], kind)
+    want = sorted(range(len(scores)), key=lambda i: -int(scores[i]))
+    places = np.arange(len(scores))[:, None]
+    for k in (1, 5, 63):
+        for blocks in (places, iter([places[:1], places[1:4], places[4:]])):
+            ids, found = minibert.search([0], blocks, k, lambda _, block: scores[block.T])
+            assert ids[0].tolist() == want[:k] and found.dtype == kind
+
+
+@pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_no_number_is_named(compare: Any, bad: float) -> None:
+    vectors = np.ones((9, 2), np.float32)
+    odd = vectors.copy()
+    odd[5, 1] = bad
+    with pytest.raises(ValueError, match=r"queries\[5\] has NaN or an infinite number"):
+        minibert.search(odd, vectors, compare=compare)
+    for blocks in (odd, iter([odd[:4], odd[4:]])):
+        with pytest.raises(ValueError, match=r"vectors\[5\] has NaN or an infinite number"):
+            minibert.search(vectors, blocks, 1, compare)
+    wide = np.full((2, 2), 3e38, np.float32)  # whose product is infinite, and which are numbers
+    assert minibert.search(wide, wide, 2, compare)[0].tolist() == [[0, 1]] * 2
+
+
+def test_scores_that_are_no_numbers_come_last() -> None:
+    """Those of a function of the caller's, in blocks of any size."""
+    scores = np.full(25, np.nan)
+    scores[[3, 8, 6, 1, 10]] = 3, 3, 2, 1, 0
+    places = np.arange(25)[:, None]
+    for k in (1, 4, 5, 7, 25):
+        for step in (1, 2, 3, 25):
+            blocks = iter([places[i : i + step] for i in range(0, 25, step)])
+            ids, _ = minibert.search([0], blocks, k, lambda _, block: scores[block.T])
+            assert ids[0].tolist() == [3, 8, 6, 1, 10, 0, 2, 4, 5, 7, 9, *range(11, 25)][:k]
+
+
+# the same rows in float64 by another order of additions: measured 3e-16
+TOLERANCE = 1e-14
+
+
+@pytest.mark.parametrize(("word", "token"), [("king", "king"), ("Paris", "paris"), ("##ing", "##ing")])
+def test_the_neighbours_in_a_real_table_are_those_of_the_definition(word: str, token: str, minilm: Path) -> None:
+    layer = minibert.load(minilm)
+    table = np.asarray(layer.word_embeddings.weight, np.float64)
+    tokens = (minilm / "vocab.txt").read_text("utf-8").splitlines()
+    row = table[tokens.index(token)]
+    cosines = table @ row / np.sqrt(np.sum(table * table, axis=1) * (row @ row))
+    left_out = re.compile(r"\[(unused\d+|PAD|UNK|CLS|SEP|MASK)\]")
+    kept = [i for i, name in enumerate(tokens) if name != token and not left_out.fullmatch(name)]
+    best = sorted(kept, key=lambda i: -cosines[i])[:20]
+    found = layer.nearest(word, 20)
+    assert [name for name, _ in found] == [tokens[i] for i in best]
+    assert np.abs([cosine for _, cosine in found] - cosines[best]).max() <= TOLERANCE
+    assert {name for name, _ in layer.nearest(word, 10**6)} == {tokens[i] for i in kept}
+
+
+def test_a_word_is_looked_up_as_it_stands_in_a_text(tmp_path: Path) -> None:
+    """Of GPT-2's two rows, "dog" and "Ġdog", the second is the word's; either can be had by its own name."""
+    words = ["dog", "Ġdog", "cat", "d", "o", "g", "Ġ", "c", "a", "t", "ca", "do", "Ġd"]
+    merges = [("d", "o"), ("do", "g"), ("Ġ", "dog"), ("c", "a"), ("ca", "t"), ("Ġ", "d")]
+    reader = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
+    reader.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    reader.decoder = decoders.ByteLevel()
+    folder = write(tmp_path, BERT)
+    reader.save(str(folder / "tokenizer.json"))
+    layer = minibert.load(folder)
+    row = {word: layer.word_embeddings(i).astype(np.float64) for i, word in enumerate(words)}
+
+    def cosine(a: str, b: str) -> float:
+        return float(row[a] @ row[b] / np.sqrt((row[a] @ row[a]) * (row[b] @ row[b])))
+
+    for word, token in (("dog", "Ġdog"), ("Ġdog", "Ġdog"), ("cat", "cat"), ("Ġd", "Ġd")):
+        found = layer.nearest(word, 100)
+        assert {name for name, _ in found} == set(words) - {token}, "no row beyond the tokenizer's"
+        assert all(abs(similarity - cosine(token, name)) <= TOLERANCE for name, similarity in found)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("embeddings", r"'embeddings' has no row of its own: it is 4 pieces here, em ##bed ##ding ##s; ask for one"),
+        ("new york", r"2 pieces here, new york; "),
+        ("☃", r"'☃' is unknown to this vocabulary, which has \[UNK\] for it"),
+        ("", "'' has no token in this vocabulary; give a word"),
+    ],
+)
+def test_a_word_without_a_row_is_told_what_it_is(word: str, says: str, minilm: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        minibert.load(minilm).nearest(word)
+
+
+def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    """Of a table of 20 MB some blocks of rows are held at a time, and a few numbers for each row."""
+    rows, dim = 20_000, 256
+    config = {**BERT, "vocab_size": rows, "hidden_size": dim}
+    names = {"word": rows, "position": 16, "token_type": 2}
+    tensors = {f"embeddings.{name}_embeddings.weight": np.ones((n, dim), np.float16) for name, n in names.items()}
+    tensors |= {f"embeddings.LayerNorm.{part}": np.ones(dim, np.float16) for part in ("weight", "bias")}
+    layer = minibert.load(write_wordpiece(write(tmp_path, config, tensors)))
+    layer.nearest("we")
+    found, peak = with_peak(lambda: layer.nearest("we"))
+    assert found and peak < 5 * BLOCK * dim * 8 < rows * dim * 4
+
+
+def test_the_command_prints_words_with_cosines(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nearest", "king", "Paris", "-k", "2", "-m", str(minilm)]) == 0
+    said = "king\n  kings   0.6904\n  queen   0.6273\n\nParis\n  parisian   0.5689\n  france     0.5090\n"
+    assert capsys.readouterr() == (said, "")
+    assert main(["nearest", "king", "embeddings", "-m", str(minilm)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "4 pieces" in err

@@ -1,9 +1,13 @@
-"""What `load_encoder` is asked for once, in place of what the folder says: prompts, sizes, measure and length."""
+"""What can be asked for or set in place of what the folder says: lengths, prompts, sizes, measure."""
 
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +17,226 @@ from checkpoints import same_bits
 from reference_files import REFERENCE, opened
 
 import minibert
+from minibert.cli import main
+from minibert.equations.input_layer import Array
 
-PROMPTS, DENSE, BARE, RERANKER = (
-    REFERENCE / name for name in ("sentences-prompts", "sentences-dense", "sentences-bare", "uses-reranker")
+DENSE = REFERENCE / "sentences-dense"
+LONG = "we lived above the clouds, we lived above the clouds"
+SAME = 2e-6  # a text cut by us and the same text cut by hand; measured: 1.2e-7
+
+
+def cut_to(tokens: int) -> str:
+    """The words of LONG that fit beside [CLS] and [SEP]."""
+    words = LONG.replace(",", " ,").split()
+    return " ".join(words[: tokens - 2])
+
+
+def dense(**options: Any) -> minibert.Encoder:
+    return minibert.load_encoder(DENSE, **options)
+
+
+def vectors_of(texts: list[str]) -> Array:
+    encoder = dense()
+    return np.stack([encoder.encode(text) for text in texts])
+
+
+# -- max_seq_length ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sentences-last-token", "sentences-two-dense", "sentences-search"])
+@pytest.mark.parametrize(
+    ("tokenizer_s", "settings", "longest"),
+    [({}, {}, 11), ({"model_max_length": 10**30}, {}, 11), ({"model_max_length": 7}, {}, 7), ({}, {"longest": 20}, 20)],
 )
+def test_without_a_table_of_positions_the_config_s_number_is_the_limit(
+    name: str, tokenizer_s: dict[str, Any], settings: dict[str, int], longest: int, tmp_path: Path
+) -> None:
+    """As in sentence-transformers: the tokenizer's length is held to the config's, one in the settings is not."""
+    folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
+
+    def write(file: str, change: Any) -> None:
+        data = json.loads((folder / file).read_text(encoding="utf-8"))
+        (folder / file).write_text(json.dumps(change(data)), encoding="utf-8")
+
+    write("config.json", lambda data: data | {"max_position_embeddings": 11})
+    write("tokenizer_config.json", lambda data: {k: data[k] for k in data if k != "model_max_length"} | tokenizer_s)
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": settings.get("longest"), "do_lower_case": False}), encoding="utf-8"
+    )
+    with minibert.load_encoder(folder) as encoder:
+        assert encoder.max_seq_length == longest and encoder.max_length is None
+        assert len(encoder.encode("we " * 40, output_value="token_embeddings")) == longest
+
+
+def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
+    encoder = dense()
+    assert encoder.max_seq_length == encoder.max_length == 32
+    for length in (8, 4, np.int64(6), 32, 3, None):
+        encoder.max_seq_length = length  # type: ignore[assignment]
+        assert encoder.max_seq_length == (32 if length is None else length)
+        said = "the position table" if length is None else "max_seq_length, which was set"
+        assert encoder.sentence_config.longest_from == said
+        assert type(encoder.max_seq_length) is int  # JSON knows no integer of NumPy's
+        (want,) = vectors_of([cut_to(int(length or 32))])
+        for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
+            assert np.abs(method(LONG) - want).max() <= SAME
+        assert np.abs(np.stack(list(encoder.encode_stream([LONG] * 3))) - want).max() <= SAME
+        (tokens,) = encoder.encode([LONG], output_value="token_embeddings")
+        assert len(tokens) == min(int(length or 32), 13)
+    assert encoder.tokenize(LONG)["input_ids"].shape == (1, 13)  # `encode` alone truncates
+
+
+def test_a_length_that_cannot_be_is_refused_and_changes_nothing() -> None:
+    encoder = dense()
+    encoder.max_seq_length = 5
+    with pytest.raises(ValueError, match="max_seq_length must be at most 32, the position table's rows; found 33"):
+        encoder.max_seq_length = 33
+    assert encoder.max_seq_length == 5
+    encoder.max_seq_length = 1
+    with pytest.raises(ValueError, match="max_length 1 has no room for the 2 special tokens"):
+        encoder.encode("we")
+    encoder.close()
+    with pytest.raises(ValueError, match="closed"):
+        encoder.max_seq_length = 8
+    with pytest.raises(ValueError, match="closed"):
+        encoder.max_seq_length  # noqa: B018
+
+
+def test_the_length_of_a_prompt_that_is_not_pooled_follows() -> None:
+    """Of a prompt longer than the limit, no more tokens are left out than there are."""
+    encoder = minibert.load_encoder(REFERENCE / "sentences-prompts")
+    encoder.max_seq_length = 5
+    found = encoder.encode("we", prompt="the clouds: the clouds: ")
+    assert np.isfinite(found).all()  # [SEP] is pooled: without it the largest of nothing is minus infinity
+
+
+def test_lengths_set_from_two_threads_at_once() -> None:
+    """Each vector is that of one of the lengths, whole: no call sees a length change under it."""
+    encoder = dense()
+    known = vectors_of([cut_to(4), cut_to(9)])
+
+    def use(i: int) -> float:
+        encoder.max_seq_length = 4 if i % 2 else 9
+        found = encoder.encode([LONG] * 5)
+        return float(min(np.abs(found - want).max() for want in known))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert max(pool.map(use, range(60))) <= SAME
+
+
+def test_a_stream_keeps_the_length_it_began_with() -> None:
+    encoder = dense()
+    encoder.max_seq_length = 9
+    stream = encoder.encode_stream([LONG] * 4, batch_size=1)
+    first = next(stream)
+    encoder.max_seq_length = 4
+    assert all(np.abs(vector - first).max() <= SAME for vector in stream)
+    assert np.abs(encoder.encode(LONG) - first).max() > 0.01
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_keeps_what_was_set(copied: Any) -> None:
+    encoder = dense()
+    assert copied(encoder).max_seq_length == 32
+    encoder.max_seq_length = 6
+    other = copied(encoder)
+    assert other.max_seq_length == 6 and same_bits(other.encode([LONG]), encoder.encode([LONG]))
+    other.max_seq_length = 8
+    assert encoder.max_seq_length == 6
+    assert copied(other).max_seq_length == 8
+
+
+def test_the_length_acts_on_an_embedder() -> None:
+    embedder = minibert.Embedder(DENSE, max_seq_length=6)
+    for engine in (embedder, pickle.loads(pickle.dumps(embedder))):
+        for _ in range(2):
+            found = engine({"text": [LONG, "we"]})["vector"]
+            assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME
+    with pytest.raises(ValueError, match="max_seq_length is for sentence vectors"):
+        minibert.Embedder(DENSE, "input", max_seq_length=6)
+    with pytest.raises(ValueError, match="must be at most 32"):
+        minibert.Embedder(DENSE, max_seq_length=33)({"text": ["we"]})
+
+
+# -- what cannot be set ------------------------------------------------------------------------------------------
+
+
+def test_a_mistyped_attribute_is_an_error() -> None:
+    encoder = dense()
+    for name in ("max_seq_lenght", "truncate_dim", "dim", "dtype", "config", "encode", "embeddings", "prompts"):
+        with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an Encoder; what can be set: max_seq_le"):
+            setattr(encoder, name, 8)
+    for layer in (encoder.embeddings, minibert.load(DENSE)):
+        for name in ("max_seq_length", "max_length", "dim", "word_embeddings", "family"):
+            with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an EmbeddingLayer; none of its attr"):
+                setattr(layer, name, 8)
+    with pytest.raises(AttributeError, match="'max_seq_length' cannot be set on an Embedder; none"):
+        minibert.Embedder(DENSE).max_seq_length = 8  # type: ignore[attr-defined]
+    assert encoder.dim == 8 and encoder.encode("we").shape == (6,)
+
+
+# -- how many numbers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.glob("sentences-*")))
+def test_the_sentences_own_sizes_go_by_their_usual_names(folder: str) -> None:
+    encoder = minibert.load_encoder(REFERENCE / folder)
+    (size,) = encoder.encode("we").shape
+    assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension() == size
+    (tokens,) = encoder.encode(["we " * 50], output_value="token_embeddings")
+    assert tokens.shape == (encoder.max_seq_length, encoder.dim)
+
+
+SIZE, ENDS, NONE = "numbers, {} over a text's tokens; by cosine", "tokens (model_max_length in tok", "none in this file"
+# folder -> what each line begins with; "" where there is no such line
+INFO: dict[str, dict[str, str]] = {
+    "sentences-dense": {
+        "sentence vectors": f"6 {SIZE.format('mean')}", "longest sentence": f"32 {ENDS}", "heads": NONE,
+        "prompts": "none", "longest sequence": "32 tokens",
+    },
+    "sentences-causal": {
+        "sentence vectors": f"16 {SIZE.format('weightedmean and lasttoken')}", "longest sentence": f"32 {ENDS}",
+        "longest sequence": "32 tokens",
+    },
+    "sentences-bare": {"sentence vectors": f"8 {SIZE.format('mean')}", "longest sentence": f"10 {ENDS}"},
+    "sentences-prompts": {"heads": NONE, "prompts": "query 'the clouds: ', passage 'above! ' (if none is named)"},
+    "sentences-search": {"heads": NONE, "prompts": "query 'search_query: ', document 'search_document: '"},
+    "sentences-last-token": {"prompts": r"query 'Instruct: find\nQuery:'"},
+    "uses-reranker": {"heads": "classes"},
+    "uses-sparse": {"heads": "masked_word"},
+    "uses-entities": {"heads": "token_classes"},
+    "gpt2-head": {"heads": "next_word"},
+    "xlnet": {"heads": "", "sentence vectors": ""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", INFO)
+def test_info_tells_sizes_heads_and_prompts(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(REFERENCE / folder)]) == 0
+    told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+    assert told["width"].strip().endswith("numbers a token")
+    for key, begins in INFO[folder].items():
+        assert told.get(key, "").strip().startswith(begins) and (key in told) == bool(begins)
+    if told.get("heads", NONE).strip() != NONE:
+        with minibert.load_encoder(REFERENCE / folder) as encoder:
+            assert told["heads"].strip() == ", ".join(encoder.heads)
+
+
+def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (DENSE / name for name in ("config.json", "model.safetensors", "tokenizer.json")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "modules.json").write_text('[{"type": "mine.Own", "path": ""}]', encoding="utf-8")
+    assert main(["info", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "sentence vectors  not available: " in out and "names 'mine.Own'" in out
+
+
+# -- the numbers of a narrow folder ------------------------------------------------------------------------------
+
+
+PROMPTS, BARE, RERANKER = (REFERENCE / name for name in ("sentences-prompts", "sentences-bare", "uses-reranker"))
 TEXTS = ["we lived", "above the clouds", ""]
 
 

@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import checkpoints
+import encoders
 import numpy as np
 import pytest
 from checkpoints import same_bits
+from command_line import Printed
+from encoder_files import off
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_texts import many_texts
 from needed import absent, missing
 from peaks import peak
-from reference_files import REFERENCE, opened
+from reference_files import REFERENCE, changed, opened
 from safetensors.numpy import load_file
 
 import minibert
+from minibert.cli import main
 from minibert.equations.input_layer import Array
+from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
 from minibert.models.sentences.sentences import CHUNK
+from minibert.show.text.info import info
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
@@ -242,3 +250,320 @@ def test_a_bar_counts_texts(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out == "" and "encode" in captured.err and "600/600" in captured.err
     encoder.encode(["we"] * 600)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+def test_texts_by_each_of_their_names(method: str) -> None:
+    encode = getattr(opened("sentences-prompts"), method)
+    want = encode(["we", "clouds"])
+    for name in ("texts", "inputs", "sentences"):
+        assert same_bits(encode(**{name: ["we", "clouds"]}), want)
+        assert same_bits(encode(**{name: "we"}, normalize_embeddings=True), encode("we", normalize_embeddings=True))
+
+
+def test_prompts_are_those_of_sentence_transformers() -> None:
+    """What it gave as `prompts` for the same folders, in its order."""
+    for name, want in (
+        ("sentences-bare", {"query": "", "document": ""}),
+        ("sentences-prompts", {"query": "the clouds: ", "document": "", "passage": "above! "}),
+        ("sentences-last-token", {"query": "Instruct: find\nQuery:", "document": ""}),
+    ):
+        encoder = opened(name)
+        assert encoder.prompts == want and list(encoder.prompts) == list(want)
+    with pytest.raises(TypeError):
+        encoder.prompts["query"] = "else"  # type: ignore[index]  # else it would be without effect, and without a word
+
+
+@pytest.mark.parametrize("pairs", [("we", "clouds"), [("we", "clouds"), ("a", "the")]])
+def test_pairs_by_each_of_their_names(pairs: Any) -> None:
+    predict = opened("uses-reranker").predict
+    for name in ("pairs", "inputs", "sentences"):
+        assert same_bits(np.asarray(predict(**{name: pairs})), np.asarray(predict(pairs)))
+    for passed in ({}, {"pairs": pairs, "inputs": pairs}):
+        with pytest.raises(TypeError, match="pairs must be one pair of texts or a list of pairs, passed once, as pai"):
+            predict(**passed)
+
+
+SETTINGS = "config_sentence_transformers.json"
+# by hand
+PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "manhattan": [-6, -3]}
+
+
+@pytest.mark.parametrize("measure", PAIRS)
+def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
+    encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
+    first, second = np.array([[3, 4], [1, 0]]), np.array([[5, 0], [-2, 0]])
+    found = encoder.similarity_pairwise(first, second)
+    assert found.dtype == np.float32 and np.allclose(found, PAIRS[measure])
+    assert np.allclose(found, np.diag(encoder.similarity(first, second)))
+    one = encoder.similarity_pairwise(first[0], second[0])
+    assert np.ndim(one) == 0 and one == found[0]
+    beside = encoder.similarity_pairwise(first[0], second)
+    assert np.allclose(beside, encoder.similarity(first[0], second)[0]) and beside.shape == (2,)
+    assert encoder.similarity_pairwise(first[:1], second[0]).shape == (1,)
+    assert encoder.similarity_pairwise(first[:0], second[:0]).shape == (0,)
+
+
+# -- vectors that are normalized already -------------------------------------------------------------------------
+
+
+def test_normalized_vectors_are_not_normalized_again() -> None:
+    encoder = opened("sentences-dense")
+    texts = ["we", "we lived", "the clouds", "above"]
+    vectors = encoder.encode(texts, normalize_embeddings=True)
+    want = encoder.similarity(vectors[:2], vectors)
+    assert np.abs(encoder.similarity(vectors[:2], vectors, normalized=True) - want).max() <= 1e-6
+    given = (vectors[:2], vectors, 3)
+    found = minibert.search(*given, normalized=True)
+    assert all(map(partial(np.allclose, atol=1e-6), found, minibert.search(*given)))
+    # a length that is not 1 shows that nothing is divided: only the first vector is looked at
+    first, second = np.array([[1.0, 0.0]]), np.array([[0.6, 0.8], [3.0, 4.0]])
+    assert encoder.similarity(first, second, normalized=True).tolist() == [[0.6, 3]]
+    ids, scores = minibert.search(first, second, 2, normalized=True)
+    assert (ids.tolist(), scores.tolist()) == ([[1, 0]], [[3.0, 0.6]])
+
+
+@pytest.mark.parametrize("measure", ["dot", "euclidean", "manhattan"])
+def test_measures_that_do_not_normalize_stay(measure: str, tmp_path: Path) -> None:
+    encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
+    first, second = np.array([[3.0, 4]]), np.array([[5.0, 0]])
+    assert encoder.similarity(first, second, normalized=True) == encoder.similarity(first, second)
+
+
+def test_normalized_vectors_of_float16_and_zeros_pass_and_others_do_not() -> None:
+    encoder = opened("sentences-dense")
+    unit = np.random.default_rng(0).standard_normal((200, 384))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    for vector in unit.astype(np.float16):
+        encoder.similarity(vector, vector, normalized=True)
+    assert encoder.similarity([0.0, 0.0], [[1.0, 0.0]], normalized=True).tolist() == [[0]]
+    assert encoder.similarity(np.ones((0, 2)), np.ones((0, 2)), normalized=True).shape == (0, 0)
+    for first, second in (([2.0, 0], [1.0, 0]), ([1.0, 0], [0.99, 0]), ([1.0, 0], [np.nan, 0])):
+        with pytest.raises(ValueError, match="normalized=True is for vectors of length 1, found one of length"):
+            encoder.similarity(first, second, normalized=True)
+        with pytest.raises(ValueError, match="normalized=True is for vectors of length 1"):
+            minibert.search([first], np.array([second]), normalized=True)
+    with pytest.raises(ValueError, match="leave compare out, or normalized"):
+        minibert.search([[1.0]], np.array([[1.0]]), compare=encoder.similarity, normalized=True)
+
+
+DENSE, PROMPTS, RERANKER, LABELS = (
+    str(REFERENCE / name) for name in ("sentences-dense", "sentences-prompts", "uses-reranker", "uses-inference")
+)
+LONGER = "we " * 35  # 37 tokens with [CLS] and [SEP], where 32 are taken
+
+
+@given(words=st.lists(st.integers(0, 60), max_size=8))
+@settings(max_examples=20)
+def test_tokens_cut_counts_what_is_over_the_longest_length(words: list[int]) -> None:
+    found = minibert.load_encoder(DENSE).tokens_cut(["we " * count for count in words])
+    assert found.dtype == np.int64 and found.tolist() == [max(0, count + 2 - 32) for count in words]
+
+
+def test_tokens_cut_of_one_text_of_many_chunks_and_of_one_without_end() -> None:
+    encoder = minibert.load_encoder(DENSE)
+    assert (encoder.tokens_cut("we"), encoder.tokens_cut(LONGER)) == (0, 5) and type(encoder.tokens_cut("we")) is int
+    texts = ["we"] * 1300
+    texts[5] = texts[700] = texts[1299] = LONGER
+    found = encoder.tokens_cut(texts)
+    assert np.flatnonzero(found).tolist() == [5, 700, 1299] and set(found.tolist()) == {0, 5}
+    assert encoder.tokens_cut(["we", "we " * 100_000]).tolist() == [0, 99_970]  # of which `encode` reads the beginning
+    encoder.max_seq_length = 4
+    assert encoder.tokens_cut(["we we", "we we we"]).tolist() == [0, 1] and encoder.tokens_cut([]).shape == (0,)
+    with pytest.raises(TypeError, match=r"texts\[1300\] must be a str"):
+        encoder.tokens_cut([*texts, 3])  # type: ignore[list-item]
+
+
+def test_the_prompt_takes_room_and_a_task_has_a_length_of_its_own() -> None:
+    encoder = minibert.load_encoder(PROMPTS)
+    (long,) = encoder.sentence_tokenizer.encode(["the clouds: " + LONGER])
+    (plain,) = encoder.sentence_tokenizer.encode([LONGER])
+    assert encoder.tokens_cut(LONGER, prompt="") == len(plain.input_ids) - 12
+    assert encoder.tokens_cut(LONGER, "query") == len(long.input_ids) - 12 > len(plain.input_ids) - 12
+    assert encoder.tokens_cut("we " * 1000, "query") == 1000 + len(long.input_ids) - 35 - 12
+    encoder._sentence_config = encoder.sentence_config._replace(lengths={"query": 20})
+    assert encoder.tokens_cut(LONGER, "query", task="query") == len(long.input_ids) - 20
+    assert encoder.tokens_cut(LONGER, "query", task="document") == len(long.input_ids) - 12
+
+
+@pytest.mark.parametrize("folder", ["sentences-dense", "static-plain"])
+def test_encode_warns_or_refuses_if_asked(folder: str) -> None:
+    encoder = minibert.load_encoder(REFERENCE / folder, max_seq_length=8)
+    texts = ["we"] * 1300
+    texts[700] = texts[1299] = LONGER
+    want = encoder.encode(texts)
+    with pytest.warns(UserWarning, match="^2 of 1300 texts truncated, which tokens_cut counts: max_seq_length") as told:
+        assert same_bits(encoder.encode(texts, truncation="warn"), want)
+    assert [warning.filename for warning in told] == [__file__]
+    said = r" has \d+ tokens, but texts are truncated at 8; shorten it, or leave truncation=\"error\" out$"
+    with pytest.raises(ValueError, match=f"^text (700|1299){said}"):
+        encoder.encode(texts, truncation="error")
+    with pytest.raises(ValueError, match=f"^text 0{said}"):
+        encoder.encode_query(LONGER, truncation="error")
+    for truncation in ("ignore", "warn", "error"):
+        assert np.abs(encoder.encode(texts[:700], truncation=truncation) - want[:700]).max() <= 1e-6
+    assert same_bits(encoder.encode(texts, truncation="ignore"), want)
+    with pytest.raises(ValueError, match="truncation must be 'ignore', 'warn' or 'error', found True"):
+        encoder.encode("we", truncation=True)  # type: ignore[arg-type]
+
+
+def test_commands_tell_how_many_texts_were_truncated(tmp_path: Path, capsys: Printed) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text(f"we\n{LONGER}\nabove {LONGER}\nclouds\n", "utf-8")
+    for command, *truncated in (
+        (["encode", "-m", DENSE, "we", LONGER], "1 text"),
+        (["encode", "-m", DENSE, "we", LONGER, "above", LONGER, LONGER], "3 texts"),
+        (["encode", "-m", DENSE, "we"],),
+        (["similar", "-m", DENSE, "we", LONGER], "1 text"),
+        (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 texts"),
+        (["similar", "-m", DENSE, LONGER, "--file", str(lines)], "3 texts"),
+        (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs"),
+        (["similar", "-m", DENSE, "we", "--file", str(lines), "--rerank", RERANKER], "2 pairs", "2 texts"),
+        (["classify", "-m", LABELS, "we", LONGER], "1 text"),
+        (["classify", "-m", LABELS, "we"],),
+    ):
+        assert main(command) == 0
+        captured = capsys.readouterr()
+        want = "".join(f"minibert: {what} truncated: too long for this model\n" for what in truncated)
+        assert captured.err == want and captured.out, command
+
+
+FIVE = ["we lived", "above the clouds", "man", "dog bites man", ""]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> minibert.Encoder:
+    return minibert.load_encoder(REFERENCE / "sentences-prompts")
+
+
+FEW = "ignore:u?int8 takes its ranges from 5 vectors:UserWarning"
+
+
+@pytest.mark.filterwarnings(FEW)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("options", [{}, {"normalize_embeddings": True, "truncate_dim": 5}, {"prompt": "clouds "}])
+def test_smaller_vectors_are_the_formula_of_the_others(
+    precision: str, options: dict[str, Any], encoder: minibert.Encoder
+) -> None:
+    found = encoder.encode(FIVE, precision=precision, **options)
+    want = quantized(encoder.encode(FIVE, **options), precision)
+    assert found.dtype == PRECISIONS[precision] and np.array_equal(found, want)
+    assert encoder.encode([], precision=precision, **options).dtype == PRECISIONS[precision]
+    if precision not in ("int8", "uint8"):
+        assert np.array_equal(encoder.encode_query("man", precision=precision), quantized(
+            encoder.encode_query("man"), precision
+        ))  # fmt: skip
+
+
+def test_float32_leaves_what_the_encoder_computes_in() -> None:
+    encoder = minibert.load_encoder(REFERENCE / "sentences-prompts", dtype="float64")
+    assert encoder.encode("man", precision="float32").dtype == encoder.encode("man", precision=None).dtype == np.float64
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> None:
+    """With them a text's small vector is the same in every call; without them it changes with the others."""
+    ranges = ranges_of(encoder.encode([f"we lived above {word}" for word in FIVE]))
+    want = quantized(encoder.encode(FIVE), precision, ranges)
+    for passed in (ranges, ranges.tolist()):
+        assert np.array_equal(encoder.encode(FIVE, precision=precision, ranges=passed), want)
+    alone = encoder.encode(FIVE[1], precision=precision, ranges=ranges)
+    assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1
+    for other in (None, "float32", "float16", "binary"):
+        with pytest.raises(ValueError, match=f"ranges are for precision int8 or uint8, found {other!r}; leave them"):
+            encoder.encode(FIVE, precision=other, ranges=ranges)
+
+
+def test_a_warning_where_ranges_come_from_few_vectors(encoder: minibert.Encoder) -> None:
+    """At the caller's line, by each way to `encode`; none for a hundred, for none at all, or for given ranges."""
+    for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
+        with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
+            method(FIVE, precision="uint8")
+        assert [warning.filename for warning in caught] == [__file__]
+    encoder.encode(FIVE * 20, precision="int8")
+    encoder.encode([], precision="int8")
+    encoder.encode(FIVE, precision="int8", ranges=np.stack([np.zeros(48), np.ones(48)]))
+    encoder.encode(FIVE, precision="binary")
+
+
+def test_what_is_refused(encoder: minibert.Encoder) -> None:
+    with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
+        encoder.encode(FIVE, output_value="token_embeddings", precision="int8")
+    assert len(encoder.encode(FIVE, output_value="token_embeddings", precision="float32")) == len(FIVE)
+    for one in ("man", ["man"]):
+        with pytest.raises(ValueError, match="need two vectors or more, better a hundred"):
+            encoder.encode(one, precision="uint8")
+    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found \['int8'\]"):
+        encoder.encode(FIVE, precision=["int8"])  # type: ignore[arg-type]
+
+
+SEP = checkpoints.WORDS.index("[SEP]")
+WITH_ENDS = ["we lived above the clouds", "we", "above [SEP] the clouds", "", "clouds we lived a b c d e f g"]
+ROWS = 1e-5  # measured 1e-6
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    return checkpoints.write_wordpiece(encoders.write(folder, "clip_text_model", **changes))
+
+
+def by_hand(encoder: minibert.Encoder, texts: list[str], largest: bool = False) -> Array:
+    found = []
+    for text in texts:
+        ids = encoder.tokenize(text)["input_ids"][0].tolist()
+        place = ids.index(max(ids) if largest else SEP)
+        found.append(encoder(np.array([ids]))[0, place])
+    return np.stack(found)
+
+
+def test_the_vector_is_that_of_the_first_end_of_text(tmp_path: Path) -> None:
+    """A text with that token inside tells it from the last token, one text from a batch nothing."""
+    with minibert.load_encoder(written(tmp_path, eos_token_id=SEP)) as encoder:
+        weight = encoders.tensors(encoders.config("clip_text_model", eos_token_id=SEP))["text_projection.weight"]
+        rows = by_hand(encoder, WITH_ENDS)
+        vectors = encoder.encode(WITH_ENDS)
+        assert vectors.shape == (len(WITH_ENDS), 12) and encoder.get_embedding_dimension() == 12
+        assert off(vectors, rows @ weight.T) <= ROWS
+        for text, vector in zip(WITH_ENDS, vectors, strict=True):
+            assert off(encoder.encode(text), vector) <= ROWS
+        lengths = np.sqrt(np.vecdot(vectors, vectors))
+        assert np.abs(lengths - 1).min() > 0.1, "not normalized"
+        assert off(encoder.encode(WITH_ENDS, normalize_embeddings=True), vectors / lengths[:, None]) <= ROWS
+        assert off(encoder.encode(WITH_ENDS, truncate_dim=5), vectors[:, :5]) <= ROWS
+        assert [len(each) for each in encoder.encode(WITH_ENDS, output_value="token_embeddings")] == [7, 3, 6, 2, 12]
+
+
+def test_an_end_of_text_of_2_means_the_largest_id(tmp_path: Path) -> None:
+    with minibert.load_encoder(written(tmp_path, eos_token_id=2)) as encoder:
+        weight = encoders.tensors(encoders.config("clip_text_model"))["text_projection.weight"]
+        assert off(encoder.encode(WITH_ENDS), by_hand(encoder, WITH_ENDS, largest=True) @ weight.T) <= ROWS
+
+
+def test_a_file_without_the_map_gives_the_hidden_state(tmp_path: Path) -> None:
+    settings = encoders.config("clip_text_model", eos_token_id=SEP)
+    tensors = {name: x for name, x in encoders.tensors(settings).items() if "projection" not in name}
+    folder = checkpoints.write_wordpiece(checkpoints.write(tmp_path, settings, tensors))
+    with minibert.load_encoder(folder) as encoder:
+        assert off(encoder.encode(WITH_ENDS), by_hand(encoder, WITH_ENDS)) <= ROWS
+
+
+def test_a_whole_clip_model_is_its_text_model(tmp_path: Path) -> None:
+    """Its config holds the text model's; an older copy under another name counts before that."""
+    settings, more = encoders.config("clip", eos_token_id=SEP), {"vision_model.encoder.layers.0.x": np.ones(3, "f4")}
+    tensors = {f"text_model.{name}": x for name, x in encoders.tensors(settings).items()}
+    tensors["text_projection.weight"] = tensors.pop("text_model.text_projection.weight")
+    alone = minibert.load_encoder(written(tmp_path / "alone", eos_token_id=SEP))
+    older = {"text_config_dict": {"eos_token_id": SEP}, "text_config": {**settings["text_config"], "eos_token_id": 9}}
+    for i, changes in enumerate(({}, older)):
+        folder = checkpoints.write(tmp_path / str(i), settings | changes, tensors | more)
+        with minibert.load_encoder(checkpoints.write_wordpiece(folder)) as whole:
+            assert np.array_equal(whole.encode(WITH_ENDS), alone.encode(WITH_ENDS))
+    with pytest.raises(minibert.CheckpointError, match="'text_config_dict' must be an object"):
+        minibert.load_encoder(checkpoints.write(tmp_path / "odd", settings | {"text_config_dict": 3}, tensors))
+
+
+def test_info_says_what_the_vector_is(tmp_path: Path) -> None:
+    def find(name: str) -> Path | None:
+        return tmp_path / name if (tmp_path / name).exists() else None
+
+    with minibert.load(written(tmp_path)) as layer:
+        assert "12 numbers, lasttoken over a text's tokens" in "\n".join(info(layer, find))

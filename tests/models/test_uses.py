@@ -1,16 +1,31 @@
-"""Scores, labels, entities and sparse vectors against what the reference's libraries gave for the same folders."""
+"""Scores, labels, entities and answers: as the reference's libraries gave them, what is passed, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from reference_files import REFERENCE, opened
+from checkpoints import change_json
+from head_files import damaged
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_files import REFERENCE, changed, opened
+from safetensors.numpy import load_file, save_file
+from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 import minibert
+from minibert.equations.input_layer import Array
+from minibert.files.tokenizer import Encoded, Tokenizer
+from minibert.models.heads.answers import LONGEST, Answer, best_span
+from minibert.models.heads.labels import Entity, Label, best_labels, grouped
+from minibert.models.sentences.sentences import CHUNK
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
 SCORES = 1e-5  # of scores and probabilities, of max(1, |score|); measured: 1.6e-6, with Sandybridge's kernels 6.1e-6
@@ -100,9 +115,9 @@ METHODS: dict[str, tuple[Any, ...]] = {
 def test_a_wrong_method_names_those_that_work_and_no_other(name: str) -> None:
     """Each method is tried with each kind of folder; what another folder is for is said without a method's name."""
     works, said = set(), []
-    for method, given in METHODS.items():
+    for method, passed in METHODS.items():
         try:
-            getattr(opened(name), method)(*given)
+            getattr(opened(name), method)(*passed)
         except ValueError as error:
             said.append(str(error))
         else:
@@ -118,3 +133,452 @@ def test_a_static_model_says_why_it_has_no_other_use() -> None:
     for method in ("encode_sparse", "predict", "rank"):
         with pytest.raises(minibert.CheckpointError, match="only rows of tokens: it is a static model; load a model"):
             getattr(opened("static-dense"), method)(*METHODS[method])
+
+
+RERANKER, BARE = "uses-reranker", "uses-reranker-bare"
+PAIRS = [("we", "the clouds"), ("", "we lived above"), ("the", ""), ("a b c d e f g h i j k l", "we")]
+NEIGHBOURS = 4e-6  # how far a score or a logit moves with the other pairs of a call; measured: 9.6e-7
+
+
+def logits(encoder: minibert.Encoder, pairs: Any = PAIRS) -> Array:
+    return np.asarray(encoder.predict(pairs, activation_fn=lambda x: x))
+
+
+def test_pairs_of_every_kind_give_the_same_scores() -> None:
+    encoder = opened(RERANKER)
+    want = encoder.predict(PAIRS)
+    assert want.shape == (4,) and want.dtype == np.float32
+    for pairs in ([list(pair) for pair in PAIRS], np.array(PAIRS), iter(PAIRS), map(tuple, PAIRS)):
+        assert np.array_equal(encoder.predict(pairs), want)
+    for one in (PAIRS[0], list(PAIRS[0]), np.array(PAIRS[0])):
+        score = encoder.predict(one)
+        assert np.shape(score) == () and abs(score - want[0]) <= NEIGHBOURS
+    assert encoder.predict([PAIRS[0]]).shape == (1,)
+    assert encoder.predict([]).shape == (0,) and opened("uses-inference").predict([]).shape == (0, 3)
+    assert opened("uses-inference").predict(PAIRS[0]).shape == (3,)
+
+
+def test_a_table_is_refused_with_what_to_pass() -> None:
+    class Table:
+        columns = ("first", "second")
+
+        def __iter__(self) -> Any:
+            return iter(self.columns)
+
+    with pytest.raises(TypeError, match=r"found Table, a table of named columns; pass zip\("):
+        opened(RERANKER).predict(Table())
+
+
+def test_a_lone_surrogate_is_named() -> None:
+    for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
+        with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
+            opened(RERANKER).predict([*before, ("we", "\ud800")])
+
+
+def test_a_pair_without_a_token_is_counted_with_its_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = opened(RERANKER)
+    none = [Encoded([], None)]
+    read = Tokenizer.encode
+    monkeypatch.setattr(
+        Tokenizer, "encode",
+        lambda self, texts, pair, *rest: [
+            *read(self, texts[:-1], pair[:-1], *rest), *none
+        ] if pair[-1] == "" else read(self, texts, pair, *rest),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"^pairs\[4\] has no token, and classes needs one; leave it out$"):
+        encoder.predict([*[("we", "a")] * 4, ("", "")])
+
+
+def test_nothing_is_ranked_by_what_is_no_number(tmp_path: Path) -> None:
+    broken = damaged(REFERENCE / "uses-reranker", tmp_path / "nan", "classifier.bias")
+    encoder = minibert.load_encoder(broken)
+    assert np.isnan(encoder.predict(PAIRS[0]))
+    with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a number was expected"):
+        encoder.rank("we", ["the clouds"])
+    assert encoder.rank("we", []) == []
+
+
+def test_scores_do_not_depend_on_neighbours_or_chunks() -> None:
+    encoder = opened(RERANKER)
+    words = ["we", "lived", "above", "the", "clouds", *"abcde"]
+    pairs = [(words[i % 9], " ".join(words[: i % 7])) for i in range(CHUNK + 100)]
+    pairs = [(f"{first} {'ab'[i % 2]} {i % 31}", second) for i, (first, second) in enumerate(pairs)]
+    found = encoder.predict(pairs)
+    alone = np.array([encoder.predict(pair) for pair in pairs[::50]])
+    assert np.abs(found[::50] - alone).max() <= NEIGHBOURS
+    assert len(set(found.tolist())) > 100
+    with ThreadPoolExecutor(4) as pool:
+        for again in pool.map(encoder.predict, [pairs[:90]] * 8):
+            assert np.abs(again - found[:90]).max() <= NEIGHBOURS
+
+
+def test_equal_pairs_have_equal_scores_and_the_first_document_comes_first() -> None:
+    encoder = opened("uses-reranker-logits")
+    documents = ["we lived", "the clouds", "a b c"] * 40 + ["above the clouds we lived"]
+    found = encoder.rank("the clouds", documents)
+    assert sorted(each["corpus_id"] for each in found) == list(range(121))
+    for before, after in pairwise(found):
+        same = documents[before["corpus_id"]] == documents[after["corpus_id"]]
+        assert before["score"] > after["score"] or (same and before["corpus_id"] < after["corpus_id"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text("we the clouds", max_size=12), max_size=12), st.none() | st.integers(1, 15), st.booleans())
+def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None, texts: bool) -> None:
+    encoder = RANKER
+    found = encoder.rank("the clouds", documents, top_k, texts)
+    assert len(found) == len(documents if top_k is None else documents[:top_k])
+    scores = [each["score"] for each in found]
+    assert scores == sorted(scores, reverse=True)
+    want = encoder.predict([("the clouds", text) for text in documents])
+    for each in found:
+        assert each["score"] == pytest.approx(want[each["corpus_id"]], abs=NEIGHBOURS)
+        assert list(each) == (["corpus_id", "score", "text"] if texts else ["corpus_id", "score"])
+        assert each.get("text", documents[each["corpus_id"]]) == documents[each["corpus_id"]]
+    if found and len(found) < len(documents):
+        assert min(scores) >= sorted(want.tolist(), reverse=True)[len(found) - 1] - NEIGHBOURS
+
+
+RANKER = opened("uses-reranker-logits")
+
+
+# -- arguments that people pass by habit -------------------------------------------------------------------------
+
+
+def test_a_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    opened(RERANKER).rank("we", ["a", "b"], show_progress_bar=True)
+    assert "rank: 100%" in capsys.readouterr().err
+    opened(RERANKER).rank("we", ["a", "b"])
+    assert capsys.readouterr().err == ""
+
+
+# -- the activation ----------------------------------------------------------------------------------------------
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x.astype("f8"))))
+
+
+def test_a_caller_s_activation() -> None:
+    encoder = opened(RERANKER)
+    assert np.abs(sigmoid(logits(encoder)) - encoder.predict(PAIRS)).max() <= NEIGHBOURS
+    assert np.allclose(encoder.predict(PAIRS, activation_fn=np.tanh), np.tanh(logits(encoder)), atol=NEIGHBOURS)
+    seen: list[tuple[int, ...]] = []
+    opened("uses-inference").predict(PAIRS, activation_fn=lambda x: (seen.append(x.shape), x)[1])
+    assert seen == [(4, 3)]
+
+
+def test_a_module_of_torch_is_known_by_its_name() -> None:
+    names = ("Sigmoid", "Tanh", "ReLU", "Softplus")
+    modules = {name: type(name, (), {"__module__": "torch.nn.modules.activation"}) for name in names}
+    encoder = opened("uses-reranker-logits")
+    assert np.abs(encoder.predict(PAIRS, activation_fn=modules["Sigmoid"]()) - sigmoid(logits(encoder))).max() <= 1e-6
+    for name, formula in (("Tanh", np.tanh), ("ReLU", lambda x: np.maximum(x, 0))):
+        assert np.abs(encoder.predict(PAIRS, activation_fn=modules[name]()) - formula(logits(encoder))).max() <= 1e-6
+    with pytest.raises(
+        TypeError, match="activation_fn is torch's Softplus, but known are Identity, Sigmoid, Tanh, ReLU"
+    ):
+        encoder.predict(PAIRS, activation_fn=modules["Softplus"]())
+
+
+def test_the_activation_is_the_first_that_is_said(tmp_path: Path) -> None:
+    identity, softly = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid"
+
+    def raw(encoder: minibert.Encoder) -> bool:
+        found = encoder.predict(PAIRS)
+        assert np.array_equal(found, logits(encoder)) or np.abs(found - sigmoid(logits(encoder))).max() <= NEIGHBOURS
+        return np.array_equal(found, logits(encoder))
+
+    settings, older = "config_sentence_transformers.json", "sbert_ce_default_activation_function"
+    assert raw(changed(tmp_path, RERANKER, settings, {"activation_fn": identity}))
+    assert not raw(changed(tmp_path, RERANKER, settings, {"activation_fn": None}))
+    own = {"sentence_transformers": {"activation_fn": identity}}
+    assert raw(changed(tmp_path, BARE, "config.json", own))
+    assert raw(changed(tmp_path, BARE, "config.json", {older: identity}))
+    assert raw(changed(tmp_path, BARE, "config.json", own | {older: softly}))
+    null = {"sentence_transformers": {"activation_fn": None}, older: identity}
+    assert not raw(changed(tmp_path, BARE, "config.json", null))  # as the reference: null is said first
+    # the folder's own settings go before config.json
+    folder = shutil.copytree(REFERENCE / "uses-reranker", tmp_path / "both")
+    change_json(folder / "config.json", **own)
+    assert not raw(minibert.load_encoder(folder))
+
+
+@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.GELU", "my.Sigmoid", "Sigmoid", "", 3])
+def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> None:
+    encoder = changed(tmp_path, BARE, "config.json", {"sbert_ce_default_activation_function": path})
+    known = "but known are torch.nn.Identity, torch.nn.Sigmoid, torch.nn.Tanh, torch.nn.ReLU; pass a function"
+    with pytest.raises(minibert.CheckpointError, match=f"_function asks for the activation {path!r}, {known}"):
+        encoder.predict(PAIRS)
+    assert logits(encoder).shape == (4,)  # the way out that the error names
+
+
+# -- lengths -----------------------------------------------------------------------------------------------------
+
+
+def test_a_length_that_is_set_cuts_the_longer_text_first() -> None:
+    encoder = opened(RERANKER)
+    encoder.max_seq_length = 8
+    long, short = "a b c d e f g h i j", "we the"
+    cut = encoder.predict([(long, short), (short, long)])
+    encoder.max_seq_length = 30
+    want = encoder.predict([("a b c", short), (short, "a b c")])  # 3 special tokens, 2 of the short text
+    assert np.abs(cut - want).max() <= NEIGHBOURS
+    assert np.abs(encoder.predict([(long, short), (short, long)]) - want).max() > 1e-3
+
+
+def test_float64() -> None:
+    wide = minibert.load_encoder(REFERENCE / "uses-reranker", dtype="float64").predict(PAIRS)
+    assert wide.dtype == np.float64 and np.abs(wide - opened(RERANKER).predict(PAIRS)).max() <= NEIGHBOURS
+
+
+NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
+
+
+# -- labels ------------------------------------------------------------------------------------------------------
+
+
+def test_labels_of_one_text_and_of_many() -> None:
+    encoder = opened("uses-inference")
+    one, many = encoder.classify("we"), encoder.classify(["we", "the clouds"])
+    assert [type(each) for each in one] == [Label] * 3 and len(many) == 2
+    assert sum(each.probability for each in one) == pytest.approx(1, abs=1e-6)
+    assert [each.probability for each in one] == sorted((each.probability for each in one), reverse=True)
+    assert encoder.classify([]) == [] and encoder.classify("we", 1) == one[:1] and len(encoder.classify("we", 9)) == 3
+    topics = opened("uses-topics").classify("we")
+    assert sum(each.probability for each in topics) != pytest.approx(1, abs=0.01)  # each by itself
+
+
+def test_nothing_is_chosen_by_what_is_no_number(tmp_path: Path) -> None:
+    for name, method in (("topics", "classify"), ("entities", "entities")):
+        bias = "classifier.out_proj.bias" if name == "topics" else "classifier.bias"
+        encoder = minibert.load_encoder(damaged(REFERENCE / f"uses-{name}", tmp_path / name, bias))
+        with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a number was"):
+            getattr(encoder, method)("we")
+
+
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    encoder = changed(tmp_path, "uses-one-label", "config.json", {"problem_type": "regression"})
+    with pytest.raises(ValueError, match="problem_type regression: this model gives numbers and no classes; take them"):
+        encoder.classify("we")
+    assert encoder.logits(**encoder.tokenize("we"), head="classes").shape == (1, 1)  # what the error says
+
+
+@pytest.mark.parametrize("kind", ["single_label_classification", None])
+def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path, kind: str | None) -> None:
+    found = changed(tmp_path, "uses-topics", "config.json", {"problem_type": kind}).classify("we")
+    assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
+
+
+# -- long texts --------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_of_the_whole_text_or_of_what_was_set(tmp_path: Path) -> None:
+    """Not of the 20 tokens that tokenizer_config.json names: the pipeline does not truncate."""
+    encoder = minibert.load_encoder(REFERENCE / "uses-topics")
+    text, named = "we " * 23 + "the clouds", encoder.config.id2label
+
+    def same(found: list[Label], logits: Any) -> bool:
+        want = best_labels(1 / (1 + np.exp(-logits[0])), {int(i): name for i, name in named.items()})
+        return np.allclose([each.probability for each in found], [each.probability for each in want], atol=1e-6)
+
+    def logits(**options: Any) -> Any:
+        return encoder.logits(**encoder.tokenize(text, **options), head="classes")
+
+    assert len(encoder.tokenize(text)["input_ids"][0]) > 20 == encoder.max_seq_length
+    found = encoder.classify(text)
+    assert same(found, logits()) and not same(found, logits(max_length=20, truncation=True))
+    with pytest.raises(ValueError, match=r"^texts?.*1.* has 42 tokens, but the longest .* is 32 .*; .* or set max_seq"):
+        encoder.classify(["we", "we " * 40])
+    encoder.max_seq_length = 7
+    assert same(encoder.classify(text), logits(max_length=7, truncation=True)) and encoder.classify("we " * 40)
+
+
+def test_spans_are_of_as_many_tokens_as_the_tokenizer_takes(tmp_path: Path) -> None:
+    """As in the pipeline: tokenizer_config.json says how many; where it does not, the whole text."""
+    changed(tmp_path, "uses-entities", "config.json", {})
+    text, ends, last = "we lived above " * 9, {}, {}
+    for length in (20, None):
+        change_json(tmp_path / "model" / "tokenizer_config.json", model_max_length=length)
+        encoder = minibert.load_encoder(tmp_path / "model")
+        ((_, spans),) = encoder.sentence_tokenizer.encode_with_spans([text], length)
+        ends[length] = max(span[1] for span in spans if span)
+        last[length] = max(each.end for each in encoder.entities(text))
+    assert last[20] <= ends[20] < last[None] <= ends[None] == len(text) - 1
+    with pytest.raises(ValueError, match=r"the longest sequence is 32 .*; shorten it, or set max_s"):
+        encoder.entities(["we", "we " * 40])
+    encoder.max_seq_length = 5
+    assert max(each.end for each in encoder.entities(text)) <= len("we lived above")
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
+def test_labels_stand_by_probability_then_by_number(probabilities: list[float]) -> None:
+    named = {i: f"label {i}" for i in range(len(probabilities))}
+    found = best_labels(np.array(probabilities, np.float32), named)
+    numbers = [int(each.label.split()[1]) for each in found]
+    assert sorted(numbers) == list(range(len(probabilities)))
+    assert numbers == sorted(numbers, key=lambda i: (-probabilities[i], i))
+    assert all(each.probability == probabilities[i] for each, i in zip(found, numbers, strict=True))
+
+
+# -- spans -------------------------------------------------------------------------------------------------------
+
+
+def test_entities_of_one_text_and_of_many() -> None:
+    encoder = opened("uses-entities")
+    text = "  the\n clouds we  lived. above, THE clouds"
+    one, many = encoder.entities(text), encoder.entities([text, "", "we"])
+    assert [type(each) for each in one] == [Entity] * len(one) and one[0].text == "the\n clouds we  lived"
+    assert [each[:4] for each in many[0]] == [each[:4] for each in one] and many[1] == []
+    assert encoder.entities([]) == []
+    words = ["we", "lived", "above", "the", "clouds"]
+    texts = [" ".join(words[: i % 6]) for i in range(CHUNK + 40)]  # more than one chunk
+    found = encoder.entities(texts)
+    for i in (*range(6), CHUNK - 1, CHUNK, CHUNK + 39):
+        assert [each[:4] for each in found[i]] == [each[:4] for each in encoder.entities(texts[i])]
+
+
+def test_a_special_token_that_a_text_holds_has_a_place_in_it() -> None:
+    """Those that the model adds have none."""
+    tokenizer = opened("uses-entities").sentence_tokenizer
+    ((encoded, spans),) = tokenizer.encode_with_spans(["we [MASK] the"])
+    assert len(encoded.input_ids) == 5 and spans == [None, (0, 2), (3, 9), (10, 13), None]
+    ((truncated, positions),) = tokenizer.encode_with_spans(["we [MASK] the"], 4)
+    assert truncated.input_ids == [*encoded.input_ids[:3], encoded.input_ids[4]] and positions == [*spans[:3], None]
+    assert truncated.truncated == 1 and tokenizer.encode_with_spans([]) == []
+    with pytest.raises(TypeError, match=r"texts\[7\] must be a str, found int"):
+        tokenizer.encode_with_spans([3], None, 7)
+
+
+def simply(labels: list[str], places: list[tuple[int, int]]) -> list[tuple[str, int, int, int]]:
+    """transformers' own loop, in its words: label, first letter, end, how many tokens."""
+    groups: list[list[tuple[str, int, int]]] = []
+    for label, (start, end) in zip(labels, places, strict=True):
+        kind = label[2:] if label[:2] in ("B-", "I-") else label
+        last = groups[-1][-1][0] if groups else ""
+        before = last[2:] if last[:2] in ("B-", "I-") else last
+        if groups and kind == before and label[:2] != "B-":
+            groups[-1].append((label, start, end))
+        else:
+            groups.append([(label, start, end)])
+    found = [(group[0][0].split("-", 1)[-1], group[0][1], group[-1][2], len(group)) for group in groups]
+    return [each for each in found if each[0] != "O"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.integers(0, 2)), max_size=14))
+def test_spans_are_grouped_as_the_reference_s_simple(tokens: list[tuple[str, bool, int]]) -> None:
+    text, spans, labels, places = "", [], [], []
+    for label, special, gap in tokens:
+        text += " " * gap + "ab"
+        spans.append(None if special else (len(text) - 2, len(text)))
+        if not special:
+            labels.append(label)
+            places.append((len(text) - 2, len(text)))
+    rows = np.full((len(tokens), len(NAMES)), 0.01, np.float32)
+    for i, (label, *_) in enumerate(tokens):
+        rows[i, NAMES.index(label)] = 0.5 + i / 100
+    found = list(grouped(text, spans, rows, dict(enumerate(NAMES))))
+    want = simply(labels, places)
+    assert [(each.label, each.start, each.end) for each in found] == [each[:3] for each in want]
+    kept = [0.5 + i / 100 for i, (_, special, _) in enumerate(tokens) if not special]
+    for each, (_, start, end, count) in zip(found, want, strict=True):
+        first = places.index(next(place for place in places if place[0] == start))
+        assert each.text == text[start:end]
+        assert each.probability == pytest.approx(np.mean(kept[first : first + count]), abs=1e-6)
+
+
+TEXT = "we lived above the clouds, we lived  "
+
+
+def scores_by_loops(logits: Array, inside: Array, counted: Array, longest: int) -> dict[tuple[int, int], float]:
+    """p(start) p(end) of every span, one number after another."""
+    shares = np.exp(logits) / np.exp(logits[counted]).sum(axis=0)
+    return {
+        (first, last): float(shares[first, 0] * shares[last, 1])
+        for first in range(len(logits))
+        for last in range(first, min(first + longest, len(logits)))
+        if inside[first] and inside[last]
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_best_span_is_the_best_of_all(data: Any) -> None:
+    count = data.draw(st.integers(1, 24))
+    numbers = st.floats(-6, 6, width=32)
+    logits = np.array(data.draw(st.lists(st.tuples(numbers, numbers), min_size=count, max_size=count)), np.float32)
+    inside = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    inside[data.draw(st.integers(0, count - 1))] = True
+    counted = inside | (np.arange(count) == 0)
+    longest = data.draw(st.integers(1, 18))
+    want = scores_by_loops(logits.astype(np.float64), inside, counted, longest)
+    first, last, score = best_span(logits, inside, counted, longest)
+    assert score == pytest.approx(max(want.values()), rel=1e-9) == want[first, last]
+
+
+def test_of_equal_spans_the_first_and_shortest() -> None:
+    yes = np.ones(4, bool)
+    assert best_span(np.zeros((4, 2), np.float32), yes, yes)[:2] == (0, 0)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> minibert.Encoder:
+    """The committed BERT for answers with a wider table, and a tokenizer of BERT's class."""
+    folder = shutil.copytree(REFERENCE / "heads" / "bert-answer", tmp_path / "model")
+    rows = len(vocabulary(BASES["BertTokenizer"]))
+    tensors = load_file(folder / "model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    numbers = np.random.default_rng(0)
+    tensors[name] = numbers.normal(size=(rows, tensors[name].shape[1])).astype("f")
+    places = "bert.embeddings.position_embeddings.weight"
+    tensors[places] = numbers.normal(size=(40, tensors[name].shape[1])).astype("f")
+    tensors["qa_outputs.weight"] = numbers.normal(size=tensors["qa_outputs.weight"].shape).astype("f")
+    save_file(tensors, folder / "model.safetensors")
+    config = minibert.load_encoder(REFERENCE / "heads" / "bert-answer").config
+    write_tokenizer(folder, "BertTokenizer", {})
+    made = {**config, "vocab_size": rows, "max_position_embeddings": 40}
+    (folder / "config.json").write_text(json.dumps(made), encoding="utf-8")
+    return minibert.load_encoder(folder)
+
+
+def test_an_answer_stands_in_the_text(reader: minibert.Encoder) -> None:
+    found = set()
+    for question in ("we", "the clouds", "", "above?", "lived we", "a b c"):
+        answer = reader.answer(question, TEXT)
+        assert isinstance(answer, Answer) and TEXT[answer.start : answer.end] == answer.text
+        assert answer.text and answer.text == answer.text.strip() and 0 < answer.score <= 1
+        found.add(answer.text)
+    assert len(found) > 1
+
+
+def test_an_answer_by_hand(reader: minibert.Encoder) -> None:
+    """Every span's score from the logits of the pair; a softmax over the question too would be smaller."""
+    tokenizer = reader.embeddings.tokenizer
+    for question in ("we", "the clouds above"):
+        batch = reader.tokenize(question, TEXT)
+        logits = reader.logits(**batch, head="answer")[0].astype(np.float64)
+        kinds = batch["token_type_ids"][0] == 1
+        inside = kinds.copy()
+        inside[-1] = False  # [SEP]
+        counted = inside.copy()
+        counted[0] = True  # [CLS]
+        want = scores_by_loops(logits, inside, counted, LONGEST)
+        (first, last), score = max(want.items(), key=lambda each: each[1])
+        answer = reader.answer(question, TEXT)
+        assert answer.score == pytest.approx(score, rel=1e-5)
+        pieces = tokenizer.tokens(batch["input_ids"][0][first : last + 1])
+        assert answer.text.replace(" ", "") == "".join(pieces).replace("##", "")
+
+
+def test_what_is_refused(reader: minibert.Encoder) -> None:
+    with pytest.raises(ValueError, match="the text must have a token to answer with, found ' '"):
+        reader.answer("we", " ")
+    with pytest.raises(
+        ValueError, match=r"has \d+ tokens, but the longest sequence is 40 .*shorten it or its question"
+    ):
+        reader.answer("we", "we " * 60)
+    for question, text in ((["we"], TEXT), ("we", [TEXT]), (None, TEXT)):
+        with pytest.raises(TypeError, match="must be a str, found"):
+            reader.answer(question, text)  # type: ignore[arg-type]
+    with pytest.raises(minibert.CheckpointError, match="there is no head 'answer'"):
+        opened("sentences-bare").answer("a", "b")

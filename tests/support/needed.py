@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -29,3 +30,11 @@ def need(module: str, extra: str) -> None:
 
 def need_sentence_transformers() -> None:
     need("sentence_transformers", "reference")
+
+
+def opened_there(folder: Path | str, kind: str = "SentenceTransformer", **options: Any) -> Any:
+    """Open a folder with sentence-transformers, by its class of this name."""
+    need_sentence_transformers()
+    import sentence_transformers
+
+    return getattr(sentence_transformers, kind)(str(folder), device="cpu", **options)

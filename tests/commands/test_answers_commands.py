@@ -1,0 +1,349 @@
+"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` of each kind of folder: what is printed, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import word_models
+from command_line import Patch, Printed, failure, numbers, ran, typed
+from record_files import made
+from reference_files import REFERENCE
+from safetensors.numpy import load_file
+
+import minibert
+from minibert.bulk.stored import StoredVectors
+from minibert.cli import main
+from minibert.commands import answers, common, similar
+from minibert.show.text.text import columns_of
+
+RERANKER, LOGITS, LABELS, DENSE = (
+    str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense")
+)
+LINES = ["we lived", "above the clouds", "", "a b c", "we lived above!"]
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> str:
+    return str(made(tmp_path / "lines.txt", "\n".join(LINES)))
+
+
+def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
+    found = minibert.load_encoder(LOGITS).rank("the clouds", [line for line in LINES if line], return_documents=True)
+    want = [f"{each['score']:7.3f}  {each['text']}" for each in found]
+    rank = "rank", "the clouds", "--file", lines, "-m", LOGITS
+    assert ran(capsys, *rank) == ("\n".join([*want, ""]), "") and len(want) == 4
+    assert ran(capsys, *rank, "-k", "2", "--threads", "1")[0].splitlines() == want[:2]
+
+
+@pytest.mark.parametrize(("typed_in", "found"), [(b"we\n\nthe\n", ["the", "we"]), (b"\n \n", [])])
+def test_rank_reads_stdin(typed_in: bytes, found: list[str], monkeypatch: Patch, capsys: Printed) -> None:
+    typed(monkeypatch, typed_in)
+    out, err = ran(capsys, "rank", "the clouds", "--file", "-", "-m", RERANKER)
+    assert sorted(line.split()[1] for line in out.splitlines()) == found and err == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "message"),
+    [
+        (DENSE, (), "encode_query and encode_document; for scores of pairs name the folder of a CrossEncoder"),
+        (LABELS, (), "rank needs one number a pair, but this model has 3 labels"),
+        (RERANKER, ("-k", "0"), "-k must be an integer >= 1, found 0"),
+        (RERANKER, ("--threads", "0"), "threads must be an integer >= 1"),
+    ],
+)
+def test_rank_refuses_before_it_reads_a_line(model: str, more: tuple[str, ...], message: str, capsys: Printed) -> None:
+    assert message in failure(capsys, "rank", "we", "--file", "/nowhere", "-m", model, *more)
+
+
+def test_rank_needs_a_file(tmp_path: Path, capsys: Printed) -> None:
+    assert main(["rank", "we", "-m", RERANKER]) == 2
+    assert "the following arguments are required: --file" in capsys.readouterr().err
+    assert "/nowhere: No such file" in failure(capsys, "rank", "we", "--file", "/nowhere", "-m", RERANKER)
+    file = made(tmp_path / "bytes", b"we\n\xff\n")
+    assert "line 2 of" in failure(capsys, "rank", "we", "--file", file, "-m", RERANKER)
+
+
+def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
+    out, err = ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2")
+    printed = out.splitlines()
+    assert err == "" and [printed[i] for i in (0, 3, 4)] == ["the clouds", "", "we"] and len(printed) == 7
+    for start, text in ((1, "the clouds"), (5, "we")):
+        want = [[each.label, f"{each.probability:.4f}"] for each in minibert.load_encoder(LABELS).classify(text, 2)]
+        assert [line.split()[:2] for line in printed[start : start + 2]] == want
+
+
+def test_classify_refuses(capsys: Printed) -> None:
+    said = failure(capsys, "classify", "we", "-m", DENSE)
+    assert "there is no head 'classes'; it has no head" in said and "; name a model with that head with --model" in said
+    assert "-k must be an integer >= 1, found 0" in failure(capsys, "classify", "we", "-m", LABELS, "-k", "0")
+
+
+def test_the_nearest_lines_are_ordered_by_a_reranker(lines: str, monkeypatch: Patch, capsys: Printed) -> None:
+    """Only the nearest: what is far is not shown to the reranker, whatever it would say."""
+    monkeypatch.setattr(similar, "RERANKED", 2)
+    encoder, reranker = minibert.load_encoder(DENSE), minibert.load_encoder(LOGITS)
+    full = [line for line in LINES if line]
+    scores = encoder.similarity(encoder.encode_query("lived"), encoder.encode_document(full))[0]
+    nearest = [full[i] for i in sorted(range(4), key=lambda i: -scores[i])[:2]]
+    want = [each["text"] for each in reranker.rank("lived", nearest, return_documents=True)]
+    assert want != nearest and want != [e["text"] for e in reranker.rank("lived", full, return_documents=True)][:2]
+    for k, found in (("2", want), ("1", want[:1])):
+        out, _ = ran(capsys, "similar", "lived", "--file", lines, "--rerank", LOGITS, "-m", DENSE, "-k", k)
+        assert [line.split(maxsplit=1)[1] for line in out.splitlines()] == found
+    # with a larger k more lines than RERANKED go to the reranker
+    out, _ = ran(capsys, "similar", "lived", "--file", lines, "--rerank", LOGITS, "-m", DENSE, "-k", "4")
+    assert len(out.splitlines()) == 4
+
+
+def test_reranking_refuses(lines: str, capsys: Printed) -> None:
+    for argv, message in (
+        (["the", "--rerank", RERANKER, "-m", DENSE], "--rerank orders the lines of a file; pass --file too"),
+        (["--file", "/nowhere", "--rerank", DENSE, "-m", DENSE], "name the folder of a CrossEncoder with --rerank"),
+        (
+            ["--file", lines, "--rerank", RERANKER, "-m", RERANKER],
+            "CrossEncoder, whose methods here are predict and",
+        ),
+    ):
+        assert message in failure(capsys, "similar", "we", *argv)
+
+
+def test_other_commands_about_such_folders(capsys: Printed) -> None:
+    said = failure(capsys, "encode", "we", "-m", RERANKER)
+    assert "for one vector of a text name the folder of a SentenceTransformer with --model" in said
+    assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]
+
+
+LATE, PROMPTS = str(REFERENCE / "late-fixed"), str(REFERENCE / "sentences-prompts")
+LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
+LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
+SAME = 2e-6  # of numbers of size 1, computed beside other texts; measured: 4.2e-7
+SHOWN = 6e-4  # of scores with three digits
+
+
+def test_encode_prints_a_line_for_each_token(capsys: Printed) -> None:
+    encoder = minibert.load_encoder(LATE)
+    for task in (None, "query", "document"):
+        out, _ = ran(capsys, "encode", "-m", LATE, *LATE_TEXTS, *(["--task", task] if task else []))
+        want = encoder.encode(LATE_TEXTS) if task is None else getattr(encoder, f"encode_{task}")(LATE_TEXTS)
+        found = [numbers(part) for part in out.removesuffix("\n\n").split("\n\n")]
+        assert [len(each) for each in found] == [len(each) for each in want]
+        assert all(np.allclose(*each, 0, SAME) for each in zip(found, want, strict=True)), task
+
+
+def test_encode_writes_them_with_offsets(tmp_path: Path, capsys: Printed) -> None:
+    path, want = tmp_path / "vectors.safetensors", minibert.load_encoder(LATE).encode_query(LATE_TEXTS)
+    ran(capsys, "encode", "-m", LATE, "-o", path, "--task", "query", *LATE_TEXTS)
+    found = load_file(path)
+    assert found["offsets"].tolist() == [0, 12, 24, 36]
+    assert np.allclose(found["embeddings"], np.concatenate(want), 0, SAME)
+    refused = failure(capsys, "encode", "-m", LATE, "-o", tmp_path / "a.npy", "we")
+    assert "use .safetensors, which gets offsets" in refused
+
+
+def test_a_task_of_sentence_vectors(capsys: Printed) -> None:
+    encoder = minibert.load_encoder(PROMPTS)
+    for task in ("query", "document"):
+        found = numbers(ran(capsys, "encode", "-m", PROMPTS, "--task", task, *LATE_TEXTS)[0])
+        assert np.allclose(found, getattr(encoder, f"encode_{task}")(LATE_TEXTS), 0, SAME)
+    found = numbers(ran(capsys, "encode", "-m", PROMPTS, "--task", "query", "--prompt", "", *LATE_TEXTS)[0])
+    assert np.allclose(found, encoder.encode_query(LATE_TEXTS, prompt=""), 0, SAME)
+
+
+@pytest.mark.parametrize("command", [["rank"], ["similar"], ["similar", "--rerank", LATE]])
+def test_lines_in_the_order_of_their_scores(command: list[str], tmp_path: Path, capsys: Printed) -> None:
+    file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in LATE_LINES))
+    out, err = ran(capsys, command[0], "the clouds", "--file", file, "-m", LATE, *command[1:], "-k", "3")
+    want = minibert.load_encoder(LATE).rank("the clouds", LATE_LINES, 3, return_documents=True)
+    found = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert [text for _, text in found] == [each["text"] for each in want] and err == ""
+    assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
+
+
+def test_lines_that_are_too_long_are_counted(tmp_path: Path, capsys: Printed) -> None:
+    file = made(tmp_path / "a.txt", f"we\n{'we lived ' * 20}\n")
+    for command in ("rank", "similar"):
+        assert "1 text truncated" in ran(capsys, command, "the clouds", "--file", file, "-m", LATE)[1]
+
+
+def test_a_table_has_queries_in_its_lines(capsys: Printed) -> None:
+    out = ran(capsys, "similar", "the clouds", "we lived", "-m", LATE)[0].splitlines()
+    encoder, texts = minibert.load_encoder(LATE), ["the clouds", "we lived"]
+    want = encoder.similarity(encoder.encode_query(texts), encoder.encode_document(texts))
+    found = np.array([[float(number) for number in line.split()[1:3]] for line in out[1:]])
+    assert np.abs(found - want).max() <= SHOWN
+
+
+def test_info(capsys: Printed) -> None:
+    out = ran(capsys, "info", LATE)[0]
+    for line in (
+        "made for          encode_query, encode_document, encode and rank, as a MultiVectorEncoder",
+        "token vectors     6 numbers for each token; by maxsim",
+        "queries           at most 12 tokens, filled up to 12 with mask tokens, not seen by the others",
+        'documents         at most 14 tokens, without ! " #',
+        "prompts           query 'the ', document 'we '",
+    ):
+        assert line in out
+    out = ran(capsys, "info", REFERENCE / "late-least")[0]
+    assert "filled up to 9 with the, seen by the others, without we ! notatoken" in out and "by meanmaxsim" in out
+    assert "6 numbers for each token" in ran(capsys, "info", REFERENCE / "late-stanford")[0]  # no weight is read
+
+
+def test_what_such_a_folder_does_not_do(capsys: Printed) -> None:
+    for argv in (["classify", "we", "-m", LATE], ["verify", "--vectors", "/nowhere.npy", "-m", LATE]):
+        assert failure(capsys, *argv)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(word_models.write(tmp_path_factory.mktemp("bert"), "bert"))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(word_models.write(tmp_path_factory.mktemp("gpt2"), "gpt2"))
+
+
+def test_fill_prints_each_mask(bert: str, capsys: Printed) -> None:
+    texts = ["we [MASK] above", "[MASK] the [MASK]"]
+    out, err = ran(capsys, "fill", "-m", bert, "-k", "3", *texts)
+    lines = out.splitlines()
+    assert err == ""
+    assert [lines[i] for i in (0, 4, 5, 6, 10)] == [texts[0], "", texts[1], "mask 1", "mask 2"]
+    with minibert.load_encoder(bert) as encoder:
+        found = encoder.fill(texts, k=3)
+    for start, words in zip((1, 7, 11), (found[0][0], *found[1]), strict=True):
+        assert [line.split()[:2] for line in lines[start : start + 3]] == [
+            [each["token_str"], f"{each['score']:.4f}"] for each in words
+        ]
+    assert len(lines) == 14
+
+
+def test_next_prints_each_text(gpt2: str, capsys: Printed) -> None:
+    lines = ran(capsys, "next", "we", "the dog", "-m", gpt2)[0].splitlines()
+    assert len(lines) == 13 and [lines[i] for i in (0, 6, 7)] == ["we", "", "the dog"]
+    with minibert.load_encoder(gpt2) as encoder:
+        scores = [f"{each['score']:.4f}" for each in encoder.next_words("the dog")]
+    assert all(re.match(r'  ".*" +0', line) for line in lines[8:])
+    assert re.findall(r" (0\.\d{4})(?:  [█#]+)?$", "\n".join(lines[8:]), re.MULTILINE) == scores
+
+
+def test_a_bar_is_as_long_as_its_word_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [("向量", 0.5), ("ab", 0.2), ("c\x1b", 0.001)]
+    for encoding, stroke in (("utf-8", "█"), ("ascii", "#"), ("latin-1", "#")):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        assert answers.bars(found) == [
+            f"  向量   0.5000  {stroke * 20}", f"  ab     0.2000  {stroke * 8}", "  c\\x1b  0.0010",
+        ]  # fmt: skip
+    assert answers.bars(found[1:], quote='"')[0] == '  "ab"     0.2000  ########'
+    monkeypatch.setattr(sys, "stdout", None)
+    assert answers.bars(found)[0].endswith("#")
+
+
+def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    for coloured, shown in ((False, "a \\x1b[2m text"), (True, "\x1b[1ma \\x1b[2m text\x1b[0m")):
+        for module in (answers, common):
+            monkeypatch.setattr(module, "coloured", lambda coloured=coloured: coloured)
+        answers.print_answers(["a \x1b[2m text", "we"], [["  word"], []])
+        assert capsys.readouterr().out.split("\n")[:3] == [shown, "  word", ""]
+
+
+def test_what_is_refused(bert: str, gpt2: str, capsys: Printed) -> None:
+    """In words of a shell; what the methods themselves refuse stands in tests/messages."""
+    assert "text 0 has no [MASK]; write it in the place of a word" in failure(capsys, "fill", "we", "-m", bert)
+    assert "-k must be an integer >= 1, found 0" in failure(capsys, "next", "we", "-k", "0", "-m", gpt2)
+    assert "no head 'next_word'; its heads are masked_word" in failure(capsys, "next", "we", "-m", bert)
+
+
+def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    named: list[str] = []
+
+    def load(name: str, **_: object) -> None:
+        named.append(name)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("minibert.models.open.load_encoder.load_encoder", load)
+    for command in ("fill", "next"):
+        assert failure(capsys, command, "we") == "enough"
+        main(["help", command])
+        assert f"or {named[-1]}" in " ".join(capsys.readouterr().out.split())
+    assert named == ["bert-base-uncased", "gpt2"]
+
+
+def test_words_of_a_long_list_are_in_columns(bert: str, capsys: Printed) -> None:
+    lines = ran(capsys, "fill", "[MASK]", "-k", "40", "-m", bert)[0].splitlines()[1:]
+    assert len({columns_of(line[: line.index("0.")]) for line in lines}) == 1
+
+
+DENSE_FOLDER, PROMPTS_FOLDER = REFERENCE / "sentences-dense", REFERENCE / "sentences-prompts"
+TEXTS = ["we lived above the clouds", "the clouds", "above", "we lived in a"]
+OF_LENGTH_1 = 1e-6  # of vectors of length 1, computed beside other texts; measured: 1.2e-7
+OPTIONS = ["--prompts", "document=above ", "--prompts", "query=we ", "--truncate-dim", "4", "--max-seq-length", "6"]
+ASKED: dict[str, Any] = {"prompts": {"document": "above ", "query": "we "}, "truncate_dim": 4, "max_seq_length": 6}
+
+
+def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Printed) -> None:
+    """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
+    source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
+    bulk = ["bulk", source, "-o", out, "-m", DENSE_FOLDER, *OPTIONS, "--default-prompt-name", "document"]
+    assert main([*map(str, bulk), "--similarity-fn-name", "dot"]) == 0
+    asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
+    assert StoredVectors(out).meta["options"] == asked
+    encoder = minibert.load_encoder(DENSE_FOLDER, **asked)
+    vectors = encoder.encode(TEXTS)
+    assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
+    question = "we lived above the clouds above"
+    for more, query, measure in (
+        ([], encoder.encode_query(question), "dot"),
+        (["--prompts", "query=the "], encoder.encode(question, prompt="the "), "dot"),
+        (["--similarity-fn-name", "manhattan"], encoder.encode_query(question), "manhattan"),
+    ):
+        (found,) = map(json.loads, ran(capsys, "search", out, question, "--json", *more)[0].splitlines())
+        other = minibert.load_encoder(DENSE_FOLDER, similarity_fn_name=measure)
+        scores = np.sort(other.similarity(query, vectors)[0])[::-1]
+        assert found["measure"] == measure and np.allclose(
+            [each["score"] for each in found["results"]], scores, 0, 1e-5
+        )
+
+
+def test_a_folder_of_other_options_is_not_continued(tmp_path: Path, capsys: Printed) -> None:
+    source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
+    ran(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER)
+    ran(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER)
+    assert "was made with options None, now" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER, *OPTIONS)
+
+
+@pytest.mark.parametrize(("given", "measure"), [([], "euclidean"), (["--similarity-fn-name", "dot"], "dot")])
+def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, capsys: Printed) -> None:
+    encoder = minibert.load_encoder(PROMPTS_FOLDER, similarity_fn_name=measure, **ASKED)
+    file = made(tmp_path / "lines", TEXTS[0] + "\n")
+    out, _ = ran(capsys, "similar", "-m", PROMPTS_FOLDER, "the clouds", "--file", file, *OPTIONS, *given)
+    want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(TEXTS[0]))[0, 0]
+    assert out == f"{want:.3f}  {TEXTS[0]}\n"
+
+
+def test_what_cannot_be_asked_for_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
+    source = made(tmp_path / "a.txt", "we\n")
+    bits = tmp_path / "bits"
+    ran(capsys, "bulk", source, "-o", bits, "-m", DENSE_FOLDER, "--precision", "binary")
+    bulk = ["bulk", source, "-o", tmp_path / "out", "-m", DENSE_FOLDER]
+    for argv, message in (
+        ([*bulk, "--default-prompt-name", "x"], "--default-prompt-name must be one of the prompts 'query', 'document'"),
+        ([*bulk, "--truncate-dim", "0"], "--truncate-dim must be an integer >= 1, found 0"),
+        ([*bulk, "--similarity-fn-name", "x"], "--similarity-fn-name must be one of cosine, dot, "),
+        (
+            [*bulk, "--vectors", "input", "--truncate-dim", "3"],
+            "--truncate-dim is for sentence vectors; leave it out w",
+        ),
+        (["search", bits, "we", "--similarity-fn-name", "dot"], "--similarity-fn-name is without effect on binary vec"),
+        (["search", bits, "we", "--truncate-dim", "3"], "has vectors of 6 numbers, found queries of 3"),
+    ):
+        assert message in failure(capsys, *argv)
+    assert main(["similar", "a", "b", "-m", str(DENSE_FOLDER), "--prompts", "query"]) == 2
+    assert "--prompts: expected NAME=TEXT, found 'query'" in capsys.readouterr().err
