@@ -79,10 +79,22 @@ def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
         assert [line.split()[:2] for line in printed[start : start + 2]] == want
 
 
-def test_classify_refuses(capsys: Printed) -> None:
+def test_what_classify_and_reranking_refuse(capsys: Printed, lines: str) -> None:
     said = failure(capsys, "classify", "we", "-m", DENSE)
     assert "there is no head 'classes'; it has no head" in said and "; name a model with that head with --model" in said
     assert "-k must be an integer >= 1, found 0" in failure(capsys, "classify", "we", "-m", LABELS, "-k", "0")
+    for argv, message in (
+        (["the", "--rerank", RERANKER, "-m", DENSE], "--rerank orders the lines of a file; pass --file too"),
+        (["--file", "/nowhere", "--rerank", DENSE, "-m", DENSE], "name the folder of a CrossEncoder with --rerank"),
+        (
+            ["--file", lines, "--rerank", RERANKER, "-m", RERANKER],
+            "CrossEncoder, whose methods here are predict and",
+        ),
+    ):
+        assert message in failure(capsys, "similar", "we", *argv)
+    said = failure(capsys, "encode", "we", "-m", RERANKER)
+    assert "for one vector of a text name the folder of a SentenceTransformer with --model" in said
+    assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]
 
 
 def test_the_nearest_lines_are_ordered_by_a_reranker(lines: str, monkeypatch: Patch, capsys: Printed) -> None:
@@ -102,24 +114,6 @@ def test_the_nearest_lines_are_ordered_by_a_reranker(lines: str, monkeypatch: Pa
     assert len(out.splitlines()) == 4
 
 
-def test_reranking_refuses(lines: str, capsys: Printed) -> None:
-    for argv, message in (
-        (["the", "--rerank", RERANKER, "-m", DENSE], "--rerank orders the lines of a file; pass --file too"),
-        (["--file", "/nowhere", "--rerank", DENSE, "-m", DENSE], "name the folder of a CrossEncoder with --rerank"),
-        (
-            ["--file", lines, "--rerank", RERANKER, "-m", RERANKER],
-            "CrossEncoder, whose methods here are predict and",
-        ),
-    ):
-        assert message in failure(capsys, "similar", "we", *argv)
-
-
-def test_other_commands_about_such_folders(capsys: Printed) -> None:
-    said = failure(capsys, "encode", "we", "-m", RERANKER)
-    assert "for one vector of a text name the folder of a SentenceTransformer with --model" in said
-    assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]
-
-
 LATE, PROMPTS = str(REFERENCE / "late-fixed"), str(REFERENCE / "sentences-prompts")
 LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
 LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
@@ -127,7 +121,7 @@ SAME = 2e-6  # of numbers of size 1, computed beside other texts; measured: 4.2e
 SHOWN = 6e-4  # of scores with three digits
 
 
-def test_encode_prints_a_line_for_each_token(capsys: Printed) -> None:
+def test_token_vectors_are_printed_and_written(capsys: Printed, tmp_path: Path) -> None:
     encoder = minibert.load_encoder(LATE)
     for task in (None, "query", "document"):
         out, _ = ran(capsys, "encode", "-m", LATE, *LATE_TEXTS, *(["--task", task] if task else []))
@@ -135,9 +129,6 @@ def test_encode_prints_a_line_for_each_token(capsys: Printed) -> None:
         found = [numbers(part) for part in out.removesuffix("\n\n").split("\n\n")]
         assert [len(each) for each in found] == [len(each) for each in want]
         assert all(np.allclose(*each, 0, SAME) for each in zip(found, want, strict=True)), task
-
-
-def test_encode_writes_them_with_offsets(tmp_path: Path, capsys: Printed) -> None:
     path, want = tmp_path / "vectors.safetensors", minibert.load_encoder(LATE).encode_query(LATE_TEXTS)
     ran(capsys, "encode", "-m", LATE, "-o", path, "--task", "query", *LATE_TEXTS)
     found = load_file(path)
@@ -166,13 +157,10 @@ def test_lines_in_the_order_of_their_scores(command: list[str], tmp_path: Path, 
     assert all(abs(float(score) - each["score"]) <= SHOWN for (score, _), each in zip(found, want, strict=True))
 
 
-def test_lines_that_are_too_long_are_counted(tmp_path: Path, capsys: Printed) -> None:
+def test_lines_of_late_interaction(tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "a.txt", f"we\n{'we lived ' * 20}\n")
     for command in ("rank", "similar"):
         assert "1 text truncated" in ran(capsys, command, "the clouds", "--file", file, "-m", LATE)[1]
-
-
-def test_a_table_has_queries_in_its_lines(capsys: Printed) -> None:
     out = ran(capsys, "similar", "the clouds", "we lived", "-m", LATE)[0].splitlines()
     encoder, texts = minibert.load_encoder(LATE), ["the clouds", "we lived"]
     want = encoder.similarity(encoder.encode_query(texts), encoder.encode_document(texts))

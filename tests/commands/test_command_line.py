@@ -105,7 +105,7 @@ def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -
         assert "side must be 'decoder'" in failure(capsys, "info", folder, "--side", "encoder")
 
 
-def test_texts_may_stand_anywhere_among_the_options(folder: Path, capsys: Printed) -> None:
+def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
     ways = (
         ["dog", "man", "--pair", "the", "--pair", "we", "--normalize"],
         ["--pair", "the", "dog", "--pair", "we", "man", "--normalize"],
@@ -114,9 +114,6 @@ def test_texts_may_stand_anywhere_among_the_options(folder: Path, capsys: Printe
     )
     outs = [ran(capsys, "embed", "-m", folder, *arguments)[0] for arguments in ways]
     assert outs[0] and len(set(outs)) == 1
-
-
-def test_a_text_may_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
     for arguments in (["-5 dog"], ["--", "-dog"], ["-7"]):
         out, _ = ran(capsys, "embed", "-m", folder, *arguments)
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
@@ -305,8 +302,8 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_info_counts_what_is_converted_as_its_own(folder: Path, capsys: Printed) -> None:
-    """A vector of float16 is converted once and kept; a table of float16 stays in the file."""
+def test_info_of_a_tiny_model(folder: Path, capsys: Printed) -> None:
+    # a vector of float16 is converted once and kept; a table of float16 stays in the file
     from safetensors.numpy import save_file
 
     narrow = {name: array.astype(np.float16) for name, array in load_file(folder / "model.safetensors").items()}
@@ -316,9 +313,6 @@ def test_info_counts_what_is_converted_as_its_own(folder: Path, capsys: Printed)
     assert "stored as F16, computed in float32\n" in out
     assert f"  {(rows + vectors) * DIM * 2} bytes in 5 tensors, of " in out
     assert f"  {vectors * DIM * 4} bytes of its own, {rows * DIM * 2} bytes mapped" in out
-
-
-def test_info_without_a_tokenizer(folder: Path, capsys: Printed) -> None:
     (folder / "vocab.txt").unlink()
     assert "tokenizer         none: " in ran(capsys, "info", "--model", folder)[0]
 

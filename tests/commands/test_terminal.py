@@ -101,12 +101,9 @@ def test_nothing_out_of_a_file_is_obeyed(
     assert SHOWN in printed.replace(r"\x08", r"\r").replace(r"\\", "\\")  # it was there; repr doubles the backslash
 
 
-def test_a_line_of_output_is_one_line() -> None:
-    """Otherwise a name with an end of line in it could add a false line."""
+def test_a_line_of_output_is_one_line_and_styles_are_for_a_terminal() -> None:
+    # otherwise a name with an end of line in it could add a false line
     assert escaped("a\nall equal") == r"a\nall equal" and escaped("a\tb") == "a\tb"
-
-
-def test_bold_and_dim_are_for_a_terminal_alone() -> None:
     styled, other = "\x1b[1mbold\x1b[0m \x1b[2mdim\x1b[0m ", "\x1b[31mred\x1b[8mhidden"
     assert escaped(styled + other, styled=True) == styled + r"\x1b[31mred\x1b[8mhidden"
     assert "\x1b" not in escaped(styled + other)

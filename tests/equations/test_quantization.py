@@ -16,7 +16,7 @@ from minibert.equations.quantization import PRECISIONS, dequantized, hamming, qu
 CONVERTED = 1e-6  # of a range's width: float32 against float64; measured: 1.3e-7
 
 # sha256 of what quantize_embeddings of sentence-transformers 6.2.0 gives for `drawn(dim)`: of the bytes with the ranges
-# of the vectors themselves, and with those of `drawn(dim, 1)`; tests/live/test_quantization_live.py runs it
+# of the vectors themselves, and with those of `drawn(dim, 1)`; tests/live/test_formulas_live.py runs it
 GIVEN = {
     ("int8", 7): ("1a1b6e0c1d45f20e", "cf6d83520f5a3a00"),
     ("int8", 13): ("ff728887a8f1ca97", "7d78ed15d04bcab1"),

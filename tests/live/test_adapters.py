@@ -60,7 +60,7 @@ def source(name: str) -> str:
 
 
 def test_each_adapter_is_tried() -> None:
-    """Here, or in tests/project/test_recipes.py."""
+    """Here, or in tests/project/test_readme.py."""
     files = {path.stem for path in RECIPES.glob("*.py")}
     assert files == {*NEEDED, "openai_client", "aws_lambda", "classify", "nearest", "stored"}
 

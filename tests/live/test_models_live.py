@@ -497,7 +497,7 @@ def test_committed_references_are_made_again(script: str, said: str, minilm: Pat
     assert result.stdout.count(said) >= 1 + (script == "make")  # the package's own file too
 
 
-DEFAULTS = 5e-5  # relative to max(1, |reference|); measured 2.8e-5 in seven blocks with 32 heads of 256, else 4.8e-6
+LEFT_OUT = 5e-5  # relative to max(1, |reference|); measured 2.8e-5 in seven blocks with 32 heads of 256, else 4.8e-6
 LENGTH = 20  # longer than the windows
 # sizes without which a file is refused
 SIZES = {
@@ -505,52 +505,26 @@ SIZES = {
     "n_heads", "hidden_dim", "n_embd", "n_layer", "n_head", "n_positions", "d_model", "num_layers", "num_heads", "d_ff",
     *(f"{side}_{key}" for side in ("encoder", "decoder") for key in ("layers", "attention_heads", "ffn_dim")),
 }  # fmt: skip
-# what the configs of other tests leave to the defaults
-DECODER = {"is_decoder": True}
-ROTARY = {"rope_theta": 50.0, "attention_bias": True, "mlp_bias": True}
-LAYERED = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+# rows enough for the default id of padding; as many heads as the defaults share; a block of each default kind
 MORE: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), DECODER),
-    "ernie": {**DECODER, "use_task_id": True, "task_type_vocab_size": 4},
-    "gpt2": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "is_causal": False},
-    "albert": {"num_hidden_groups": 2, "inner_group_num": 2},
-    "modernbert": {
-        "norm_bias": True, "attention_bias": True, "mlp_bias": True, "global_rope_theta": 50.0,
-        "local_rope_theta": 20.0, "vocab_size": 50_300, "num_hidden_layers": 5,
-    },
-    "deberta-v2": {"conv_act": "gelu", "max_relative_positions": 9, "pos_att_type": "C2P | p2c"},
+    "modernbert": {"vocab_size": 50_300, "num_hidden_layers": 5},
     "marian": {"vocab_size": 58_200},
-    "nomic_bert": {"rope_theta": 50.0, "head_dim": 6},
-    "gte": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
-    "jina_embeddings_v3": {"rope_theta": 50.0, "head_dim": 6, "type_vocab_size": 2},
-    "llama": ROTARY,
-    "mistral": ROTARY,
-    "qwen2": ROTARY | LAYERED,
-    "qwen3": ROTARY | LAYERED,
-    "eurobert": {**ROTARY, "vocab_size": 128_010},  # its default id of padding is in the table
-    "gemma3_text": {
-        **ROTARY, "rope_local_base_freq": 20.0, "sliding_window_pattern": 2, "is_causal": False, "layer_types": None,
-        "num_hidden_layers": 7,
-    },
-}  # fmt: skip
+    **{name: {"num_attention_heads": 32, "hidden_size": 64} for name in encoders.LLAMA_LIKE},
+}
+MORE["eurobert"] = {**MORE["eurobert"], "vocab_size": 128_010}
+MORE["gemma3_text"] = {**MORE["gemma3_text"], "num_hidden_layers": 7}
+ROWS_ALONE = [name for name in KINDS_OF_BLOCKS if name != "clip"]  # whose texts have clip_text_model's settings
 
 
-def settings(name: str) -> dict[str, Any]:
-    """One row's config.json, with as many heads as the defaults share."""
-    many = {"num_attention_heads": 32, "hidden_size": 64} if name in encoders.LLAMA_LIKE else {}
-    return encoders.config(name, **MORE.get(name, {}), **many)
+@pytest.mark.parametrize("name", ROWS_ALONE)
+def test_a_config_of_sizes_alone(name: str, tmp_path: Path) -> None:
+    """All else is left to the defaults: the blocks are those of the reference's class.
 
-
-ROWS_ALONE = [
-    name for name in KINDS_OF_BLOCKS if name != "clip"
-]  # whose texts have clip_text_model's settings, and which takes pictures too
-LEFT_OUT = [(name, key) for name in ROWS_ALONE for key in settings(name) if key not in {*SIZES, "model_type"}]
-
-
-@pytest.mark.parametrize(("name", "key"), LEFT_OUT, ids=str)
-def test_without_one_value(name: str, key: str, tmp_path: Path) -> None:
+    Each default by itself: tests/families/test_config.py, beside tests/reference/defaults.json.
+    """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    config = {known: value for known, value in settings(name).items() if known != key}
+    settings = encoders.config(name, **MORE.get(name, {}))
+    config = {key: value for key, value in settings.items() if key in {*SIZES, "model_type"}}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
@@ -565,4 +539,4 @@ def test_without_one_value(name: str, key: str, tmp_path: Path) -> None:
     mask[1, -5:] = 0
     with torch.no_grad(), minibert.load_encoder(tmp_path) as encoder:
         theirs = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
-        assert off(encoder(ids, attention_mask=mask)[mask != 0], theirs.numpy()[mask != 0]) <= DEFAULTS
+        assert off(encoder(ids, attention_mask=mask)[mask != 0], theirs.numpy()[mask != 0]) <= LEFT_OUT

@@ -107,15 +107,12 @@ def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder
     assert outline == "solid", "the focus can be seen"
 
 
-def test_lines_are_as_wide_as_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
+def test_lines_and_colours_are_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
     encoder, html = real
     tab = opened(html)
     choose(tab, 2, 2, "7")
     widths = [float(line.get_attribute("stroke-width")) for line in tab.locator(".lines line").all()]
     assert np.abs(np.array(widths) - np.maximum(0.3, 14 * probabilities(encoder, 2, 7)[2])).max() <= 0.005 + 1e-9
-
-
-def test_colours_of_the_grid_are_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
     encoder, html = real
     tab = opened(html)
     choose(tab, 8, 0, "3")
@@ -161,19 +158,13 @@ def test_gpt2_s_triangle_is_blank_above(opened: Open, tmp_path: Path) -> None:
     assert tab.locator(".lines line").count() == 1, "the first token sees itself alone"
 
 
-def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[Encoder, str]) -> None:
+def test_it_fits_can_be_read_and_heard(opened: Open, real: tuple[Encoder, str]) -> None:
     tab = opened(real[1], width=400)
     assert tab.evaluate("document.documentElement.scrollWidth") == 400
     assert tab.locator("#weights").bounding_box()["width"] > 250
     assert tab.locator(".lines svg").bounding_box()["width"] > 300
-
-
-def test_text_can_be_read(opened: Open, real: tuple[Encoder, str]) -> None:
     contrast, element = lowest_contrast(opened(real[1]))
     assert contrast >= CONTRAST, element
-
-
-def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[Encoder, str]) -> None:
     tab = opened(real[1])
     choose(tab, 2, 3, "5")
     tree = tab.locator("body").aria_snapshot()

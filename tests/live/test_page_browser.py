@@ -182,20 +182,14 @@ def test_a_piece_from_right_to_left_keeps_its_marks_in_front(opened: Open, tmp_p
     assert left[0] < left[1]
 
 
-def test_a_narrow_window_needs_no_scrolling_sideways(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
+def test_it_fits_can_be_read_and_heard(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
     tab = opened(real[1], width=400)
     assert tab.evaluate("document.documentElement.scrollWidth") == 400
     for box in [strip.bounding_box() for strip in tab.locator(STRIPS).all()]:
         assert box["width"] > 300 and box["x"] >= 0
-
-
-def test_text_can_be_read(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    """Every text's colour against what lies behind it, by the contrast that WCAG defines."""
+    # every text's colour against what lies behind it, by the contrast that WCAG defines
     contrast, element = lowest_contrast(opened(real[1]))
     assert contrast >= CONTRAST, element
-
-
-def test_everything_has_a_name_for_a_screen_reader(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
     tab = opened(real[1])
     tab.locator("fieldset input[value='2']").check(force=True)
     tree = tab.locator("body").aria_snapshot()
@@ -224,13 +218,15 @@ def test_other_families_open(config: dict[str, Any], opened: Open, tmp_path: Pat
     assert shown_numbers(tab) == [float(f"{rows[0, -1, 3]:.6g}") for rows in expected]
 
 
-def test_a_hostile_text_stays_text(opened: Open, tmp_path: Path) -> None:
+def test_texts_that_are_hostile_or_without_tokens_open(opened: Open, tmp_path: Path) -> None:
     folder = write_wordpiece(write(tmp_path / "bert", {**BERT, "max_position_embeddings": 200}))
     text = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--data-->\u202e"
     tab = opened(page(minibert.load(folder), text))
     assert tab.locator("h1").text_content() == text.replace("\u202e", "\\u202e")
     assert tab.locator("img[src], iframe").count() == 0
     assert tab.locator(STRIPS).count() == 5
+    tab = opened(page(minibert.load(write_byte_level(write(tmp_path, GPT2))), ""))
+    assert "The text has no tokens." in tab.locator("#groups").inner_text()
 
 
 def test_a_text_of_full_length_opens_and_leaves_room(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
@@ -241,11 +237,6 @@ def test_a_text_of_full_length_opens_and_leaves_room(opened: Open, real: tuple[E
     tab.locator("fieldset input").last.check(force=True)
     assert shown_numbers(tab) == traced(layer, "clouds " * 510, 511, 0)
     assert tab.locator("#likes tr").count() == 512
-
-
-def test_a_text_without_tokens_opens(opened: Open, tmp_path: Path) -> None:
-    tab = opened(page(minibert.load(write_byte_level(write(tmp_path, GPT2))), ""))
-    assert "The text has no tokens." in tab.locator("#groups").inner_text()
 
 
 @pytest.mark.parametrize("norm", [True, False])

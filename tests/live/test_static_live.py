@@ -61,13 +61,13 @@ def away(found: Array, want: Array) -> float:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_folder_and_every_text(name: str) -> None:
     """Empty texts and unknown tokens too."""
-    texts, half = many_texts(400), name == "static-half"
+    texts, half = many_texts(150), name == "static-half"
     theirs, ours = sentence_transformer(REFERENCE / name), minibert.load_encoder(REFERENCE / name)
     assert ours.get_embedding_dimension() == theirs.get_embedding_dimension() and ours.prompts == theirs.prompts
     for method in ("encode", "encode_query", "encode_document"):
         found, want = (np.asarray(getattr(model, method)(texts), "f4") for model in (ours, theirs))
         empty = np.isnan(want).any(1)  # theirs, in float16: an empty text is 0 / 0, see the page of families
-        assert empty.any() == half and not found[empty].any() and len(texts) - empty.sum() > 350
+        assert empty.any() == half and not found[empty].any() and empty.mean() < 0.1
         assert away(found[~empty], want[~empty]) <= (HALF if half else EXACT)
 
 

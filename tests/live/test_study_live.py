@@ -1,110 +1,15 @@
-"""What the study files say of the reference, and the probes' regressions against scikit-learn on the same folds."""
+"""What the study files say of the reference."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import Any
 
-import numpy as np
-import probes
 import pytest
-from needed import missing
-
-from minibert.equations import similarity
-from minibert.equations.input_layer import Array, sinusoidal_positions
 
 pytestmark = pytest.mark.reference
 
-COSINE_TOLERANCE = 1e-14  # float64 on both sides: measured 9e-16
-# log odds of the tested pairs, sizes up to 30, from two ways to the same minimum: measured at most 1.6e-7
-LOG_ODDS_TOLERANCE = 2e-6
-# positions that the two linear regressions predict for BERT's table: measured 1.1e-13, with a penalty 1.7e-11
-POSITION_TOLERANCE = 2e-10
-# and for sinusoids, whose columns repeat each other so nearly that rounding decides the last digits: measured 4.9e-4
-SINUSOID_POSITION_TOLERANCE = 1e-2
 PADDING = 0
-
-# the probes against scikit-learn
-
-
-@pytest.fixture(params=["sinusoids", "bert"])
-def table(request: pytest.FixtureRequest) -> tuple[str, Array]:
-    if importlib.util.find_spec("sklearn") is None:
-        missing("scikit-learn not installed; it is in the extra `reference`")
-    if request.param == "sinusoids":
-        return "sinusoids", sinusoidal_positions(512, 768)
-    return "bert", request.getfixturevalue("bert_positions")
-
-
-def test_cosine_similarity_is_scikit_learns(table: tuple[str, Array]) -> None:
-    from sklearn.metrics.pairwise import cosine_similarity
-
-    rows = table[1].astype(np.float64)
-    assert np.abs(similarity.cosine_similarity(rows) - cosine_similarity(rows)).max() <= COSINE_TOLERANCE
-
-
-def test_principal_components_are_scikit_learns(table: tuple[str, Array]) -> None:
-    from sklearn.decomposition import PCA
-
-    rows = table[1].astype(np.float64)
-    theirs = PCA(2, svd_solver="full").fit(rows)
-    ours = similarity.principal_components(rows)
-    signs = np.sign(np.sum(ours.directions * theirs.components_, axis=1))  # both choose a sign by a rule of their own
-    assert np.abs(ours.shares - theirs.explained_variance_ratio_).max() <= 1e-12
-    assert np.abs(ours.coordinates * signs - theirs.transform(rows)).max() <= 1e-11
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_absolute_probe_is_scikit_learns_on_the_same_folds(table: tuple[str, Array], seed: int) -> None:
-    from sklearn.linear_model import LinearRegression, Ridge
-    from sklearn.model_selection import KFold
-
-    name, rows = table
-    x, y = probes.absolute_position_data(rows, seed)
-    tolerance = SINUSOID_POSITION_TOLERANCE if name == "sinusoids" else POSITION_TOLERANCE
-    for penalty, theirs in ((0.0, LinearRegression()), (0.01, Ridge(0.01, solver="svd"))):
-        errors = []
-        for train, test in KFold(5).split(x):
-            predicted = theirs.fit(x[train], y[train]).predict(x[test])
-            w, b = probes.linear_regression(x[train], y[train], penalty)
-            assert np.abs(x[test] @ w + b - predicted).max() <= tolerance
-            errors.append(np.mean(np.abs(np.round(predicted) - y[test])))
-        assert probes.absolute_position_error(rows, seed, penalty=penalty) == np.mean(errors)
-
-
-def test_the_linear_penalty_is_the_one_that_scikit_learn_would_choose(table: tuple[str, Array]) -> None:
-    from sklearn.linear_model import Ridge
-    from sklearn.model_selection import GridSearchCV, PredefinedSplit
-
-    x, y = probes.absolute_position_data(table[1])
-    train, _ = next(probes.k_folds(512))
-    x, y = x[train], y[train]
-    _, held_out = next(probes.k_folds(len(x)))
-    split = PredefinedSplit(np.where(np.isin(np.arange(len(x)), held_out), 0, -1))
-    grid = {"alpha": list(probes.LINEAR)}
-    search = GridSearchCV(Ridge(solver="svd"), grid, cv=split, scoring="neg_mean_squared_error").fit(x, y)
-    ours = probes.chosen_penalty(probes.linear_regression, probes.squared_error, x, y, probes.LINEAR)
-    assert search.best_params_ == {"alpha": ours}
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_relative_probe_is_scikit_learns_on_the_same_folds(table: tuple[str, Array], seed: int) -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    _, rows = table
-    x, y = probes.relative_position_data(rows, seed)
-    errors = []
-    for train, test in probes.k_folds(512):
-        # its default, L-BFGS to 1e-4, stops while some log odds are still 0.6 off and 2 pairs of 1024 fall otherwise
-        theirs = LogisticRegression(C=1.0, solver="newton-cg", tol=1e-10).fit(x[train], y[train])
-        w, b = probes.logistic_regression(x[train], y[train], penalty=1.0)
-        assert np.abs(x[test] @ w + b - theirs.decision_function(x[test])).max() <= LOG_ODDS_TOLERANCE
-        errors.append(np.mean(theirs.predict(x[test]) != y[test]))
-    assert probes.relative_position_error(rows, seed, penalty=1.0) == np.mean(errors)
-
-
-# what the study files say of the reference
 
 
 def test_berts_three_tables_are_parameters_and_its_position_ids_a_buffer() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_folders import (
     BASES,
-    OLDER,
     PAIR,
     TEXTS,
     finder,
     tokenizer_json,
     variants,
-    vocabulary,
-    write_older_files,
     write_tokenizer,
 )
 
@@ -95,22 +91,6 @@ def test_equally_likely_splits_are_the_reference_s(tmp_path: Path, name: str) ->
         assert ours.encode(text)[0].input_ids == theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize("name", OLDER)
-def test_older_files_give_the_reference_s_ids(tmp_path: Path, name: str) -> None:
-    """vocab.json with merges.txt; also as Qwen's, whose special tokens stand in tokenizer_config.json alone."""
-    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
-    rows = len(vocabulary(BASES[name]))
-    later = {str(rows + i): {"content": text, **flags} for i, text in enumerate(("<|im_start|>", "<|im_end|>"))}
-    every = [*variants(name).values(), {"tokenizer_config.json": {"added_tokens_decoder": later}}]
-    for i, files in enumerate(every):
-        folder = write_older_files(write_tokenizer(tmp_path / str(i), name, files), name)
-        ours, theirs = ours_of(folder, "BertTokenizer"), theirs_of(folder)
-        for texts in (*((text,) for text in (*TEXTS, "<|im_start|>we<|im_end|>")), PAIR):
-            ids = theirs(*texts)["input_ids"]
-            assert ours.encode(*texts)[0].input_ids == ids
-            assert ours.decode(ids) == theirs.decode(ids)
-
-
 NO_WORDS = {"CLIPTokenizer", "PegasusTokenizer"}  # no model of theirs predicts words here, so no id becomes a text
 
 
@@ -151,49 +131,3 @@ def test_the_usual_class_of_a_type(tmp_path: Path, model_type: str) -> None:
         ours, theirs = ours_of(folder, row.tokenizer), theirs_of(folder)
         for texts in (*((text,) for text in TEXTS), PAIR):
             assert ours.encode(*texts)[0].input_ids == theirs(*texts)["input_ids"]
-
-
-@pytest.mark.parametrize("declared", ["LlamaTokenizerFast", "PreTrainedTokenizerFast", "GPT2Tokenizer"])
-@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
-def test_a_class_that_a_file_of_qwen_names(tmp_path: Path, model_type: str, declared: str) -> None:
-    folder = write_tokenizer(tmp_path, "Qwen2Tokenizer", {"tokenizer_config.json": {"tokenizer_class": declared}})
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
-    row = minibert.FAMILIES[model_type]
-    ours, theirs = ours_of(folder, row.tokenizer, row.always_usual), theirs_of(folder)
-    for texts in (*((text,) for text in TEXTS), PAIR):
-        assert ours.encode(*texts)[0].input_ids == theirs(*texts)["input_ids"]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"cls_token": "[C]", "sep_token": "[S]", "mask_token": "[M]", "new_token": "[NEW]", "bos_token": "[B]"},
-        {"do_lower_case": False},
-        {"strip_accents": False},
-        {"tokenize_chinese_chars": False},
-        {"do_lower_case": False, "strip_accents": True},
-        {"cls_token": "[MASK]", "sep_token": "[PAD]"},
-        {"split_special_tokens": True},
-        {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
-        {"tokenizer_class": "XLMRobertaTokenizer"},
-        {"tokenizer_class": "DistilBertTokenizer", "model_max_length": 7, "truncation_side": "left"},
-    ],
-)
-def test_the_real_model_with_a_changed_setting(minilm: Path, tmp_path: Path, config: dict[str, Any]) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in minilm.iterdir():
-        if path.name != "tokenizer_config.json" and path.is_file():
-            (folder / path.name).symlink_to(path)
-    stored = json.loads((minilm / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({**stored, **config}), encoding="utf-8")
-    if config.get("tokenizer_class") == "XLMRobertaTokenizer":
-        with pytest.raises(minibert.TokenizerError, match="names XLMRobertaTokenizer, which is for Unigram"):
-            ours_of(folder, "BertTokenizer")
-        return
-    ours, theirs = minibert.load(folder).tokenizer, theirs_of(folder)
-    for text in (*TEXTS, "R\u00e9sum\u00e9 of \u4e2d\u56fd and Emmanuel Macron"):
-        assert ours.encode(text)[0].input_ids == theirs(text)["input_ids"]
-        (cut,) = ours.encode(text, truncation=True, max_length=6)
-        assert cut.input_ids == theirs(text, truncation=True, max_length=6)["input_ids"]
-    shutil.rmtree(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,12 @@ from reference_files import REFERENCE
 from tokenizer_folders import BASES, tokenizer_json, vocabulary, write_tokenizer
 
 import minibert
-from minibert.equations.input_layer import Array
 
 pytestmark = pytest.mark.reference
 
 SCORES = 2e-5  # of scores and of logits of size 6; measured: 6.7e-6
 WEIGHTS = 1e-5  # of sparse vectors; measured: 6.4e-6, where torch itself is 5.0e-6 from float64
-COMPARED = 2e-6  # of the largest; measured: 8.3e-7
 PROBABILITIES = 1e-5  # measured: 3.1e-6
-MEASURED = [
-    *("we lived above the clouds", "the clouds", "a b c", "", "we", "above we lived", "cloud the cloud", "p q r s t"),
-    *("x", "we we we"),
-]
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
@@ -185,34 +178,6 @@ def test_sparse_vectors_of_the_whole_vocabulary(minilm: Path, tmp_path: Path) ->
         assert away.max() <= WEIGHTS and 0.001 < (want > 0).mean() < 0.99
 
 
-@pytest.mark.parametrize("measure", [None, "cosine", "dot", "euclidean", "manhattan"])
-@pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-sum"])
-def test_sparse_vectors_are_compared_and_named_as_the_library_does(
-    tmp_path: Path, name: str, measure: str | None
-) -> None:
-    need_sentence_transformers()
-    from sentence_transformers import SparseEncoder
-
-    folder = tmp_path / "model"
-    shutil.copytree(REFERENCE / name, folder)
-    change_json(folder / "config_sentence_transformers.json", similarity_fn_name=measure)
-    for bare in (False, True):  # a folder that says nothing of its use
-        if bare:
-            (folder / "modules.json").unlink()
-        theirs, ours = SparseEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
-        if bare and theirs.similarity_fn_name != "dot":
-            continue  # a setting that only they read there
-        vectors, want = ours.encode_sparse(MEASURED), theirs.encode(MEASURED, convert_to_sparse_tensor=False)
-        found, wanted = ours.similarity(vectors, vectors), theirs.similarity(want, want).numpy()
-        assert np.abs(found - wanted).max() <= COMPARED * np.abs(wanted).max()
-        pairs = theirs.similarity_pairwise(want[1:], want[:-1]).numpy()
-        found = ours.similarity_pairwise(vectors[1:], vectors[:-1])
-        assert np.abs(found - pairs).max() <= COMPARED * np.abs(pairs).max()
-        for own, other in zip(ours.decode(vectors, 9), theirs.decode(want, top_k=9), strict=True):
-            assert [word for word, _ in own] == [word for word, _ in other]
-            assert np.allclose([weight for _, weight in own], [weight for _, weight in other], 0, WEIGHTS)
-
-
 @pytest.mark.parametrize("name", sorted(path.name for path in REFERENCE.glob("uses-reranker*")))
 def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
     """Odd lengths, both sides too long: which of two texts loses a token, and on which side."""
@@ -225,23 +190,3 @@ def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
     for length in (5, 6, 9, 14):
         theirs.max_seq_length = ours.max_seq_length = length
         assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SCORES
-
-
-def test_which_activation_a_folder_asks_for(tmp_path: Path) -> None:
-    """Every place that says it, and null in each: what the reference takes."""
-    need_sentence_transformers()
-    from sentence_transformers import CrossEncoder
-
-    pairs = [("we", "the clouds"), ("a", "b")]
-    names = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid", None)
-    seen: set[bool] = set()
-    for own in ({}, *({"activation_fn": name} for name in names)):
-        for older in names:
-            folder = tmp_path / f"{len(own)}{own.get('activation_fn')}{older}"
-            shutil.copytree(REFERENCE / "uses-reranker-bare", folder)
-            own_key = {"sentence_transformers": own} if own else {}
-            change_json(folder / "config.json", sbert_ce_default_activation_function=older, **own_key)
-            want: Array = CrossEncoder(str(folder), device="cpu").predict(pairs)
-            assert np.abs(minibert.load_encoder(folder).predict(pairs) - want).max() <= SCORES
-            seen.add(bool(want[0] < 0.3))  # the logit is about 0, and its sigmoid about 0.5
-    assert seen == {True, False}

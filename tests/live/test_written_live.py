@@ -50,15 +50,12 @@ def two_mistakes(model: Any) -> None:
     model.get_submodule(DENSE).weight.data = model.get_submodule(DENSE).weight.data.half().float()
 
 
-def test_the_debugger_s_folder(here: Path) -> None:
+def test_the_debugger_s_folder_of_a_right_and_a_wrong_model(here: Path) -> None:
     run(recipe("model_addition_debugger_context"))
     report = verify(str(here), encoder=True, against=here.parent / "debugged")
     assert report.passed and "compared" in report.lines[3], "\n".join(report.lines)
     hidden = ["position_ids"] + [f"encoder.layer.{i}.attention.self.scores" for i in range(encoders.DEPTH)]
     assert f"not shown, and not compared: {', '.join(hidden)}" in report.lines
-
-
-def test_a_wrong_model_s_folder(here: Path) -> None:
     run(recipe("model_addition_debugger_context"), two_mistakes)
     report = verify(str(here), encoder=True, against=here.parent / "debugged")
     assert {each.key: each.fits for each in report.local} == {QUERY: ["bias missing"], DENSE: []}

@@ -110,7 +110,7 @@ def test_another_text_s_values_make_it_the_other_text(name: str, loaded: Any) ->
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_heads_knocked_out_have_no_context(name: str, loaded: Any) -> None:
+def test_heads_and_blocks_knocked_out(name: str, loaded: Any) -> None:
     encoder = loaded(name)
     change = minibert.knock_out(encoder, heads=[(0, 1), (0, 3), (1, 2)])
     trace, plain = encoder.trace(IDS, change=change), encoder.trace(IDS)
@@ -121,10 +121,6 @@ def test_heads_knocked_out_have_no_context(name: str, loaded: Any) -> None:
         assert not context[:, :, gone].any()
         assert context.any(axis=(0, 1, 3)).tolist() == [head not in gone for head in range(own.heads)]
     assert off(trace["attentions.0"][:, [0, 2]], plain["attentions.0"][:, [0, 2]]) <= CUT
-
-
-@pytest.mark.parametrize("name", FEW)
-def test_a_block_knocked_out_gives_what_entered_it(name: str, loaded: Any) -> None:
     encoder = loaded(name)
     plain = encoder.trace(IDS)
     first = encoder.trace(IDS, change=minibert.knock_out(encoder, blocks=[0]))

@@ -53,26 +53,11 @@ def compare(case: EncoderCase, encoder: minibert.Encoder, rows: float, shares: f
 
 
 @pytest.mark.parametrize("case", TINY, ids=str)
-def test_every_intermediate_is_the_reference_s(case: EncoderCase) -> None:
+def test_every_row_is_the_reference_s_and_whole(case: EncoderCase, tmp_path: Path) -> None:
+    """Every intermediate, what it prints, and no tensor missing or left over."""
     with case.load() as encoder:
         compare(case, encoder, ROWS, SHARES)
-
-
-def test_minilm_s_whole_trace(minilm: Path) -> None:
-    case = CASE["minilm"]
-    with minibert.load_encoder(minilm) as encoder:
-        assert encoder.tokenize(case.facts["text"])["input_ids"].tolist() == case.read[0]["plain"]["input_ids"].tolist()
-        compare(case, encoder, REAL_ROWS, REAL_SHARES)
-
-
-def test_every_row_has_a_case() -> None:
-    assert {case.facts["family"] for case in TINY} == set(BLOCKS)
-    assert set(BLOCKS) <= set(minibert.FAMILIES)
-
-
-@pytest.mark.parametrize("case", TINY, ids=str)
-def test_prints_as_the_reference_does(case: EncoderCase) -> None:
-    """Without dropout, identities and pooler, and without the `bias=True` that torch 2.13 adds to a norm."""
+    # without dropout, identities and pooler, and without the `bias=True` that torch 2.13 adds to a norm
     lines: list[str] = []
     inside = 0
     for line in case.facts["printed"].split("\n"):
@@ -88,6 +73,31 @@ def test_prints_as_the_reference_does(case: EncoderCase) -> None:
     with case.load() as encoder:
         assert repr(encoder) == "\n".join(lines)
     assert repr(encoder) == f"<closed Encoder of {case.facts['family']}>"
+    tensors = load_file(case.folder / "model.safetensors")
+    with case.load() as encoder:
+        inside = [name for name in tensors if re.search(INSIDE, name) and not name.startswith("vision_model.")]
+        together = sum(count for name in inside for word, count in TOGETHER.items() if word in name)
+        together -= 2 * sum(".attn.Wqkv" in name and case.facts["family"] == "modernbert" for name in inside)
+        held = sum(1 + (getattr(m, "bias", None) is not None) for m in blocks_modules(encoder))
+        assert len(inside) == held - together  # older files hold query, key and value in one
+    lost = inside[len(inside) // 2]
+    with pytest.raises(minibert.CheckpointError, match=re.escape(lost.split(".", 2)[-1])):
+        output(copied(case, tmp_path, lambda tensors: {k: x for k, x in tensors.items() if k != lost}))
+    extra = f"{lost.rpartition('.')[0]}.extra"
+    with pytest.raises(minibert.CheckpointError, match=f"tensors of the blocks that .*{re.escape(extra)}"):
+        output(copied(case, tmp_path, lambda _: tensors | {extra: np.zeros(1, np.float32)}))
+
+
+def test_minilm_s_whole_trace(minilm: Path) -> None:
+    case = CASE["minilm"]
+    with minibert.load_encoder(minilm) as encoder:
+        assert encoder.tokenize(case.facts["text"])["input_ids"].tolist() == case.read[0]["plain"]["input_ids"].tolist()
+        compare(case, encoder, REAL_ROWS, REAL_SHARES)
+
+
+def test_every_row_has_a_case() -> None:
+    assert {case.facts["family"] for case in TINY} == set(BLOCKS)
+    assert set(BLOCKS) <= set(minibert.FAMILIES)
 
 
 # -- what does not change the numbers ----------------------------------------------------------------------------
@@ -250,40 +260,17 @@ def test_a_config_of_another_model_is_refused_by_name(
         minibert.load_encoder(copied(CASE[name], tmp_path, **config))
 
 
-def test_a_window_wider_than_every_number_of_the_processor_hides_nothing(tmp_path: Path) -> None:
+def test_windows_as_the_reference_reads_them(tmp_path: Path) -> None:
     wide, none = (copied(CASE["mistral"], tmp_path / str(i), sliding_window=w) for i, w in enumerate((10**30, None)))
     assert same_bits(output(wide), output(none))
-
-
-def test_mistral_follows_a_list_of_layer_types(tmp_path: Path) -> None:
-    """The reference opens a model_type mistral with `layer_types` as Ministral."""
+    # the reference opens a model_type mistral with `layer_types` as Ministral
     folder = copied(CASE["mistral"], tmp_path, layer_types=["full_attention", "sliding_attention"])
     encoder = minibert.load_encoder(folder)
     assert [block.attention.window for block in encoder.stack.blocks] == [None, 2]
-
-
-def test_modernbert_s_other_word_for_its_window_is_half_of_it(tmp_path: Path) -> None:
-    """The reference sets `local_attention` to twice `sliding_window`, whatever both say."""
+    # the reference sets `local_attention` to twice `sliding_window`, whatever both say
     for changes in ({"local_attention": 6}, {"sliding_window": 3}, {"sliding_window": 3, "local_attention": 100}):
         encoder = minibert.load_encoder(copied(CASE["modernbert"], tmp_path, **changes))
         assert [block.attention.window for block in encoder.stack.blocks] == [None, 3]
-
-
-@pytest.mark.parametrize("case", TINY, ids=str)
-def test_nothing_missing_and_nothing_left_over(case: EncoderCase, tmp_path: Path) -> None:
-    tensors = load_file(case.folder / "model.safetensors")
-    with case.load() as encoder:
-        inside = [name for name in tensors if re.search(INSIDE, name) and not name.startswith("vision_model.")]
-        together = sum(count for name in inside for word, count in TOGETHER.items() if word in name)
-        together -= 2 * sum(".attn.Wqkv" in name and case.facts["family"] == "modernbert" for name in inside)
-        held = sum(1 + (getattr(m, "bias", None) is not None) for m in blocks_modules(encoder))
-        assert len(inside) == held - together  # older files hold query, key and value in one
-    lost = inside[len(inside) // 2]
-    with pytest.raises(minibert.CheckpointError, match=re.escape(lost.split(".", 2)[-1])):
-        output(copied(case, tmp_path, lambda tensors: {k: x for k, x in tensors.items() if k != lost}))
-    extra = f"{lost.rpartition('.')[0]}.extra"
-    with pytest.raises(minibert.CheckpointError, match=f"tensors of the blocks that .*{re.escape(extra)}"):
-        output(copied(case, tmp_path, lambda _: tensors | {extra: np.zeros(1, np.float32)}))
 
 
 TOGETHER = {

@@ -78,7 +78,7 @@ def test_memory_of_a_long_text_grows_with_its_length(name: str) -> None:
 
 
 @every_row
-def test_nothing_in_nothing_out(case: EncoderCase) -> None:
+def test_no_token_and_padding_inside(case: EncoderCase) -> None:
     with case.load() as encoder:
         for shape in ((0, 4), (2, 0), (0, 0)):
             for given in ({}, {"attention_mask": np.ones(shape, int)}):
@@ -86,20 +86,35 @@ def test_nothing_in_nothing_out(case: EncoderCase) -> None:
                 trace = encoder.trace(np.zeros(shape, int), **given)
                 assert trace["hidden_states.2"].shape == (*shape, encoder.dim)
                 assert trace["attentions.1"].shape == (shape[0], encoder.stack.heads, shape[1], shape[1])
+    # texts of as many tokens, one after the other and with padding between them
+    mask = np.array([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]])
+    pad = case.load().config.get("pad_token_id") or 0
+    ids = np.where(mask, np.arange(20).reshape(4, 5) + 3, pad)
+    with case.load() as encoder:
+        together = encoder(ids, attention_mask=mask)
+        for row in range(4):
+            assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
 
 
 BY_IS_DECODER = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie")
 
 
 @every_row
-def test_is_decoder_hides_what_comes_later_where_the_reference_does(case: EncoderCase, tmp_path: Path) -> None:
-    """BERT's kin become causal by it; the others have no such mode, or no other."""
+def test_what_a_row_reads_of_its_config(case: EncoderCase, tmp_path: Path) -> None:
+    # bERT's kin become causal by it; the others have no such mode, or no other
     ids = np.arange(3, 8)[None]
     with case.load() as plain, minibert.load_encoder(copied(case, tmp_path, is_decoder=True)) as decoder:
         a, b = plain(ids)[0], decoder(ids)[0]
     same = case.facts["family"] not in BY_IS_DECODER or case.name == "bert-causal"
     assert (off(a[0], b[0]) <= CUT) == same
     assert off(a[-1], b[-1]) > 1e-3 or same
+    # distilBERT's is fixed, and that of BART's kin
+    family = case.facts["family"]
+    folder = copied(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
+    with minibert.load_encoder(folder) as encoder:
+        norms = {m.eps for path, m in encoder.modules.items() if hasattr(m, "eps") and not path.startswith("embedd")}
+    fixed = {"distilbert": 1e-12, **dict.fromkeys(("bart", "mbart", "marian", "pegasus"), 1e-5)}
+    assert norms == {fixed.get(family, 0.25)}
 
 
 @pytest.mark.parametrize("case", [case for case in TINY if not case.name.startswith("clip")], ids=str)
@@ -115,34 +130,11 @@ def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: P
             assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= window)
 
 
-@every_row
-def test_padding_inside_moves_no_other_text(case: EncoderCase) -> None:
-    """Texts of as many tokens, one after the other and with padding between them."""
-    mask = np.array([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 0, 1]])
-    pad = case.load().config.get("pad_token_id") or 0
-    ids = np.where(mask, np.arange(20).reshape(4, 5) + 3, pad)
-    with case.load() as encoder:
-        together = encoder(ids, attention_mask=mask)
-        for row in range(4):
-            assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
-
-
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
     **dict.fromkeys(("t5", "mt5", "umt5"), "layer_norm_epsilon"),
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text"), "rms_norm_eps"),
 }  # fmt: skip
-
-
-@every_row
-def test_eps_is_the_config_s_where_the_reference_reads_it(case: EncoderCase, tmp_path: Path) -> None:
-    """DistilBERT's is fixed, and that of BART's kin."""
-    family = case.facts["family"]
-    folder = copied(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
-    with minibert.load_encoder(folder) as encoder:
-        norms = {m.eps for path, m in encoder.modules.items() if hasattr(m, "eps") and not path.startswith("embedd")}
-    fixed = {"distilbert": 1e-12, **dict.fromkeys(("bart", "mbart", "marian", "pegasus"), 1e-5)}
-    assert norms == {fixed.get(family, 0.25)}
 
 
 GROWTH = 2.2  # memory of twice the tokens; measured 1.9 to 2.0

@@ -82,16 +82,13 @@ def test_a_text_alone_and_among_others(name: str) -> None:
     assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(streamed, encoder.encode_query(texts), strict=True))
 
 
-def test_what_fills_up_a_query_is_not_seen() -> None:
-    """Its own tokens' vectors are those of the text alone; attended to, they are others."""
+def test_what_fills_up_a_query_is_seen_where_it_attends(tmp_path: Path) -> None:
+    # its own tokens' vectors are those of the text alone; attended to, they are others
     encoder = opened("late-fixed")
     filled, alone = encoder.encode_query("we lived"), encoder.encode("we lived", prompt="the ")
     assert len(filled) == 12 and len(alone) == 5
     assert np.allclose(filled[:5], alone, atol=NEIGHBOURS)
     assert encoder.tokens_cut("we lived " * 9, "query", task="query") == 9
-
-
-def test_tokens_that_are_seen_change_the_others(tmp_path: Path) -> None:
     alone = opened("late-fixed").encode("we lived", prompt="the ")
     for attend in (True, False):
         seen = {"query_expansion": {"strategy": "fixed", "attend": attend, "length": 12}}
@@ -227,23 +224,17 @@ def test_queries_that_a_class_fills_up_before_a_text_are_refused(tmp_path: Path,
             filling(tokenizer, "query")
 
 
-def test_padding_on_the_left_by_the_file_is_read(tmp_path: Path) -> None:
+def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
     encoder = changed(tmp_path, "late-fixed", "tokenizer_config.json", {"padding_side": "left"})
     assert same_bits(encoder.encode_document("we lived"), opened("late-fixed").encode_document("we lived"))
     with pytest.raises(ValueError, match="before a text, where its padding_side is left"):
         encoder.encode_query("we")
-
-
-def test_a_token_that_the_tokenizer_does_not_have_is_refused(tmp_path: Path) -> None:
     expansion = {"strategy": "min", "length": 9, "token": "nowhere"}
     encoder = changed(tmp_path, "late-fixed", TRANSFORMER, {"query_expansion": expansion})
     assert len(encoder.encode_document("we lived")) == 5
     with pytest.raises(ValueError, match="are filled up with 'nowhere', which the tokenizer does not have"):
         encoder.encode_query("we")
-
-
-def test_a_query_is_filled_up_with_the_end_of_a_text_where_there_is_no_mask_token(tmp_path: Path) -> None:
-    """As of a causal model."""
+    # as of a causal model
     plain = opened("late-fixed").encode_query("we lived")
 
     def ends(settings: dict[str, Any]) -> dict[str, Any]:
@@ -253,18 +244,12 @@ def test_a_query_is_filled_up_with_the_end_of_a_text_where_there_is_no_mask_toke
     said = {"query_expansion": {**EXPANSION, "token": "[SEP]"}}
     assert np.array_equal(found, changed(tmp_path, "late-fixed", TRANSFORMER, said).encode_query("we lived"))
     assert found.shape == plain.shape and not np.allclose(found[5:], plain[5:], atol=1e-3)
-
-
-def test_what_fills_up_a_query_is_of_segment_0() -> None:
     encoder = opened("late-fixed")
     late, tokenizer = encoder.sentence_config.late, encoder.embeddings.tokenizer
     assert late and late.expansion == Expansion(12, False)
     (filled,) = late.filling(tokenizer, "query")([Encoded([2, 9, 7, 3], [0, 0, 1, 1])])
     assert filled == Encoded([2, 9, 7, 3] + [tokenizer.id_of("[MASK]")] * 8, [0, 0, 1, 1] + [0] * 8, unseen=8)
-
-
-def test_a_query_may_be_filled_up_to_its_whole_length(tmp_path: Path) -> None:
-    """Of 12 tokens, and of the table's 32: one more is refused."""
+    # of 12 tokens, and of the table's 32: one more is refused
     for length in (12, 32):
         said = {"query_expansion": {**EXPANSION, "length": length}, "query_length": length}
         assert len(changed(tmp_path, "late-fixed", TRANSFORMER, said).encode_query("we lived")) == length
@@ -272,8 +257,8 @@ def test_a_query_may_be_filled_up_to_its_whole_length(tmp_path: Path) -> None:
             changed(tmp_path, "late-fixed", TRANSFORMER, {**said, "query_length": length - 1})
 
 
-def test_stanfords_settings(tmp_path: Path) -> None:
-    """What artifact.metadata leaves out, and what it turns."""
+def test_stanfords_settings_and_map(tmp_path: Path) -> None:
+    # what artifact.metadata leaves out, and what it turns
     encoder = changed(tmp_path, "late-stanford", "artifact.metadata", lambda _: {"mask_punctuation": False})
     own = encoder.sentence_config
     assert own.late and own.late.expansion == Expansion(32, False) and own.late.skipped == ()
@@ -282,9 +267,6 @@ def test_stanfords_settings(tmp_path: Path) -> None:
     own = changed(tmp_path, "late-stanford", "artifact.metadata", said).sentence_config
     assert own.late and own.late.expansion == Expansion(8, True) and own.prompts["document"] == "we "
     assert own.lengths == {"query": 8, "document": 7}
-
-
-def test_stanfords_map_of_another_width_is_refused(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     changed(tmp_path, "late-stanford", "artifact.metadata", {})

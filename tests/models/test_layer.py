@@ -76,13 +76,36 @@ def test_a_batch_of_none_works(load: Make, name: str, shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_one_sequence_gives_one_matrix(load: Make, name: str) -> None:
+def test_a_call_by_sequence_rows_and_memory_and_its_trace(load: Make, name: str) -> None:
     layer, ids = load(name), some_ids(7)
     y, batch = layer(ids), layer(ids[None])
     assert batch.dtype == np.float32 and batch.flags.c_contiguous and batch.flags.writeable
     assert batch.shape == (1, 7, layer.dim) and y.shape == (7, 8)
     assert same_bits(y, batch[0])
     assert same_bits(layer(ids, attention_mask=np.ones(7, int)), y)
+    layer, ids = load(name), some_ids(2, 5) % (VOCAB - 5) + 5  # no padding: roberta counts it differently
+    (word, *_) = layer.modules.values()
+    embeds = word(ids)
+    assert same_bits(layer(inputs_embeds=embeds), layer(ids))
+    assert same_bits(layer(inputs_embeds=embeds[0]), layer(ids)[0])
+    assert same_bits(layer(inputs_embeds=embeds.astype(np.float64)), layer(ids))
+    assert same_bits(layer(inputs_embeds=embeds.tolist()), layer(ids))
+    assert same_bits(layer(inputs_embeds=np.asfortranarray(embeds)), layer(ids))
+    assert same_bits(embeds, word(ids)), "the caller's array is not the layer's to change"
+    layer, ids = load(name), some_ids(2, 5)
+    out = np.full((2, 5, 8), np.nan, np.float32)
+    assert layer(ids, out=out) is out
+    assert same_bits(out, layer(ids))
+    row = np.full((5, 8), np.nan, np.float32)
+    assert layer(ids[0], out=row) is row
+    assert same_bits(row, out[0])
+    layer, ids = load(name), some_ids(2, 5)
+    trace = layer.trace(ids)
+    assert same_bits(list(trace.values())[-1], layer(ids))
+    again = layer.trace(ids)
+    for value in trace.values():
+        value[...] = 0  # a trace is the caller's own
+    assert all(map(same_bits, layer.trace(ids).values(), again.values()))
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "gpt2"])
@@ -123,30 +146,6 @@ def test_max_length_is_what_the_table_holds(load: Make, name: str, longest: int 
     assert layer(np.full((1, longest), 5)).shape == (1, longest, 8)
     with pytest.raises(ValueError, match=f"ends at {longest} tokens"):
         layer(np.full((1, longest + 1), 5))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_inputs_embeds_replace_the_word_rows(load: Make, name: str) -> None:
-    layer, ids = load(name), some_ids(2, 5) % (VOCAB - 5) + 5  # no padding: roberta counts it differently
-    (word, *_) = layer.modules.values()
-    embeds = word(ids)
-    assert same_bits(layer(inputs_embeds=embeds), layer(ids))
-    assert same_bits(layer(inputs_embeds=embeds[0]), layer(ids)[0])
-    assert same_bits(layer(inputs_embeds=embeds.astype(np.float64)), layer(ids))
-    assert same_bits(layer(inputs_embeds=embeds.tolist()), layer(ids))
-    assert same_bits(layer(inputs_embeds=np.asfortranarray(embeds)), layer(ids))
-    assert same_bits(embeds, word(ids)), "the caller's array is not the layer's to change"
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_out_receives_the_result(load: Make, name: str) -> None:
-    layer, ids = load(name), some_ids(2, 5)
-    out = np.full((2, 5, 8), np.nan, np.float32)
-    assert layer(ids, out=out) is out
-    assert same_bits(out, layer(ids))
-    row = np.full((5, 8), np.nan, np.float32)
-    assert layer(ids[0], out=row) is row
-    assert same_bits(row, out[0])
 
 
 @pytest.mark.parametrize("tile", [8, 10**6])
@@ -196,17 +195,6 @@ def test_float64_computes_in_float64(folders: dict[str, Path], load: Make, name:
 
 
 # -- looking inside ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_trace_ends_with_the_call(load: Make, name: str) -> None:
-    layer, ids = load(name), some_ids(2, 5)
-    trace = layer.trace(ids)
-    assert same_bits(list(trace.values())[-1], layer(ids))
-    again = layer.trace(ids)
-    for value in trace.values():
-        value[...] = 0  # a trace is the caller's own
-    assert all(map(same_bits, layer.trace(ids).values(), again.values()))
 
 
 def test_submodules_by_the_reference_names(load: Make) -> None:
@@ -282,14 +270,11 @@ def test_config_answers_to_the_common_words(load: Make, name: str, width: int, l
     assert config.model_type == name
 
 
-def test_config_has_its_own_words_too(load: Make) -> None:
+def test_config_shows_the_file_its_words_and_defaults(load: Make, folders: dict[str, Path]) -> None:
     assert load("gpt2").config.n_embd == 8 and load("gpt2").config.n_positions == 32
     assert load("t5").config.d_model == 8
     assert load("t5").config["task_specific_params"]["translation_en_to_de"]["max_length"] == 300
     assert load("bert").config.layer_norm_eps == 1e-12
-
-
-def test_config_shows_the_file_and_fills_in_defaults(folders: dict[str, Path], load: Make) -> None:
     config = load("distilbert").config
     assert dict(config) == json.loads((folders["distilbert"] / "config.json").read_text())
     assert config.pad_token_id == 0 and "pad_token_id" not in list(config)
@@ -370,22 +355,16 @@ def test_right_padding_leaves_other_tokens_alone(load: Make, name: str, seq: int
     assert same_bits(np.ascontiguousarray(y[:, :seq]), layer(ids))
 
 
-def test_real_size_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
+def test_a_real_layer_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
     layer, ids = minibert.load(minilm), some_ids(12, 500, below=30522)
     types = (np.arange(500) > 250).astype(int)[None]
     whole = np.stack([layer(row[None], token_type_ids=types, threads=1)[0] for row in ids])
     for threads in (1, 2, 5, None):
         assert same_bits(layer(ids, token_type_ids=types, threads=threads), whole)
-
-
-def test_a_token_of_real_size_has_the_same_bits_alone(minilm: Path) -> None:
-    """One row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter."""
+    # one row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter
     layer, ids = minibert.load(minilm), some_ids(1, 67, below=30522)
     alone = np.stack([layer([[int(token)]], position_ids=[[place]])[0, 0] for place, token in enumerate(ids[0])])
     assert same_bits(layer(ids)[0], alone)
-
-
-def test_numpy_s_buffer_is_given_back(minilm: Path) -> None:
     layer, ids = minibert.load(minilm), some_ids(2, 300, below=30522)
     with np.errstate():
         np.setbufsize(4096)

@@ -80,16 +80,22 @@ def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
     assert all(map(same_bits, together, alone))
 
 
-def test_embed_of_nothing(load: Make) -> None:
+def test_embed_of_nothing_and_of_pairs(load: Make) -> None:
     layer = load("bert")
     assert layer.embed([]).shape == (0, 8) and layer.embed([]).dtype == np.float32
     assert layer.embed([], "max").shape == (0, 8)
     assert layer.embed([], None) == []
     assert layer.embed(iter(["we", "the"])).shape == (2, 8)
     assert layer.embed(np.array(["we", "the"])).shape == (2, 8)
+    layer = load("bert")
+    pairs = layer.embed(["we lived", "a"], text_pair=["the clouds", ""])
+    batch = layer.tokenize("we lived", "the clouds")
+    assert batch["token_type_ids"].any()
+    assert same_bits(pairs[0], pooling.mean(layer(**batch))[0])
+    assert same_bits(pairs[1], pooling.mean(layer(**layer.tokenize(["a"], [""])))[0])
 
 
-def test_embed_normalizes(load: Make) -> None:
+def test_normalized_vectors_of_any_kind(load: Make) -> None:
     gpt2 = load("gpt2")
     vectors = gpt2.embed(TEXTS, normalize=True)
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -97,15 +103,12 @@ def test_embed_normalizes(load: Make) -> None:
     rows = gpt2.embed(TEXTS, None, normalize=True)
     assert [row.shape for row in rows] == [row.shape for row in gpt2.embed(TEXTS, None)]
     assert np.abs(np.linalg.norm(rows[0], axis=1) - 1).max() <= 1e-6
-
-
-def test_embed_of_pairs(load: Make) -> None:
-    layer = load("bert")
-    pairs = layer.embed(["we lived", "a"], text_pair=["the clouds", ""])
-    batch = layer.tokenize("we lived", "the clouds")
-    assert batch["token_type_ids"].any()
-    assert same_bits(pairs[0], pooling.mean(layer(**batch))[0])
-    assert same_bits(pairs[1], pooling.mean(layer(**layer.tokenize(["a"], [""])))[0])
+    vectors = np.array([[0, 0, 0], [np.inf, 1, 0], [-np.inf, np.inf, 1], [np.nan, 1, 0], [0, 3, 4]], np.float32)
+    expected = np.array([[0, 0, 0], [np.nan, 0, 0], [np.nan, np.nan, 0], [np.nan] * 3, [0, 0.6, 0.8]], np.float32)
+    assert np.array_equal(pooling.normalized(vectors), expected, equal_nan=True)
+    assert pooling.normalized(np.empty((0, 3), np.float32)).shape == (0, 3)
+    vectors = load("bert").embed(TEXTS)
+    assert same_bits(pooling.normalized(vectors), vectors / np.sqrt(np.vecdot(vectors, vectors))[:, None])
 
 
 @pytest.mark.parametrize("name", ["distilbert", "gpt2", "t5", "deberta-v2"])
@@ -140,18 +143,6 @@ def test_a_vector_of_any_size_is_normalized(dtype: str, size: float) -> None:
     assert np.abs(found - truth).max() <= NORMALIZED_TOLERANCE[dtype]
     for row, vector in zip(found, vectors, strict=True):
         assert same_bits(pooling.normalized(vector), row) and same_bits(pooling.normalized(vector[None])[0], row)
-
-
-def test_a_vector_without_a_direction_is_normalized_by_itself() -> None:
-    vectors = np.array([[0, 0, 0], [np.inf, 1, 0], [-np.inf, np.inf, 1], [np.nan, 1, 0], [0, 3, 4]], np.float32)
-    expected = np.array([[0, 0, 0], [np.nan, 0, 0], [np.nan, np.nan, 0], [np.nan] * 3, [0, 0.6, 0.8]], np.float32)
-    assert np.array_equal(pooling.normalized(vectors), expected, equal_nan=True)
-    assert pooling.normalized(np.empty((0, 3), np.float32)).shape == (0, 3)
-
-
-def test_normalizing_changes_no_digit_of_ordinary_vectors(load: Make) -> None:
-    vectors = load("bert").embed(TEXTS)
-    assert same_bits(pooling.normalized(vectors), vectors / np.sqrt(np.vecdot(vectors, vectors))[:, None])
 
 
 def test_embed_shows_its_progress(load: Make, capfd: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +205,7 @@ def test_a_chunk_is_asked_for_when_the_vectors_before_it_are_taken(layer: minibe
     assert list(vectors) == []
 
 
-def test_an_error_names_the_text_by_its_number_in_all(layer: minibert.EmbeddingLayer) -> None:
+def test_an_error_names_the_text_or_id(layer: minibert.EmbeddingLayer) -> None:
     vectors = layer.embed_stream([["a", "b"], ["c", 4]])  # type: ignore[list-item]
     next(vectors)
     with pytest.raises(TypeError, match=r"texts\[3\] must be a str, found int"):
@@ -225,6 +216,9 @@ def test_an_error_names_the_text_by_its_number_in_all(layer: minibert.EmbeddingL
         list(layer.embed_stream([["a", "b"], ["a " * 1000]]))
     with pytest.raises(ValueError, match="pooling must be"):
         layer.embed_stream([], "median")
+    for texts, where in (([[1, 30522]], "0, 1"), ([[4, 4, 30522], [7], [3, 3]], "0, 2")):
+        with pytest.raises(IndexError, match=rf"input_ids\[{where}\] is 30522, but the table has rows 0\.\.30521"):
+            layer.pack([Encoded(ids, None) for ids in texts])
 
 
 class Plain(Pipeline):
@@ -323,9 +317,3 @@ def test_cuts_leave_no_small_rest() -> None:
     """A rest of a few tokens would leave all threads but one without work."""
     assert [sum([20, 20, 20, 25, 27, 27][part]) for part in cuts(np.array([20, 20, 20, 25, 27, 27]), 70)] == [60, 79]
     assert [part.stop - part.start for part in cuts(np.full(100, 10), 252)] == [25] * 4
-
-
-def test_ids_that_the_table_lacks_are_refused(layer: minibert.EmbeddingLayer) -> None:
-    for texts, where in (([[1, 30522]], "0, 1"), ([[4, 4, 30522], [7], [3, 3]], "0, 2")):
-        with pytest.raises(IndexError, match=rf"input_ids\[{where}\] is 30522, but the table has rows 0\.\.30521"):
-            layer.pack([Encoded(ids, None) for ids in texts])

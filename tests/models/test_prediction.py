@@ -13,24 +13,28 @@ import encoders
 import numpy as np
 import pytest
 import word_models
+from encoder_files import off
 from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from peaks import with_peak
 from safetensors.numpy import load_file
-from textbook import bert_weights, gpt2_weights
+from textbook import bert_weights, gpt2_weights, llama_weights
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
 from minibert import CheckpointError
 from minibert.equations.blocks import softmax
+from minibert.equations.gated_blocks import llama_model
 from minibert.equations.input_layer import Array
+from minibert.equations.rotary import rotary_frequencies
 from minibert.equations.whole_models import bert_model, gpt2_model
 from minibert.models.heads import heads, prediction
 from minibert.models.heads.generation import FILE, REFUSED
 from minibert.models.heads.prediction import choose
 
 SAME = 5e-6  # probabilities; measured 8e-7
+LOGITS = 1e-5  # relative to max(1, |logit|)
 SHARE = 0.04  # between a share of 4,000 draws and its probability: five standard deviations
 TEXTS = ["the [MASK] lived above", "[MASK]", "we [MASK] [MASK], the clouds"]
 
@@ -81,6 +85,20 @@ def same(found: list[dict[str, Any]], probabilities: Array, k: int) -> None:
     assert [list(each) for each in found] == [["token_str", "score", "token"]] * k
     assert [each["token"] for each in found] == np.argsort(-probabilities)[:k].tolist()
     np.testing.assert_allclose([each["score"] for each in found], np.sort(probabilities)[::-1][:k], rtol=0, atol=SAME)
+
+
+def test_the_textbook_s_llama_gives_the_encoder_s_logits(tmp_path: Path) -> None:
+    """Heads that share keys, a head_dim that is not the width's share, no eps or base at its default."""
+    settings = encoders.config("llama", rms_norm_eps=0.1, rope_theta=500.0, tie_word_embeddings=True)
+    tensors = encoders.tensors(settings)
+    named = {f"model.{name}": x for name, x in tensors.items()} | {"lm_head.weight": tensors["embed_tokens.weight"]}
+    random = np.random.default_rng(0)
+    ids, mask = random.integers(0, 60, (12, 9)), np.arange(9) < random.integers(1, 10, (12, 1))
+    mask[0] = np.arange(9) != 2  # no token sees it, and those behind keep their places
+    frequencies = rotary_frequencies(settings["head_dim"], base=500.0)
+    found = llama_model(ids, mask, llama_weights(named), encoders.HEADS, 2, frequencies, eps=0.1)
+    with minibert.load_encoder(checkpoints.write(tmp_path, settings, tensors)) as encoder:
+        assert off(found[mask], encoder.logits(ids, attention_mask=mask.astype(int))[mask]) <= LOGITS
 
 
 # -- a mask ------------------------------------------------------------------------------------------------------
@@ -135,13 +153,10 @@ def test_many_masks_and_words_take_little_memory(tmp_path: Path, monkeypatch: py
     assert peak < 4e6  # measured 1.3e6
 
 
-def test_more_words_than_there_are(bert: minibert.Encoder) -> None:
+def test_all_words_there_are_and_their_pieces_of_text(bert: minibert.Encoder, gpt2: minibert.Encoder) -> None:
     ((found,),) = bert.fill(TEXTS[:1], k=10_000)
     assert len(found) == bert.config.vocab_size
     assert abs(sum(each["score"] for each in found) - 1) <= 1e-5  # measured 1.2e-7
-
-
-def test_a_token_is_a_piece_of_text(bert: minibert.Encoder, gpt2: minibert.Encoder) -> None:
     (found,) = bert.fill("[MASK]", k=bert.config.vocab_size)
     assert {each["token_str"]: each["token"] for each in found}["clouds"] == bert.embeddings.tokenizer.id_of("clouds")
     pieces = {each["token_str"]: each["token"] for each in gpt2.next_words("we", k=gpt2.config.vocab_size)}

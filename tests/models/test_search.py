@@ -31,7 +31,7 @@ def vectors(seed: int, count: int = 60, dim: int = 5) -> Array:
 # -- search by other names and of bits ---------------------------------------------------------------------------
 
 
-def test_top_k_is_another_name_of_k() -> None:
+def test_other_names_of_a_search() -> None:
     some = vectors(0)
     for k in (1, 10, 70):
         for found, want in zip(minibert.search(some, some, top_k=k), minibert.search(some, some, k), strict=True):
@@ -40,6 +40,15 @@ def test_top_k_is_another_name_of_k() -> None:
         minibert.search(some, some, 3, top_k=4)
     with pytest.raises(ValueError, match="top_k must be an integer >= 1, found 0"):
         minibert.search(some, some, top_k=0)
+    some = vectors(3)
+    found = minibert.semantic_search(some[:4], some, top_k=6)
+    ids, scores = minibert.search(some[:4], some, 6)
+    assert [[each["corpus_id"] for each in row] for row in found] == ids.tolist()
+    assert [[each["score"] for each in row] for row in found] == scores.tolist()
+    assert [len(row) for row in minibert.semantic_search(some[0], some)] == [10]
+    (best, *_), *_ = minibert.semantic_search(some[0], some, score_function=dot)
+    assert type(best["corpus_id"]) is int and type(best["score"]) is float
+    assert minibert.semantic_search(some[:2], some[:0]) == [[], []]
 
 
 @pytest.mark.parametrize("precision", ["binary", "ubinary"])
@@ -73,18 +82,6 @@ def test_other_precisions_compare_numbers(precision: str | None) -> None:
 
 
 # -- the nearest by its other name ----------------------------------------------------------------------------------
-
-
-def test_semantic_search_is_search_in_another_form() -> None:
-    some = vectors(3)
-    found = minibert.semantic_search(some[:4], some, top_k=6)
-    ids, scores = minibert.search(some[:4], some, 6)
-    assert [[each["corpus_id"] for each in row] for row in found] == ids.tolist()
-    assert [[each["score"] for each in row] for row in found] == scores.tolist()
-    assert [len(row) for row in minibert.semantic_search(some[0], some)] == [10]
-    (best, *_), *_ = minibert.semantic_search(some[0], some, score_function=dot)
-    assert type(best["corpus_id"]) is int and type(best["score"]) is float
-    assert minibert.semantic_search(some[:2], some[:0]) == [[], []]
 
 
 @pytest.mark.parametrize("name", ["paraphrase_mining", "paraphrase_mining_embeddings", "community_detection"])

@@ -236,9 +236,6 @@ def test_a_model_made_to_continue_a_text_takes_its_last_token(tmp_path: Path) ->
     assert poolings(architectures=["RobertaForCausalLM"]) == ("lasttoken",)
     assert poolings(architectures=["RobertaForCausalLM"], is_causal=False) == ("mean",)
     assert poolings(architectures=["GPT2LMHeadModel"]) == ("mean",)
-
-
-def test_without_modules_the_flag_of_a_causal_model_is_true_or_false(tmp_path: Path) -> None:
     with pytest.raises(minibert.CheckpointError, match="'is_causal' must be true or false, found 'false'"):
         changed(tmp_path, "sentences-bare", "config.json", {"architectures": ["XForCausalLM"], "is_causal": "false"})
     for odd in (5, {}, [], "BertModel", [None]):

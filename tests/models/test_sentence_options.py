@@ -244,16 +244,13 @@ def load(folder: Any, **options: Any) -> minibert.Encoder:
     return minibert.load_encoder(folder, **options)
 
 
-def test_prompts_go_before_those_of_the_folder_and_the_others_stay() -> None:
-    """A program that replaces all of them loses "passage", one that keeps the folder's has the old "query"."""
+def test_prompts_that_are_asked_for() -> None:
+    # a program that replaces all of them loses "passage", one that keeps the folder's has the old "query"
     plain, encoder = opened("sentences-prompts"), load(PROMPTS, prompts={"query": "we ", "own": "a "})
     assert encoder.prompts == {"query": "we ", "document": "", "passage": "above! ", "own": "a "}
     assert same_bits(encoder.encode_query(TEXTS), plain.encode(TEXTS, prompt="we "))
     assert same_bits(encoder.encode(TEXTS), plain.encode(TEXTS, prompt_name="passage"))
     assert same_bits(encoder.encode(TEXTS, prompt_name="own"), plain.encode(TEXTS, prompt="a "))
-
-
-def test_a_default_prompt_is_one_of_both() -> None:
     plain = opened("sentences-prompts")
     for options, prompt in (
         ({"default_prompt_name": "query"}, "the clouds: "),
@@ -261,9 +258,6 @@ def test_a_default_prompt_is_one_of_both() -> None:
         ({"prompts": {"passage": "we "}}, "we "),
     ):
         assert same_bits(load(PROMPTS, **options).encode(TEXTS), plain.encode(TEXTS, prompt=prompt))
-
-
-def test_a_folder_without_prompts_puts_nothing_before_a_query() -> None:
     encoder = load(BARE, prompts={"x": "we "}, default_prompt_name="x")
     bare = opened("sentences-bare").encode(TEXTS)
     assert same_bits(encoder.encode_query(TEXTS), bare) and same_bits(encoder.encode_document(TEXTS), bare)
@@ -316,17 +310,14 @@ def test_a_copy_has_the_same_options() -> None:
     assert pickle.loads(pickle.dumps(encoder)).max_seq_length == 7
 
 
-def test_habits_that_change_nothing() -> None:
-    """Also a device that is no text, as torch's."""
+def test_what_code_for_sentence_transformers_passes_and_reads() -> None:
+    # also a device that is no text, as torch's
     habits: dict[str, Any] = dict(trust_remote_code=False, backend="torch", model_kwargs={}, config_kwargs=None)
     encoder = load(DENSE, device="cpu", token="hf_none", cache_folder="/nowhere", **habits)
     assert same_bits(
         encoder.encode(TEXTS, device="cpu", convert_to_numpy=True), opened("sentences-dense").encode(TEXTS)
     )
     assert load(DENSE, device=type("device", (), {"__str__": lambda self: "cpu"})()).device == "cpu"
-
-
-def test_what_code_for_sentence_transformers_reads() -> None:
     encoder = load(PROMPTS, similarity_fn_name="dot", truncate_dim=3, default_prompt_name="query", max_seq_length=9)
     found = encoder.similarity_fn_name, encoder.truncate_dim, encoder.default_prompt_name, encoder.get_max_seq_length()
     assert found == ("dot", 3, "query", 9)

@@ -94,16 +94,13 @@ def test_shapes() -> None:
     assert np.allclose(tokens[1], encoder(**encoder.tokenize("we lived"))[0], atol=1e-6)
 
 
-def test_a_text_without_a_token_is_zeros() -> None:
-    """GPT-2 puts no special token around a text; where sentence-transformers fails, the mean of nothing is zero."""
+def test_a_text_without_a_token_and_float64() -> None:
+    # gPT-2 puts no special token around a text; where sentence-transformers fails, the mean of nothing is zero
     encoder = opened("sentences-causal")
     assert not encoder.encode("").any()
     found = encoder.encode(["we", "", "clouds"])
     assert not found[1].any() and away(found[::2], encoder.encode(["we", "clouds"])) <= NEIGHBOURS
     assert encoder.encode([""], output_value="token_embeddings")[0].shape == (0, 8)
-
-
-def test_float64_comes_through() -> None:
     encoder = minibert.load_encoder(REFERENCE / "sentences-dense", dtype="float64")
     found = encoder.encode(["we lived"])
     assert found.dtype == np.float64
@@ -113,14 +110,11 @@ def test_float64_comes_through() -> None:
 # -- arguments ---------------------------------------------------------------------------------------------------
 
 
-def test_arguments_of_habit_are_accepted() -> None:
+def test_arguments_of_habit_and_prompts() -> None:
     encoder = opened("sentences-dense")
     want = encoder.encode(["we"])
     habit = dict(convert_to_numpy=True, convert_to_tensor=False, device="cpu", precision="float32", batch_size=7)
     assert same_bits(encoder.encode(["we"], show_progress_bar=False, **habit), want)
-
-
-def test_a_prompt_wins_over_a_name_and_the_default() -> None:
     encoder = opened("sentences-prompts")
     assert same_bits(encoder.encode("we", "query", "a "), encoder.encode("we", prompt="a "))
     assert apart(encoder.encode("we"), encoder.encode("we", "passage")) == 0

@@ -275,13 +275,10 @@ def test_a_mapping_names_rows_or_is_refused(tmp_path_factory: pytest.TempPathFac
     assert same_bits(minibert.load_encoder(folder)([[len(ids) - 1]])[0, 0], ROWS[ids[-1]])
 
 
-def test_a_folder_that_modules_json_names_and_that_is_not_there(tmp_path: Path) -> None:
+def test_folders_and_tokenizers_that_are_not_there(tmp_path: Path) -> None:
     (static_folder(tmp_path, "rows") / "rows").rename(tmp_path / "elsewhere")
     with pytest.raises(minibert.CheckpointError, match="rows: no such folder; expected one with model"):
         minibert.load_encoder(tmp_path)
-
-
-def test_tokenizer_json_is_needed_and_its_ids_are_looked_at(tmp_path: Path) -> None:
     folder = static_folder(tmp_path, embeddings=ROWS[:60])
     with pytest.raises(IndexError, match=r"input_ids\[1, 1\] is 63, but the table has rows 0\.\.59; is this the right"):
         minibert.load_encoder(folder).encode(["a", "a clouds"])

@@ -158,7 +158,7 @@ def test_pairs_of_every_kind_give_the_same_scores() -> None:
     assert opened("uses-inference").predict(PAIRS[0]).shape == (3,)
 
 
-def test_a_table_is_refused_with_what_to_pass() -> None:
+def test_pairs_that_are_refused() -> None:
     class Table:
         columns = ("first", "second")
 
@@ -167,9 +167,6 @@ def test_a_table_is_refused_with_what_to_pass() -> None:
 
     with pytest.raises(TypeError, match=r"found Table, a table of named columns; pass zip\("):
         opened(RERANKER).predict(Table())
-
-
-def test_a_lone_surrogate_is_named() -> None:
     for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
         with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
             opened(RERANKER).predict([*before, ("we", "\ud800")])

@@ -196,9 +196,6 @@ def test_padding_row_gets_no_gradient_and_the_others_keep_theirs() -> None:
     # only the word table has a padding row: what stands at a padded place still moves types and positions
     for name in ("token_type", "position", "weight", "bias"):
         assert np.array_equal(getattr(padded, name), getattr(free, name))
-
-
-def test_negative_padding_idx_counts_from_the_end() -> None:
     grad, rows = normal(5, DIM), np.array([0, 1, 2, 2, 0])
     from_end = gradients.lookup_gradient(grad, rows, 3, padding_idx=-1)
     assert np.array_equal(from_end, gradients.lookup_gradient(grad, rows, 3, padding_idx=2))
@@ -367,21 +364,15 @@ def test_adam_by_hand_over_three_steps() -> None:
         assert np.abs(weight - expected).max() <= IDENTITY_TOLERANCE * 20
 
 
-def test_adam_keeps_float32_and_what_it_was_given() -> None:
+def test_steps_of_training_by_hand() -> None:
     weight, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
     after = model_gradients.adam(weight, weight, zeros, zeros, 1, 0.1)
     assert {array.dtype.name for array in after} == {"float32"}
     assert np.all(weight == 1) and not np.any(zeros)
-
-
-def test_adamw_pulls_each_weight_by_its_own_share() -> None:
     weight, grad, none = np.array([4.0, -2.0]), np.array([1.0, 3.0]), np.zeros(2)
     plain, pulled = (f(weight, grad, none, none, 1, 0.1) for f in (model_gradients.adam, model_gradients.adamw))
     np.testing.assert_allclose(pulled.weight - plain.weight, -0.1 * 0.01 * weight, rtol=1e-12)
     assert np.array_equal(pulled.square, plain.square), "the pull is no part of the gradient"
-
-
-def test_clipped_gradients_keep_their_direction_and_have_one_length_together() -> None:
     gradients = [normal(3, 4), normal(5).astype(np.float32)]
     flat = np.concatenate([g.ravel() for g in gradients])
     for longest in (0.5, 100.0):
@@ -389,9 +380,6 @@ def test_clipped_gradients_keep_their_direction_and_have_one_length_together() -
         assert [g.dtype for g in clipped] == [g.dtype for g in gradients]
         factor = min(1, longest / np.linalg.norm(flat))
         np.testing.assert_allclose(np.concatenate([g.ravel() for g in clipped]), factor * flat, rtol=1e-6)
-
-
-def test_dropout_keeps_the_mean() -> None:
     x, random = np.full(100_000, 3.0, np.float32), np.random.default_rng(0)
     y = model_gradients.dropout(x, random.random(x.shape) >= 0.2, 0.2)
     assert y.dtype == np.float32 and set(np.unique(y)) == {np.float32(0), np.float32(3) / np.float32(0.8)}

@@ -49,12 +49,9 @@ def metadata(wheel: dict[str, bytes]) -> email.message.Message:
     return email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/METADATA"])
 
 
-def test_wheel_suits_every_machine(wheel: dict[str, bytes]) -> None:
+def test_the_archives_hold_the_package_and_little_else(wheel: dict[str, bytes], built: Path) -> None:
     tags = email.message_from_bytes(wheel[f"minibert_numpy-{VERSION}.dist-info/WHEEL"])
     assert (tags["Root-Is-Purelib"], tags.get_all("Tag")) == ("true", ["py3-none-any"])
-
-
-def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
     source = [path.relative_to(ROOT) for path in (ROOT / "minibert").rglob("*") if path.is_file()]
     caches = ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
     package = {path.as_posix() for path in source if not set(caches) & set(path.parts)}
@@ -65,9 +62,6 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
     assert set(wheel) == package | about | {licence}
     assert {"minibert/__init__.py", "minibert/equations/input_layer.py", "minibert/py.typed"} <= package
     assert wheel[licence] == (ROOT / "LICENSE").read_bytes()
-
-
-def test_source_archive_holds_what_the_wheel_is_made_of_and_its_tests(built: Path, wheel: dict[str, bytes]) -> None:
     with tarfile.open(built / f"minibert_numpy-{VERSION}.tar.gz") as archive:
         names = {name.removeprefix(f"minibert_numpy-{VERSION}/") for name in archive.getnames()}
     assert {name for name in wheel if name.startswith("minibert/")} <= names
@@ -75,10 +69,20 @@ def test_source_archive_holds_what_the_wheel_is_made_of_and_its_tests(built: Pat
     allowed = {"minibert", "tests", "scripts", "pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO"}
     assert top <= allowed, f"does not belong there: {top - allowed}"
     assert not [name for name in names if "__pycache__" in name]
+    entries = configparser.ConfigParser()
+    entries.read_string(wheel[f"minibert_numpy-{VERSION}.dist-info/entry_points.txt"].decode())
+    assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}
 
 
-def test_metadata(metadata: email.message.Message) -> None:
+def test_metadata_and_its_five_packages(metadata: email.message.Message) -> None:
     assert {name: metadata.get_all(name) for name in METADATA} == METADATA
+    needs = metadata.get_all("Requires-Dist")
+    core = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}
+    assert core == {"numpy", "safetensors", "tokenizers", "huggingface-hub", "threadpoolctl"}
+    extras = set(metadata.get_all("Provides-Extra"))
+    assert {"plot", "test", "reference", "bench"} <= extras
+    with_torch = {need.split("extra == ")[1].strip("'\"") for need in needs if need.startswith("torch")}
+    assert with_torch == {"reference", "bench"}
 
 
 def test_an_index_is_given_no_link_into_the_project(metadata: email.message.Message) -> None:
@@ -91,16 +95,6 @@ def test_an_index_is_given_no_link_into_the_project(metadata: email.message.Mess
     assert re.findall(r"```.*?```", told, re.DOTALL) == re.findall(r"```.*?```", written, re.DOTALL)
 
 
-def test_core_needs_five_packages_and_torch_is_none_of_them(metadata: email.message.Message) -> None:
-    needs = metadata.get_all("Requires-Dist")
-    core = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}
-    assert core == {"numpy", "safetensors", "tokenizers", "huggingface-hub", "threadpoolctl"}
-    extras = set(metadata.get_all("Provides-Extra"))
-    assert {"plot", "test", "reference", "bench"} <= extras
-    with_torch = {need.split("extra == ")[1].strip("'\"") for need in needs if need.startswith("torch")}
-    assert with_torch == {"reference", "bench"}
-
-
 def test_what_a_message_says_to_install_is_what_the_metadata_names(metadata: email.message.Message) -> None:
     """Another author's package is called minibert on the index: no message may name that one."""
     needs = {need.partition(";")[0].strip() for need in metadata.get_all("Requires-Dist")}
@@ -109,12 +103,6 @@ def test_what_a_message_says_to_install_is_what_the_metadata_names(metadata: ema
     said = {name for file in sources for name in re.findall(r"pip install '?([^'` ]+)", file.read_text("utf-8"))}
     assert {"pyarrow>=18.1", "matplotlib>=3.9", "ray[data]>=2.60"} <= said
     assert said <= needs | extras | {"."}
-
-
-def test_command_line_entry(wheel: dict[str, bytes]) -> None:
-    entries = configparser.ConfigParser()
-    entries.read_string(wheel[f"minibert_numpy-{VERSION}.dist-info/entry_points.txt"].decode())
-    assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}
 
 
 def test_lowest_versions_are_those_that_the_metadata_names(metadata: email.message.Message) -> None:

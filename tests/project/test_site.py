@@ -188,7 +188,7 @@ def test_links_lead_to_pages_or_to_sources() -> None:
     )
 
 
-def test_the_reference_has_every_public_name() -> None:
+def test_the_reference_has_every_public_name_and_shows_no_other() -> None:
     named = {name for page in (SITE / "pages/api").glob("*.md")
              for name in re.findall(r"^::: minibert\.(\w+)$", page.read_text("utf-8"), re.MULTILINE)}  # fmt: skip
     assert named == set(minibert.__all__)
@@ -197,16 +197,7 @@ def test_the_reference_has_every_public_name() -> None:
     families = (SITE / "pages/api/families.md").read_text("utf-8")
     listed = re.findall(r"^::: minibert\.families\.(\w+)$", families, re.MULTILINE)
     assert {*listed, "FAMILIES", "Family"} == set(minibert.families.__all__)
-
-
-def left_out(name: str) -> set[str]:
-    """Give what the reference leaves out of a class: what other parts of minibert call."""
-    (names,) = re.findall(r'"!\^\(([\w|]+)\)\$"', (SITE / f"pages/api/{name}.md").read_text("utf-8"))
-    return set(names.split("|"))
-
-
-def test_what_the_reference_leaves_out_is_there_and_shown_nowhere() -> None:
-    """Else a name would be in use and not public, or public again since it is called otherwise."""
+    # else a name would be in use and not public, or public again since it is called otherwise
     shown = "".join(whole_pages().values()) + (ROOT / "README.md").read_text("utf-8")
     shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/readme/recipes").glob("*.py"))
     shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/study").rglob("*.py"))
@@ -214,6 +205,12 @@ def test_what_the_reference_leaves_out_is_there_and_shown_nowhere() -> None:
         assert left_out(page) <= set(dir(of))
         for name in left_out(page):
             assert not re.search(rf"\b(encoder|layer|model|bert|gpt2)\.{name}\b", shown), name
+
+
+def left_out(name: str) -> set[str]:
+    """Give what the reference leaves out of a class: what other parts of minibert call."""
+    (names,) = re.findall(r'"!\^\(([\w|]+)\)\$"', (SITE / f"pages/api/{name}.md").read_text("utf-8"))
+    return set(names.split("|"))
 
 
 def test_the_page_of_commands_has_each_with_its_options() -> None:

@@ -142,15 +142,12 @@ def test_logistic_regression_refuses_one_class_and_numbers_that_are_none() -> No
 # the probes
 
 
-def test_absolute_data_are_the_rows_shuffled() -> None:
+def test_data_of_the_probes() -> None:
     table = normal(50, 3).astype(np.float32)
     x, y = probes.absolute_position_data(table, seed=1)
     assert x.dtype == np.float64 and np.array_equal(x, table[y])
     assert sorted(y.tolist()) == list(range(50)) and y.tolist() != list(range(50))
     assert not np.array_equal(y, probes.absolute_position_data(table, seed=2)[1])
-
-
-def test_relative_data_are_distinct_ordered_pairs() -> None:
     table = np.arange(30.0)[:, None] * [1.0, 0.0]  # column 0 of either half tells the position
     x, y = probes.relative_position_data(table, seed=1, pairs=900)
     first, second = x[:, 0], x[:, 2]

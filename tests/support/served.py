@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limits import CHILD_SECONDS as SECONDS
 from needed import absent, missing
 
 import minibert
@@ -20,8 +21,6 @@ from minibert.serve.app import Server
 from minibert.serve.kinds import Model, model_of, names_of
 from minibert.show.live.live import Live
 from minibert.show.live.server import LiveServer
-
-SECONDS = 600.0  # what a busy machine may take for any one step
 
 
 def needs_server() -> None:

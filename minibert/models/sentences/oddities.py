@@ -1,7 +1,7 @@
 """Oddities of published folders: what older or other programs write in the place of today's keys and values.
 
 Each is one row of a table, applied where the file is read: all else in this package knows today's words alone. The next
-oddity is a row, and a row of `tests/models/test_oddities.py`.
+oddity is a row, and a row of `tests/models/test_sentence_folders.py`.
 """
 
 from __future__ import annotations
