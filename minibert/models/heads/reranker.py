@@ -17,7 +17,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Tokenizer, listed, refuse_surrogates
 from minibert.models.run.pipeline import Pipeline, check_positive
-from minibert.models.sentences.arguments import PredictOptions, given_once, taken
+from minibert.models.sentences.arguments import PredictOptions, check_known, given_once, taken
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences
 
@@ -52,7 +52,7 @@ class Pairs(Sentences):
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
         """
         asked = taken(PredictOptions, "predict", given, options)
-        asked.check()
+        check_known(asked)
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
         return _scores(self, pairs, asked, "predict")
 
@@ -75,7 +75,7 @@ class Pairs(Sentences):
         `encode_document`, and a prompt is the query's.
         """
         asked = taken(PredictOptions, "rank", given, options)
-        asked.check()
+        check_known(asked)
         if not isinstance(query, str):
             raise TypeError(f"query must be a str, found {type(query).__name__}")
         if isinstance(documents, str):

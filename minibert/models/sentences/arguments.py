@@ -14,11 +14,11 @@ from minibert.models.run.pipeline import check_positive
 
 OUTPUTS = ("sentence_embedding", "token_embeddings")
 TRUNCATIONS = ("ignore", "warn", "error")
-KNOWN: Mapping[str, tuple[Any, ...]] = {
+KNOWN: Mapping[str, tuple[Any, ...]] = {  # option -> its values
     "convert_to_numpy": (True,), "convert_to_tensor": (False,), "device": (None, "cpu"), "output_value": OUTPUTS,
     "truncation": TRUNCATIONS, "task": (None, "query", "document"),
-}  # fmt: skip  # option -> its values
-OF_ARRAYS = (*KNOWN,)[:3]
+}  # fmt: skip
+OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # of these what another value asks for
 PAGE = 'the page "from sentence-transformers" says what takes its place'
 ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
 Asked = TypeVar("Asked", "EncodeOptions", "PredictOptions")
@@ -61,7 +61,7 @@ class EncodeOptions(NamedTuple):
 
     def check(self, late: bool = False) -> None:
         """Refuse values that no call computes. `late`: of a model that gives vectors of tokens. Raises ValueError."""
-        _check_known(self)
+        check_known(self)
         check_positive("truncate_dim", self.truncate_dim, or_none=True)
         if late and self.truncate_dim is not None:
             raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
@@ -91,10 +91,6 @@ class PredictOptions(NamedTuple):
     threads: int | None = None
     """As in `encode`."""
 
-    def check(self) -> None:
-        """Refuse values that no call computes. Raises ValueError."""
-        _check_known(self)
-
 
 def taken(options: type[Asked], method: str, given: Sequence[Any], named: Mapping[str, Any]) -> Asked:
     """Give a method's options. Raises TypeError for one that it does not take."""
@@ -104,7 +100,8 @@ def taken(options: type[Asked], method: str, given: Sequence[Any], named: Mappin
         raise TypeError(f"{method}: {str(error).partition('__new__() ')[2]}; {PAGE}") from None
 
 
-def _check_known(asked: EncodeOptions | PredictOptions) -> None:
+def check_known(asked: EncodeOptions | PredictOptions) -> None:
+    """Refuse values that no call computes. Raises ValueError."""
     check_positive("batch_size", asked.batch_size)
     for name, known in KNOWN.items():
         found = getattr(asked, name, known[0])

@@ -98,17 +98,14 @@ class SavedFolder(NamedTuple):
             if each.kind in SIZED and not inside.object("config.json"):
                 raise inside.refuse(f"the {each.kind} has no config.json, which says its sizes; fetch the folder again")
             others.append(each._replace(settings=mended(each.kind, inside, "config.json")))
-        saved = cls(files, kind, (*first, *others), router)
+        settings = mended(SETTINGS, files, SETTINGS) if modules else {}
+        saved = cls(files, kind, (*first, *others), router, settings)
         beside = saved.beside
-        named = TRANSFORMER_CONFIGS[0]
-        if kind and not saved.static:
-            named = next((name for name in TRANSFORMER_CONFIGS if beside.object(name)), named)
-        return saved._replace(
-            settings=mended(SETTINGS, files, SETTINGS) if modules else {},
-            transformer=mended(TRANSFORMER, beside, named) if kind and not saved.static else {},
-            transformer_file=named,
-            tokenizer=beside.object(TOKENIZER),
-        )
+        saved = saved._replace(tokenizer=beside.object(TOKENIZER))
+        if not kind or saved.static:
+            return saved
+        named = next((name for name in TRANSFORMER_CONFIGS if beside.object(name)), TRANSFORMER_CONFIGS[0])
+        return saved._replace(transformer=mended(TRANSFORMER, beside, named), transformer_file=named)
 
 
 def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> None:
