@@ -13,6 +13,7 @@ import json
 import math
 import mmap as memory_map
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from .tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
 ADAPTER = "adapter_config.json"  # as PEFT writes it beside a model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+# a name that leaves its folder on some system: Windows separates by a backslash too, and has drives
+ELSEWHERE = re.compile(r"\.{0,2}\Z|.*[/\\:]", re.DOTALL)
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 LFS_POINTER = b"version https://git-lfs"  # what git leaves in place of a large file that it has not fetched
 
@@ -247,12 +250,7 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
         weight_map = index.get("weight_map") if isinstance(index, dict) else index
         if not isinstance(weight_map, dict):
             raise ValueError(f"found {weight_map!r:.80}")
-        # a plain name stays in its folder on every system: Windows separates by a backslash too, and has drives
-        strange = [
-            file
-            for file in weight_map.values()
-            if not isinstance(file, str) or file in ("", ".", "..") or not set("/\\:").isdisjoint(file)
-        ]
+        strange = [file for file in weight_map.values() if not isinstance(file, str) or ELSEWHERE.match(file)]
         if strange:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, RecursionError) as error:
