@@ -74,11 +74,17 @@ class Pipeline(NamedTuple):
         """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
         if 0 < len(texts) <= self.chunk and not shown_as:
             return self.vectors(self.tokenize(texts, 0))
+        found, start = self._room(len(texts)), 0
         if self.chunk_threads > 1 and not shown_as:
-            return self._chunk_threads(texts)
+
+            def work(start: int) -> None:
+                some = slice(start, start + self.chunk)
+                found[some] = self.vectors(self.tokenize(texts[some], start))
+
+            parallel_for(work, range(0, len(texts), self.chunk), self.chunk_threads)
+            return found
         chunks = chunked(texts, self.chunk)
         chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
-        found, start = self._room(len(texts)), 0
         for each in self.stream(chunks, prefetching=len(texts) > self.chunk):
             found[start : start + len(each)] = each
             start += len(each)
@@ -86,16 +92,6 @@ class Pipeline(NamedTuple):
 
     def _room(self, count: int) -> Any:
         return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
-
-    def _chunk_threads(self, texts: list[Any]) -> Any:
-        found = self._room(len(texts))
-
-        def work(start: int) -> None:
-            some = slice(start, start + self.chunk)
-            found[some] = self.vectors(self.tokenize(texts[some], start))
-
-        parallel_for(work, range(0, len(texts), self.chunk), self.chunk_threads)
-        return found
 
 
 def pooled(
