@@ -171,9 +171,13 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
         assert f"two models are called {alias!r}; give" in failure(capsys, "serve", MODEL, other, "--port", "0", *names)
     assert "--revision is of one model, found 2" in failure(capsys, "serve", MODEL, RERANKER, "--revision", "a")
     assert "is named too; leave one out" in failure(capsys, "serve", MODEL, "--model", RERANKER)
-    for other in (MODEL, str(REFERENCE / "sentences-bare")):  # the second says nothing of its use
-        said = failure(capsys, "serve", MODEL, "--port", "0", "--reranker", other)
-        assert said.endswith("with --reranker") and "--model" not in said
+    for other, expected in (
+        ("sentences-last-token", "name the folder of a CrossEncoder with --reranker"),
+        ("sentences-bare", "name a model with that head with --reranker"),  # which says nothing of its use
+        ("uses-inference", "this model has 3 labels; predict gives them all"),
+    ):
+        said = failure(capsys, "serve", MODEL, "--port", "0", "--reranker", REFERENCE / other)
+        assert said.startswith("--reranker: ") and said.endswith(expected) and "--model" not in said
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
     assert "serve needs starlette and uvicorn: pip install 'starlette>=" in failure(capsys, "serve", MODEL)

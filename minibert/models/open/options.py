@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minibert.errors import Load, MinibertError, error_of, parts_of
+from minibert.errors import Load, MinibertError, Option, error_of, parts_of
 
 SENTENCES = "sentence-transformers/all-MiniLM-L6-v2"  # the default where sentence vectors are needed
 OF_SENTENCES = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name", "max_seq_length")
@@ -67,9 +67,10 @@ def add_same_bits(parser: Any) -> None:
 
 @contextmanager
 def model_named_by(option: str) -> Iterator[None]:
-    """Have errors about a model's use name this option where they say which model to name instead."""
+    """Begin errors about an option's model with the option, which names the model to take instead too."""
     try:
         yield
     except (MinibertError, ValueError) as error:
         parts = (part._replace(option=option) if isinstance(part, Load) else part for part in parts_of(error))
-        raise error_of(type(error), *parts) from None
+        first = () if option == "model" else (Option(option), ": ")
+        raise error_of(type(error), *first, *parts) from None
