@@ -92,12 +92,6 @@ def model_of(encoder: Encoder, names: Sequence[str]) -> Model:
     return Model(tuple(names), encoder, {use: _by_task(encoder, steps)})
 
 
-def reranker_of(encoder: Encoder, names: Sequence[str]) -> Model:
-    """Take a model for scores of documents. Raises ValueError for a model of several labels, or of another use."""
-    encoder.rank("", [])
-    return model_of(encoder, names) if encoder.sentence_config.late else _classifier(encoder, names)
-
-
 def _classifier(encoder: Encoder, names: Sequence[str]) -> Model:
     steps, id2label = encoder.logits_pipeline(), encoder.head("classes").id2label
     single = len(id2label) == 1

@@ -169,7 +169,7 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
     """Open the models: all, and the one of --reranker. Raises ValueError where two have the same name."""
     from minibert.models.open.load_encoder import load_encoder
 
-    from .kinds import model_of, names_of, reranker_of
+    from .kinds import model_of, names_of
 
     typed = chosen.models or chosen.asked or chosen.by_variable or []
     names = _names(typed, chosen)
@@ -181,9 +181,10 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
     models: list[Model] = []
     for name, given in names.items():
         encoder = opened.enter_context(load_encoder(name, **({} if models else of_one), **options))
-        option, make = ("reranker", reranker_of) if name == chosen.reranker else ("model", model_of)
-        with model_named_by(option):
-            models.append(make(encoder, names_of(name, given)))
+        with model_named_by("reranker" if name == chosen.reranker else "model"):
+            if name == chosen.reranker:
+                encoder.rank("", [])  # refuses a model of another use, and one of several labels
+            models.append(model_of(encoder, names_of(name, given)))
     for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
         for name in given or model.names[:1]:
             if any(name in other.names for other in models[:i]):

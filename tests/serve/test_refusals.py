@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from reference_files import REFERENCE
 from served import SECONDS, Address, Answer, needs_server, opened, served, straight
 
-import minibert
 from minibert.equations.input_layer import Array
 from minibert.serve import options, requests
 from minibert.serve.app import WORK, Server
-from minibert.serve.kinds import VECTORS, reranker_of
+from minibert.serve.kinds import VECTORS
 from minibert.serve.requests import LONGEST_QUERY, LONGEST_TEXT, Limits
 from minibert.serve.worker import Prepared
 
@@ -190,10 +189,6 @@ def test_without_a_reranker_nothing_is_ordered() -> None:
     answer = straight(server(NORMED), "/rerank", b'{"query": "a", "documents": ["b"]}')
     assert answer.status == 404
     assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
-    with pytest.raises(ValueError, match="saved as a SentenceTransformer"):
-        reranker_of(minibert.load_encoder(REFERENCE / NORMED), ["a"])
-    with pytest.raises(ValueError, match="3 labels"):
-        reranker_of(minibert.load_encoder(REFERENCE / PAIRS), ["a"])
 
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:
