@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,14 +23,13 @@ something could not be compared or for a wrong argument, 3 if the Hub could not
 be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints
-INTERMEDIATES = ("encoder", "side", "against", "save", "only")  # arguments of `verify` alone
-VECTORS = ("vectors", "prompt")  # arguments of `verify_vectors` alone
-BOTH = ("texts", "batches", "tolerance")
-NUMPY = "ask it with its own client, save the vectors by numpy.save, and pass the file with --vectors; GOLDEN.md has it"
+INTERMEDIATES = ("encoder", "side", "against", "save", "only", "batches", "format")  # not for vectors
+NUMPY = (
+    "no server is asked: ask it with its own client, save the vectors by numpy.save, and pass the file with --vectors; "
+    "GOLDEN.md has it"
+)
 GONE = {
-    "--url": f"no server is asked: {NUMPY}",
-    "--served-as": f"no server is asked: {NUMPY}",
-    "--api-key-env": f"no server is asked: {NUMPY}",
+    **dict.fromkeys(("--url", "--served-as", "--api-key-env"), NUMPY),
     "--small": "name few batches, as in --batches plain left_pad",
     "--all-batches": "every batch is wanted unless --batches names some; leave it out",
     "--text": "put the texts into a file, one a line, and pass it with --texts",
@@ -71,10 +71,9 @@ def _file(word: str) -> Path:
 
 def _intermediates(group: Any) -> None:
     group.add_argument(
-        "--encoder",
-        action="store_true",
+        "--encoder", action="store_true",
         help="the whole model, block by block, its logits, and where the first difference arises",
-    )
+    )  # fmt: skip
     group.add_argument(
         "--save", type=_file, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
     )
@@ -85,7 +84,7 @@ def _intermediates(group: Any) -> None:
         "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     group.add_argument(
-        "--format", default="float32", choices=("float32", "float16", "bfloat16"),
+        "--format", choices=("float32", "float16", "bfloat16"),
         help="with --encoder --against: in what the port computes; in a narrower format than float32 each module is "
         "computed again in it, from the port's own input of it",
     )  # fmt: skip
@@ -122,87 +121,66 @@ def run(arguments: Any) -> int:
         failed.exit_code = NO_HUB if isinstance(error, HubError) else NOT_COMPARED
         if not arguments.json:
             raise
-        print_lines([json.dumps({"format": FORMAT, "passed": False, "error": str(error)})])
+        print_lines([_object(passed=False, error=str(error))])
         return int(failed.exit_code)
 
 
 def _run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
-    if arguments.print_texts:
-        from minibert.verify.sides.texts import TEXTS
-
-        print_lines(json.dumps(each._asdict()) for each in TEXTS)
-        return 0
-    if arguments.vectors is not None:
-        return _vectors(arguments)
-    _refuse(arguments, "--vectors", "prompt")
     from minibert.files.writing import is_stdout, output_ending
-    from minibert.verify.sides.texts import read_texts
+    from minibert.verify.sides.texts import TEXTS, read_texts
     from minibert.verify.sides.traces import ENDINGS
     from minibert.verify.verify import verify
 
+    model, tolerance, hub = arguments.model, arguments.tolerance, from_hub(arguments)
+    if arguments.print_texts:
+        print_lines(json.dumps(each._asdict()) for each in TEXTS)
+        return 0
+    if arguments.vectors is not None:
+        from minibert.verify.vectors.vectors import verify_vectors
+
+        _refuse(arguments, INTERMEDIATES, "{} is for intermediates, not for vectors; leave it out")
+        options = {"prompt": arguments.prompt, "tolerance": tolerance, **hub}
+        return _tell(arguments, verify_vectors(model, arguments.vectors, arguments.texts, **options))
+    _refuse(arguments, ("prompt",), "{} is for --vectors; leave it out")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
-    options = {name: getattr(arguments, name) for name in INTERMEDIATES}
-    report = verify(
-        arguments.model,
-        () if arguments.texts is None else read_texts(arguments.texts),
-        kinds=arguments.batches,
-        form=arguments.format,
-        tolerance=arguments.tolerance,
-        **options,
-        **from_hub(arguments),
-    )
+    texts = () if arguments.texts is None else read_texts(arguments.texts)
+    options = {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")} | hub
+    options |= {"kinds": arguments.batches, "form": arguments.format or "float32"}
+    report = verify(model, texts, tolerance=tolerance, **options)
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
+
+
+def _object(**found: Any) -> str:
+    return json.dumps({"format": FORMAT, **found})
 
 
 def _tell(arguments: Any, report: Report, file: TextIO | None = None) -> int:
     """Print a report, as lines or as one object."""
-    made = json.dumps({"format": FORMAT, **report.as_object()}) if arguments.json else ""
-    print_lines([made] if made else report.lines, file)
+    print_lines([_object(**report.as_object())] if arguments.json else report.lines, file)
     return 0 if report.passed else 1
 
 
-def _refuse(arguments: Any, what: str, *names: str) -> None:
+def _refuse(arguments: Any, names: Sequence[str], why: str) -> None:
     """Refuse options of another use of the command. Raises ValueError."""
     for name in names:
         if getattr(arguments, name):
-            raise ValueError(f"--{name.replace('_', '-')} is for {what}; leave it out")
-
-
-def _vectors(arguments: Any) -> int:
-    from minibert.verify.vectors.vectors import verify_vectors
-
-    _refuse(arguments, "intermediates, not for vectors", *INTERMEDIATES, "batches")
-    if arguments.format != "float32":
-        raise ValueError("--format is for intermediates: of vectors the verdict names the format; leave it out")
-    report = verify_vectors(
-        arguments.model,
-        arguments.vectors,
-        arguments.texts,
-        prompt=arguments.prompt,
-        tolerance=arguments.tolerance,
-        **from_hub(arguments),
-    )
-    return _tell(arguments, report)
+            raise ValueError(why.format(f"--{name}"))
 
 
 def _seeds(arguments: Any) -> int:
     from minibert.verify.seeds import SEEDS, verify_seed
 
-    if any(getattr(arguments, name) for name in (*INTERMEDIATES, *VECTORS, *BOTH, "named", "revision")):
-        raise ValueError("--seeds names its own models and commits; leave out all else but --local-files-only")
+    others = (*INTERMEDIATES, "vectors", "prompt", "texts", "tolerance", "named", "revision")
+    _refuse(arguments, others, "--seeds names its own models and commits; leave out all else but --local-files-only")
     reports = [verify_seed(seed, arguments.local_files_only) for seed in SEEDS]
     verdicts = ["passed" if r.passed else "DIFFERENT" if r.ran else "not run here" for r in reports]
     if arguments.json:
         models = [{**report.as_object(), "ran": report.ran} for report in reports]
-        passed = all(report.passed for report in reports)
-        print_lines([json.dumps({"format": FORMAT, "passed": passed, "models": models})])
+        print_lines([_object(passed=all(report.passed for report in reports), models=models)])
     else:
-        for report in reports:
-            print_lines([*report.lines, ""])
-        print_lines([f"{seed.model}: {verdict}" for seed, verdict in zip(SEEDS, verdicts, strict=True)])
-    if "DIFFERENT" in verdicts:
-        return 1
-    return NO_HUB if "not run here" in verdicts else 0
+        print_lines(line for report in reports for line in (*report.lines, ""))
+        print_lines(f"{seed.model}: {verdict}" for seed, verdict in zip(SEEDS, verdicts, strict=True))
+    return 1 if "DIFFERENT" in verdicts else NO_HUB if "not run here" in verdicts else 0

@@ -59,35 +59,33 @@ class Report:
         """Give all of it as JSON has it; verify's README says what each key means."""
         intermediates = [
             {
-                "key": d.key, "batches": list(d.kinds), "largest": _finite(d.largest), "equal": d.equal,
-                "error_here": _finite(d.error_ours), "error_there": _finite(d.error_theirs),
-                "tolerance": d.tolerance, "passed": self.accepted.get(d.key, d.passes),
+                "key": d.key, "batches": d.kinds, "largest": d.largest, "equal": d.equal, "error_here": d.error_ours,
+                "error_there": d.error_theirs, "tolerance": d.tolerance, "passed": self.accepted.get(d.key, d.passes),
             }
             for d in over_kinds(self.differences)
         ]  # fmt: skip
-        return {
-            "passed": self.passed,
-            "model": self.lines[0] if self.lines else "",
+        same = "missing", "wrong_inputs", "local", "texts", "matches", "rounding", "hidden", "ruled_out"
+        found = {
             "intermediates": intermediates,
-            "printed": [{**each._asdict(), "largest": _finite(each.largest)} for each in self.checked],
-            "missing": self.missing,
-            "wrong_inputs": self.wrong_inputs,
-            "local": [
-                {**each._asdict(), "largest": _finite(each.largest), "share": _finite(each.share)}
-                for each in self.local
-            ],
-            "texts": self.texts,
-            "matches": self.matches,
-            "rounding": self.rounding,
-            "hidden": self.hidden,
-            "ruled_out": self.ruled_out,
-            "lines": self.lines[1:],
+            "printed": self.checked,
+            **{name: getattr(self, name) for name in same},
         }
+        model, lines = "".join(self.lines[:1]), self.lines[1:]
+        made: dict[str, Any] = _as_json({"passed": self.passed, "model": model, **found, "lines": lines})
+        return made
 
 
-def _finite(number: float) -> float | None:
-    """JSON has neither infinity nor NaN."""
-    return float(number) if np.isfinite(number) else None
+def _as_json(value: Any) -> Any:
+    """Tuples with names become objects, and infinity and NaN null."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value
 
 
 def compare_ids(report: Report, model: Any, texts: Sequence[Text], whose: str) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
 from minibert.families.static import STATIC
 from minibert.files.writing import same_file
@@ -21,7 +23,7 @@ from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import Slot
 from minibert.verify.judge.blocks import EncoderSubject
-from minibert.verify.judge.compare import Difference, over_kinds
+from minibert.verify.judge.compare import Difference, Shares, in_float64, over_kinds
 from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import identity, printed, shipped
 from minibert.verify.sides.counterparts import Counterpart, File, Live, Shipped
@@ -82,12 +84,11 @@ def verify(
                          f"(encoder) that is passed as `against`; found {form!r}")  # fmt: skip
     source = None if against is None else read_against(against)  # before anything is written
     options: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
-    if encoder:
-        again: Callable[..., Any] = partial(load_encoder, model, **options)
-    else:
-        again = partial(load, model, side=side, **options, lazy=True)
-    with again() as opened, Slot(1):  # BLAS's threads do little in products so small but wait for each other
-        subject: Subject = EncoderSubject(opened, again) if encoder else Subject(opened, again)
+    kind: type[Subject] = EncoderSubject if encoder else Subject
+    again: Callable[..., Any] = load_encoder if encoder else partial(load, side=side, lazy=True)
+    again = partial(again, model, **options)
+    # BLAS's threads do little in products so small but wait for each other
+    with again() as opened, Slot(1), closing(kind(opened, again)) as subject:
         if source is not None:
             identity.check(source.about, subject, model, source.name)
         report = Report(f"{model} ({subject.about})")
@@ -195,7 +196,7 @@ def compare_with(
         told = in_format(subject, inputs, theirs, form)
         differences = told.differences
     else:
-        differences = _differences(subject, inputs, ours, theirs, truth)
+        differences = _differences(subject, inputs, ours, theirs, truth, other.shares)
     report.differences = [d.loosened(tolerance) for d in differences]
     known = keys_of(ours)
     if not report.differences:
@@ -223,21 +224,21 @@ def compare_with(
 
 
 def _differences(
-    subject: Subject, inputs: Traces, ours: Traces, theirs: Traces, truth: Callable[[Traces], Traces] | None
-) -> list[Difference]:
+    subject: Subject, inputs: Traces, ours: Traces, theirs: Traces, truth: Callable[[Traces], Traces] | None,
+    shares: Shares,
+) -> list[Difference]:  # fmt: skip
     """Compare two traces; a batch is computed in float64 where some intermediate is beyond its tolerance."""
-    found = subject.compare(inputs, ours, theirs, {})
-    wanted = {(d.kinds[0], d.key) for d in found if not d.passes}
-    far = {kind: batch for kind, batch in inputs.items() if any(kind == each for each, _ in wanted)}
-    if not far:
-        return found
-    if truth is None:
-        with subject.exact() as exact:
-            exactly = exact.traces(far, theirs)
-    else:
-        exactly = truth(far)
-    mine = {kind: {key: x for key, x in ours[kind].items() if (kind, key) in wanted} for kind in far}
-    again = {(d.kinds[0], d.key): d for d in subject.compare(far, mine, theirs, exactly)}
+    found, far = subject.compare(inputs, ours, theirs, {}), Traces()
+    for d in found:
+        if not d.passes:
+            far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
+
+    def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:
+        batch = {kind: inputs[kind]}
+        true = subject.exact.traces(batch, theirs) if truth is None else truth(batch)
+        return subject.compare(batch, {kind: named}, theirs, true)
+
+    again = in_float64(far, exactly, shares)
     return [again.get((d.kinds[0], d.key), d) for d in found]
 
 

@@ -132,7 +132,7 @@ assert off > 1e-4
 # No types passed does not mean no types added: BERT then adds row 0 to every token. GPT-2 does not.
 
 # %%
-measure("rows added in the other order", "word rows left out", "type rows left out", "position rows left out")
+measure("rows added in the other order", "type rows left out", "position rows left out")
 measure("type 1 for all tokens", "token types exchanged")
 measure("type row 0 added", on="gpt2")
 

@@ -214,8 +214,6 @@ class Port:
 
     def split(self, x: Array, heads: int) -> list[Array]:
         """The columns of each head: (seq, size)."""
-        if self.wrong == "heads interleaved":
-            return [x[:, h::heads] for h in range(heads)]
         if self.wrong == "heads split without transposing":
             return list(x.reshape(heads, len(x), self.size))
         return [x[:, h * self.size : (h + 1) * self.size] for h in range(heads)]

@@ -34,7 +34,6 @@ SHOWN: dict[str, tuple[str, float]] = {
     "weight and bias ignored": ("bert", 0.5),
     "RMSNorm for LayerNorm": ("bert", 0.3),
     "rows added in the other order": ("bert", 1e-8),
-    "word rows left out": ("bert", 0.1),
     "type rows left out": ("bert", 0.1),
     "type row 0 added": ("gpt2", 0.08),
     "position rows left out": ("bert", 0.1),

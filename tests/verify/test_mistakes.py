@@ -49,9 +49,7 @@ OF_HEADS: dict[str, tuple[str, set[str]]] = {
     "activation gelu_new": ("bert-masked_word", set()),
     "bias missing": ("distilbert-token_classes", set()),
     "first token instead of the last": ("gpt2-classes", set()),
-    "last token instead of the first": ("bert-classes", set()),
     "first token instead of the mean": ("modernbert-classes-mean", set()),
-    "logits of the first token instead of the mean": ("eurobert-classes", set()),
     "mean of the tokens instead of one": ("modernbert-classes", set()),
 }
 IN_BLOCKS_TOO = ("norm not applied", "activation left out", "activation gelu_new", "bias missing")
@@ -126,7 +124,7 @@ def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str
         right = {
             key: x for part in plain_parts(encoder, few(encoder, "left_pad")["left_pad"]) for key, x in part.items()
         }
-    assert len(made) > 50
+    assert len(made) > 40
     del made[""]
     seen: dict[bytes, str] = {}
     for key, found in made.items():
@@ -155,7 +153,7 @@ def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
     with load_encoder(encoders.write(tmp_path, "llama", rope_parameters=scaled)) as encoder:
         blocks_of = [at for at in places(encoder) if at.block]
         tried = {each.name for each in MISTAKES if any(with_mistake(each, at) for at in blocks_of)}
-    assert "theta 10000" not in tried and {"theta 500000", "rotary frequencies not scaled"} <= tried
+    assert "theta 10000" not in tried and {"theta 1e+06", "rotary frequencies not scaled"} <= tried
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", *planted_loops.TODAY_MODELS])
@@ -220,7 +218,7 @@ def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
     one = made("bert", num_attention_heads=1)
     assert not one & {
         "division by sqrt(dim)", "activation gelu", "softmax over the heads", "norm after instead of before",
-        "residual from the normed x", "heads split without transposing", "heads interleaved", "keys not rotated",
+        "residual from the normed x", "heads split without transposing", "queries and keys not rotated",
         "heads joined without transposing", "last norm not applied", "causal mask forgotten", "window forgotten",
         "mean subtracted in RMSNorm", "gate and up exchanged", "scale by head_dim", "pooler forgotten",
         "padding seen", "norm before the sum not applied", "relative bias missing",

@@ -18,7 +18,6 @@ from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 
 from .config import Config
-from .frozen import replace
 from .plan import Step, mapped, normed
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 Positions = slice | Array  # of tokens: neighbours, or with gaps between them
 Term = Union["RelativeTerm", "PositionTerm"]
-FARTHEST = (64, 256)  # distances that programs for one model take for every model's
 
 
 class RelativeTerm(NamedTuple):
@@ -64,21 +62,6 @@ class RelativeTerm(NamedTuple):
     def plan(self, at: str, q: str, k: str) -> Iterator[Step]:
         """Its steps, from the names of queries and keys; the last one is the term, `at` and its name."""
         yield Step(at + self.name, "term", self.plain, (q, k), self, self.says)
-
-    def wrong(self) -> Iterator[tuple[str, Any]]:
-        """Gives the mistakes of this kind of term: a name of verify's list, and the term that makes it."""
-        own = self.scheme
-        yield "relative bias of the other direction", self._with(bidirectional=not own.bidirectional)
-        for far in FARTHEST:
-            if far != own.max_distance and far > own.buckets:
-                yield f"relative bias to a distance of {far}", self._with(max_distance=far)
-        if self.block and self.first is None:
-            yield "relative bias in the first block alone", self._with(table=own.table * 0)
-        if self.block and self.first is not None:
-            yield "relative bias of the first block", self._replace(scheme=self.first)
-
-    def _with(self, **changes: Any) -> RelativeTerm:
-        return self._replace(scheme=replace(self.scheme, **changes))
 
 
 def relative_term(site: Any) -> RelativeTerm:
@@ -142,13 +125,6 @@ class PositionTerm(NamedTuple):
             table = f"{at}normed distances"
         yield mapped(f"{at}{self.name} rows", self.map, table)
         yield Step(at + self.name, "term", self.plain, (q, k, f"{at}{self.name} rows"), self, self.says)
-
-    def wrong(self) -> Iterator[tuple[str, Any]]:
-        """Gives the mistakes of this kind of term: a name of verify's list, and the term that makes it."""
-        yield "distances in the wrong direction", self._replace(backward=True)
-        if self.scheme.buckets > 0:
-            plain = replace(self.scheme, buckets=-1, max_positions=self.scheme.buckets)
-            yield "distances without log buckets", self._replace(scheme=plain)
 
 
 def position_kinds(config: Config) -> tuple[str, ...]:

@@ -97,7 +97,10 @@ class Recorder:
         if self.trace is not None:
             y = self._kept(name, whole, x)
             for (text, own), pairs in zip(places, x, strict=True):
-                y[text][:, own[:, None], own] = pairs
+                if len(own) and own[-1] - own[0] + 1 == len(own):  # no padding between tokens: no index for each pair
+                    y[text][:, own[0] : own[-1] + 1, own[0] : own[-1] + 1] = pairs
+                else:
+                    y[text][:, own[:, None], own] = pairs
 
     def _kept(self, name: str, shape: tuple[int, ...], x: Array) -> Array:
         assert self.trace is not None

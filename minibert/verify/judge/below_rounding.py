@@ -32,7 +32,7 @@ def evidence(place: Place, mistake: Mistake) -> Evidence | None:
     plan, rows = place.plan(mistake, wide=True), list[tuple[Array, Array, Array]]()
     for kind in place.inputs if plan else ():
         wide, narrow = place.wide[kind], place.fed[kind]
-        for key in (key for key in wide.found if key in place.theirs[kind]):
+        for key in (key for key in narrow.found if key in place.theirs[kind]):
             wrong, right = wide.value(key, plan or {}), wide.found[key]
             there = place.theirs[kind][key]
             if wrong is None or wrong.shape != right.shape or there.shape != right.shape or right.dtype.kind != "f":

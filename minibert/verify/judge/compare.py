@@ -27,6 +27,7 @@ class Shares(NamedTuple):
 
 
 OF_A_PORT = Shares(theirs=PORT_SHARE)  # it may round less than we do
+PLAINLY = 10.0  # times the share: no other batch makes that right
 
 
 class Difference(NamedTuple):
@@ -67,6 +68,10 @@ class Difference(NamedTuple):
             for share, error, other in zip(shares, errors, errors[::-1], strict=True)
         )
 
+    def plain(self, shares: Shares) -> bool:
+        """Whether the other program is so far off that no other batch can make it right."""
+        return self.weighed and self.error_theirs > PLAINLY * shares.theirs * self.error_ours
+
 
 def compare(
     ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, float], weighed: Collection[str] = (),
@@ -86,6 +91,18 @@ def compare(
                 here, there = seen(kind, key, here), seen(kind, key, there)
                 true = None if true is None else seen(kind, key, true)
             found.append(Difference(key, (kind,), *_compare(here, there, true), allowed[key], key in weighed))
+    return found
+
+
+def in_float64(
+    far: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]], shares: Shares
+) -> dict[tuple[str, str], Difference]:
+    """Compare with float64 batch by batch, the shortest first; what one shows to be plainly wrong is left out then."""
+    found, plain = dict[tuple[str, str], Difference](), set[str]()
+    for kind, named in sorted(far.items(), key=lambda each: sum(x.size for x in each[1].values())):
+        if left := {key: x for key, x in named.items() if key not in plain}:
+            found |= {(kind, d.key): d for d in compared(kind, left)}
+            plain |= {key for (of, key), d in found.items() if of == kind and d.plain(shares)}
     return found
 
 

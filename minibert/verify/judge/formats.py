@@ -26,7 +26,7 @@ FORMS: Mapping[str, Formula] = ROUNDINGS
 
 def narrowed(rounding: Formula, at: At) -> Plan:
     """The steps with every parameter and every output rounded."""
-    plan = {**at.plan, **{step.key: step for step in rounded(rounding)(at)}}
+    plan = {**at.plan, **{step.key: step for step in rounded(rounding, at)}}
     return {key: rounded_step(rounding, step) for key, step in plan.items()}
 
 

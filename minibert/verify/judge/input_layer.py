@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,16 +45,19 @@ class Subject:
     def __init__(self, model: Any, again: Callable[..., Any]) -> None:
         self.model: Any = model  # an EmbeddingLayer or an Encoder
         self.layer: EmbeddingLayer = model.embeddings if self.has_places else model
-        self._again = again
+        self._again, self._opened = again, ExitStack()
         self.allowed = {**tolerances(self.layer), "input_ids": 0.0}  # the tolerance of each intermediate
         side = f", {self.layer.side} side" if len(self.layer.family.sides) > 1 else ""
         self.about = f"{self.layer.family.model_type}{side}"  # what else the first line says
 
-    @contextmanager
-    def exact(self) -> Iterator[Subject]:
-        """Open the same in float64."""
-        with self._again(dtype="float64") as model:
-            yield type(self)(model, self._again)
+    @cached_property
+    def exact(self) -> Subject:
+        """The same in float64, open until this one is closed."""
+        return type(self)(self._opened.enter_context(self._again(dtype="float64")), self._again)
+
+    def close(self) -> None:
+        """Close what was opened in float64."""
+        self._opened.close()
 
     def batches(self) -> Traces:
         """Make a batch of every kind that the model takes: kind -> keywords of a call."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -73,25 +74,19 @@ def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> In
     differences, float32 = list[Difference](), True
     weighed: dict[int, list[Evidence]] = {}
     known = [each for each in MISTAKES if not each.rounding and each.where != "local"]
-    with subject.exact() as exact, np.errstate(all="ignore"):
-        for place in places(subject, exact, inputs, theirs, form):
+    with np.errstate(all="ignore"):
+        for place in places(subject, inputs, theirs, form):
             differences += place.compared()
             float32 = float32 and not differing(place.in_float32())
             for number, mistake in enumerate(known):
-                if (told := _evidence(place, mistake)) is not None:
-                    weighed.setdefault(number, []).append(told)
+                with suppress(ValueError, TypeError, IndexError, KeyError):  # it cannot be made with these inputs
+                    if (told := evidence(place, mistake)) is not None:
+                        weighed.setdefault(number, []).append(told)
     said: dict[str, list[Mistake]] = {"found": [], "hidden": [], "excluded": [], "": []}
     for number, several in weighed.items():
         everywhere, alone = weighed_up(several), [weighed_up([each]) for each in several]
         said["found" if "found" in alone else everywhere].append(known[number])
     return InFormat(differences, said["found"], said["hidden"], float32)
-
-
-def _evidence(place: Place, mistake: Mistake) -> Evidence | None:
-    try:
-        return evidence(place, mistake)
-    except (ValueError, TypeError, IndexError, KeyError):
-        return None  # it cannot be made with these inputs
 
 
 def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
@@ -101,8 +96,8 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
     """
     found, keys, maps = list[Local](), set[str](), 0
     wholes = Wholes(tolerance)
-    with subject.exact() as exact, np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-        for place in places(subject, exact, inputs, theirs, form):
+    with np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
+        for place in places(subject, inputs, theirs, form):
             at, compared = place.at, place.compared()
             wrong = differing(compared)
             own = at.block.attention if at.block is not None else None
@@ -118,8 +113,9 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
                 excluded = [] if fits else module.excluded()
                 found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
                                    module.share_of_size()))  # fmt: skip
-        for place in places(subject, exact, inputs, theirs, form) if wholes.unsure() else ():
-            if not wholes.narrow_before(place):
+        for place in places(subject, inputs, theirs, form) if wholes.found() and wholes.unsure() else ():
+            wholes.narrow_before(place)
+            if not wholes.unsure():
                 break
     whole = wholes.found()
     return Judged(_named_by(whole, found), keys, maps, whole)
@@ -151,28 +147,24 @@ class Wholes:
 
     def _keep(self, place: Place) -> None:
         part = place.at.part
-        self.left[part] = place.explained_by(self.left.get(part, self.first or []), self.tolerance)
-        padded = self.padded.get(part, self.left[part])
-        if len(self.left[part]) > 1:
-            padded = place.with_padding().explained_by(padded, self.tolerance)
-        self.padded[part] = padded
+        self.left[part] = left = place.explained_by(self.left.get(part, self.first or []), self.tolerance)
+        padded = self.padded.get(part, left)
+        self.padded[part] = place.with_padding().explained_by(padded, self.tolerance) if len(left) > 1 else padded
 
     def unsure(self) -> bool:
         """Whether places before the first wrong one are still to be explained."""
-        return bool(self.found()) and any(self.before.get(part) for part in self.left)
+        return any(self.before.get(part) for part in self.left)
 
-    def narrow_before(self, place: Place) -> bool:
-        """Keep what explains a place before the first wrong one; False where all of these are done."""
+    def narrow_before(self, place: Place) -> None:
+        """Keep what explains a place before the first wrong one."""
         part = place.at.part
         if part in self.left and self.before.get(part):
             self.before[part] -= 1
             self._keep(place)
-        return any(self.before.get(part) for part in self.left)
 
     def found(self) -> list[Mistake]:
         """Name the mistake that explains every part."""
-        several = [self.left[part] for part in self.left]
-        found = [each for each in self.first or [] if all(each in left for left in several)]
+        found = [each for each in self.first or [] if all(each in left for left in self.left.values())]
         if len(found) > 1:  # some mistakes of the mask differ only at padding
             found = [each for each in found if all(each in left for left in self.padded.values())] or found
         return found

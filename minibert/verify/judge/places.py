@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
 from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.sides.traces import HEAD, Traces
 
-from .compare import OF_A_PORT, Difference, over_kinds
+from .compare import OF_A_PORT, Difference, Shares, in_float64, over_kinds
 from .formats import FORMS, narrowed, rounded_step, weighed
 from .input_layer import Subject
 
@@ -92,26 +92,34 @@ class Fed:
         return {key: self.found[key] if x is None else x for key, x in made.items()}
 
 
-class Widened(dict[str, Fed]):
-    """Every batch in float64, fed when it is asked for: most batches of most places are right in float32."""
+class Lazy(dict[str, Any]):
+    """Values that are computed when they are asked for."""
 
-    def __init__(self, fed: Mapping[str, Fed], narrow: Mapping[str, Fed], plan: Plan) -> None:
-        super().__init__()
-        self.before, self.narrow, self.plan = fed, narrow, plan
+    def __init__(self, make: Callable[[str], Any], known: Mapping[str, Any] = {}) -> None:
+        super().__init__(known)
+        self.make = make
 
-    def __missing__(self, kind: str) -> Fed:
-        self[kind] = self.before[kind]
-        self[kind].go(self.plan)
-        return self[kind]
+    def __missing__(self, key: str) -> Any:
+        self[key] = self.make(key)
+        return self[key]
 
-    def leave(self) -> None:
-        """Go on to the next place: with the port's own rows where it shows them, else with those in float64."""
-        for kind, narrow in self.narrow.items():
-            if kind in self or not any(key in narrow.fed for key in narrow.found if key.startswith("hidden_states.")):
-                self[kind]
-            else:
-                rows = {key: _wide(x) for key, x in kept(narrow.flow).items()}
-                self.before[kind].flow = rows
+
+class Wide(Fed):
+    """The same batch in float64, computed when it is asked for. `before`: rows that the port does not show."""
+
+    def __init__(self, narrow: Fed, plan: Plan, before: Mapping[str, Array]) -> None:
+        self.plan, self.fed, values = plan, narrow.fed, narrow.flow
+
+        def passed_on(name: str) -> Any:
+            if name in plan and name not in self.fed:
+                return self.found[name]
+            x, there = values[name], narrow.theirs.get(name)
+            if there is not None and there.dtype == np.float64 and name in self.fed:
+                return np.where(there.astype(x.dtype) == x, there, x)  # with all the digits that the port has
+            return _wide(x)
+
+        self.found = Lazy(lambda key: plan[key].formula(*(self.flow[name] for name in plan[key].of)))
+        self.flow = Lazy(passed_on, before)
 
 
 def _fast(step: Step) -> Step:
@@ -122,43 +130,64 @@ def _wide(x: Any) -> Any:
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
-class Place(NamedTuple):
-    """The input layer, a block or the head, with every batch fed: what it gives from the port's own numbers."""
+class Place:
+    """The input layer, a block or the head, with every batch fed: what it gives from the port's own numbers.
 
-    subject: Subject
-    at: At
-    at_wide: At  # the same in float64
-    fed: Mapping[str, Fed]
-    wide: Mapping[str, Fed]
-    inputs: Traces  # of the batches that reach it
-    theirs: Traces
-    form: str = ""  # the narrower format in which the port is meant to compute
+    at_wide  the same in float64
+    inputs   of the batches that reach it
+    form     the narrower format in which the port is meant to compute
+    """
 
-    def plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
+    def __init__(
+        self, subject: Subject, at: At, at_wide: At, fed: Mapping[str, Fed], wide: Mapping[str, Fed], inputs: Traces,
+        theirs: Traces, form: str = "",
+    ) -> None:  # fmt: skip
+        self.subject, self.at, self.at_wide, self.fed, self.wide = subject, at, at_wide, fed, wide
+        self.inputs, self.theirs, self.form = inputs, theirs, form
+        self.own = next((each.plan for each in fed.values()), at.plan)
+        self.plan = cache(self._plan)
+
+    def _plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
         """The steps with a mistake, in the port's format; None where it changes none."""
-        at = self.at_wide if wide else self.at
-        plan = with_mistake(mistake, at)
+        plan = with_mistake(mistake, self.at_wide if wide else self.at)
         if plan is None or wide or not self.form:
             return plan
-        own, narrow = FORMS[self.form], next(iter(self.fed.values())).plan
-        return {key: narrow[key] if step is at.plan.get(key) else rounded_step(own, step) for key, step in plan.items()}
+        own, right = FORMS[self.form], self.at.plan
+        return {k: self.own[k] if step is right.get(k) else rounded_step(own, step) for k, step in plan.items()}
 
     def compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare what it gives, with a mistake if there is one, with the port's own."""
-        plan = self.plan(mistake) if mistake else None
-        ours = {kind: self.fed[kind].values(plan) for kind in self.inputs}
-        found = self._compare(ours, {})
-        far: Traces = {}
+        found, plan = self._right, self.plan(mistake) if mistake else None
+        if plan:
+            values = (
+                (kind, key, self.fed[kind].value(key, plan)) for kind in self.inputs for key in self.fed[kind].found
+            )
+            wrong = Traces()
+            for kind, key, x in values:
+                if x is not None:
+                    wrong.setdefault(kind, {})[key] = x
+            again = self._weigh(wrong, mistake)
+            gone = {(d.kinds, d.key) for d in again}
+            found = [*again, *(d for d in found if (d.kinds, d.key) not in gone)]
+        return weighed(found) if self.form else found
+
+    @cached_property
+    def _right(self) -> list[Difference]:
+        return self._weigh({kind: self.fed[kind].found for kind in self.inputs})
+
+    def _weigh(self, ours: Traces, mistake: Mistake | None = None) -> list[Difference]:
+        """Compare some intermediates; where the tolerance does not decide, float64 does."""
+        found, far = self._compare(ours, {}), Traces()
         for d in found:
             if self.form or (d.weighed and not d.passes):
                 far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
-        if not far:
-            return found
-        plan = self.plan(mistake, wide=True) if mistake else None
-        exact = {kind: self.wide[kind].values(plan, named) for kind, named in far.items()}
-        again = self._compare(far, exact)
-        left = [d for d in found if d.key not in far.get(d.kinds[0], {})]
-        return weighed(again) if self.form else [*left, *again]
+        plan = self.plan(mistake, True) if mistake and far else None
+
+        def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:
+            return self._compare({kind: named}, {kind: self.wide[kind].values(plan, named)})
+
+        again = in_float64(far, exactly, Shares() if self.form else OF_A_PORT)
+        return [again.get((d.kinds[0], d.key), d) for d in found]
 
     def _compare(self, ours: Traces, truth: Traces) -> list[Difference]:
         return [
@@ -168,41 +197,38 @@ class Place(NamedTuple):
 
     def in_float32(self) -> list[Difference]:
         """Compare in a narrower format, by what float32 rounds."""
-        made = {kind: self.wide[kind].found for kind in self.inputs}
+        made = {kind: self.wide[kind].values(None, self.fed[kind].found) for kind in self.inputs}
         return [d.loosened(FLOAT32) for d in self.subject.compare(self.inputs, made, self.theirs, {})]
 
     def with_padding(self) -> Place:
         """The same with every token compared."""
-        all_real = {kind: dict(batch) for kind, batch in self.inputs.items()}
-        for batch in all_real.values():
-            batch.pop("attention_mask", None)
-        return self._replace(inputs=all_real)
+        real = {kind: {k: x for k, x in batch.items() if k != "attention_mask"} for kind, batch in self.inputs.items()}
+        return Place(self.subject, self.at, self.at_wide, self.fed, self.wide, real, self.theirs, self.form)
 
     def explained_by(self, known: Iterable[Mistake], tolerance: float) -> list[Mistake]:
-        """Select the changes that give the port's numbers here, within the port's own rounding.
+        """Select the changes that give the port's numbers here, within the port's own rounding."""
+        return [each for each in known if self._fits(each, tolerance)]
 
-        What changes nothing here gives what the right model does: that is compared once.
-        """
-        right = cache(partial(self._fits, None, tolerance))
-        return [each for each in known if (self._fits(each, tolerance) if with_mistake(each, self.at) else right())]
-
-    def _fits(self, mistake: Mistake | None, tolerance: float) -> bool:
+    def _fits(self, mistake: Mistake, tolerance: float) -> bool:
         try:
             return not differing([d.loosened(tolerance) for d in self.compared(mistake)])
         except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
             return False  # it cannot be made with these inputs
 
 
-def places(subject: Subject, exact: Subject, inputs: Traces, theirs: Traces, form: str = "") -> Iterator[Place]:
+def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> Iterator[Place]:
     """Feed every batch through the model, and give each part when all batches have gone through it."""
-    fed, wide = ({kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()} for _ in range(2))
-    both = zip(all_places(subject.model, subject.head), all_places(exact.model, exact.head), strict=True)
-    for at, at_wide in both:
+    fed = {kind: Fed(theirs[kind], begin(batch)) for kind, batch in inputs.items()}
+    before: Traces = {kind: {} for kind in inputs}
+    for at, at_wide in zip(*(all_places(each.model, each.head) for each in (subject, subject.exact)), strict=True):
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
         at = at._replace(plan={key: _fast(step) for key, step in at.plan.items()})
         plan = narrowed(FORMS[form], at) if form else at.plan
         for kind in here:
             fed[kind].go(plan)
-        exactly = Widened(wide, {kind: fed[kind] for kind in here}, at_wide.plan)
-        yield Place(subject, at, at_wide, fed, exactly, here, theirs, form)
-        exactly.leave()
+        narrow = {kind: fed[kind] for kind in here}
+        wide = {kind: Wide(own, at_wide.plan, before[kind]) for kind, own in narrow.items()}
+        yield Place(subject, at, at_wide, narrow, wide, here, theirs, form)
+        for kind, own in wide.items():
+            rows = (key for key in plan if key.startswith("hidden_states.") and key not in own.fed)
+            before[kind] |= {key: own.flow[key] for key in rows}

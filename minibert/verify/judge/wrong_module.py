@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from typing import Any
@@ -50,17 +50,17 @@ class WrongModule:
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: mistakes of the list, else another input or module."""
-        known = [each for each in MISTAKES if each.where != "whole"]
-        here = [(each, rest) for each in known if self._is_here(each) and (rest := self.left_by(each)) is not None]
-        left = {each.name: rest for each, rest in here if not self._would_show_elsewhere(each)}
-        if self.step.kind not in OF_ONE:  # others are never computed from what another module gives
-            left = left or {each.name: rest for each, rest in here}
-        left = left or {each.name: rest for each in self._others() if (rest := self.left_by(each)) is not None}
-        left = left or {each.name: rest for each, rest in here}
-        if not left:
-            unseen = ((each, self.left_by(each)) for each in known if not self._is_here(each))
-            left = {each.name: rest for each, rest in unseen if rest is not None}
-        return alike(left, self.rounding) if left else []
+        made = self._explaining(each for each in MISTAKES if each.where != "whole")
+        here = {each: rest for each, rest in made.items() if self._is_here(each)}
+        alone = {each: rest for each, rest in here.items() if not self._would_show_elsewhere(each)}
+        if not alone and self.step.kind not in OF_ONE:  # these are never computed from what another module gives
+            alone = here
+        left = alone or self._explaining(self._others()) or here or made
+        return alike({each.name: rest for each, rest in left.items()}, self.rounding) if left else []
+
+    def _explaining(self, mistakes: Iterable[Mistake]) -> dict[Mistake, float]:
+        """Select those that explain the difference, with what each leaves of it."""
+        return {each: rest for each in mistakes if (rest := self.left_by(each)) is not None}
 
     def excluded(self) -> list[str]:
         """Name the mistakes of the list that change it and do not explain it."""
@@ -68,7 +68,9 @@ class WrongModule:
 
     def _is_here(self, mistake: Mistake) -> bool:
         """Whether it is not the mistake of another module, whose output the port does not have."""
-        return any(step.key == self.key or step.kind not in OF_ONE for step in mistake.wrong(self.place.at))
+        plan, own = self.place.plan(mistake) or {}, self.place.own
+        changed = (step for key, step in plan.items() if step is not own.get(key))
+        return any(step.key == self.key or step.kind not in OF_ONE for step in changed)
 
     def _would_show_elsewhere(self, mistake: Mistake) -> bool:
         """Whether it changes another intermediate of this place that the port has right."""
@@ -78,9 +80,11 @@ class WrongModule:
             for key in (key for key in fed.found if key in place.theirs[kind] and key != self.key):
                 few, ours = ROUNDED * place.subject.allowed[key], fed.found[key]
                 with suppress(*IMPOSSIBLE):
-                    x = fed.value(key, plan)
-                    right = x is not None and self._off(kind, key, place.theirs[kind][key], ours) <= few
-                    if x is not None and right and self._off(kind, key, x, ours) > few:
+                    if (
+                        (x := fed.value(key, plan)) is not None
+                        and self._off(kind, key, place.theirs[kind][key], ours) <= few
+                        and self._off(kind, key, x, ours) > few
+                    ):
                         return True
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 from minibert.families.parts.bound_blocks import BoundBlock
 from minibert.families.parts.plan import Plan, Step
@@ -40,16 +40,6 @@ class At(NamedTuple):
 
 
 Wrong = Callable[[At], Iterable[Step]]
-P = ParamSpec("P")
-
-
-def given_place(wrong: Callable[Concatenate[At, P], Iterable[Step]]) -> Callable[P, Wrong]:
-    """Let a function's first argument come last: `given_place(f)(x)(at)` is `f(at, x)`."""
-
-    def others(*args: P.args, **named: P.kwargs) -> Wrong:
-        return lambda at: wrong(at, *args, **named)
-
-    return others
 
 
 class Mistake(NamedTuple):

@@ -13,14 +13,12 @@ import numpy as np
 
 from minibert.families.parts.activations import ACTIVATIONS
 from minibert.families.parts.bound_blocks import Dense
-from minibert.families.parts.terms import FARTHEST
 
 from . import wrong_attention as attend
 from . import wrong_formulas as wrong
 from . import wrong_norms as norms
 from . import wrong_steps as make
-from .mistake import Mistake, by_part, on
-from .wrong_attention import SCALE
+from .mistake import Mistake, by_part
 from .wrong_formulas import LAYER_NORMS, RMS_NORMS, ROUNDINGS
 from .wrong_masks import OF_MASKS
 from .wrong_rotation import OF_ROTATION
@@ -32,43 +30,38 @@ TAKES = "A head that takes one token of a text takes the first in BERT and its k
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 TERM = "It is added to the scores of each pair, scaled."
-FAR = "config.json says from which distance on all share a bucket: relative_attention_max_distance."
 WITHIN = "What attention and feed-forward give is normed before it is added."
 ACTIVATION = "config.json names the activation, or the head fixes it."
 EPS_KEYS = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_eps")
 ACT_KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation", "dense_act_fn")
 HEADS_KEYS = ("num_attention_heads",)
 EPS = (1e-12, 1e-6, 1e-5, 1e-3)  # of BERT, of Llama, of torch, of Keras
-ORDERS = [(1, 0, 2), (0, 2, 1), (2, 1, 0)]
+ORDERS = [(1, 0, 2), (0, 2, 1)]
 # what a port may have in place of the right activation; a rare one would be no more than a guess
 FORMULAS = {ACTIVATIONS[word][0]: word for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")}
 
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (
     # linear maps
-    Mistake("bias missing", BIAS, make.biases(lambda bias: None)),
-    *(Mistake(f"bias of {what} missing", BIAS, attend.third_without_bias(what[0]))
-      for what in ("queries", "keys", "values")),
+    Mistake("bias missing", BIAS, make.dense(lambda own: Dense(own.weight, None, own.transposed), make.biased)),
     Mistake("weight transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
             make.dense(lambda own: Dense(own.weight, own.bias, not own.transposed), make.is_square)),
-    *(Mistake(f"parameters in {name}", ROUNDED, make.rounded(rounding), on_vectors=True, rounding=name)
+    *(Mistake(f"parameters in {name}", ROUNDED, partial(make.rounded, rounding), on_vectors=True, rounding=name)
       for name, rounding in ROUNDINGS.items()),
     Mistake("weights in int8", ROUNDED, make.dense(partial(make.rounded_weight, rounding=wrong.to_int8)),
             on_vectors=True, rounding="int8"),
     # norms
     *(Mistake(f"eps {eps:g}", "config.json names it: BERT has 1e-12, RoBERTa 1e-5 as torch, Llama and its kin 1e-6.",
-              partial(norms.other_eps, eps), on_vectors=True, keys=EPS_KEYS) for eps in EPS),
+              by_part("norm", partial(norms.with_eps, eps)), on_vectors=True, keys=EPS_KEYS) for eps in EPS),
     *(Mistake(name, why, norms.norm(formula, False), on_vectors=True) for name, (formula, why) in LAYER_NORMS.items()),
     *(Mistake(name, why, norms.norm(formula, True)) for name, (formula, why) in RMS_NORMS.items()),
     Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
             by_part("norm", norms.without_plus), on_vectors=True),
     Mistake("weight and bias ignored", "Old files call them gamma and beta, and readers miss them.",
-            norms.norm_of_one(make.biased), on_vectors=True),
+            norms.rebound(lambda own: (np.ones_like(own.weight), None, own.eps), make.biased), on_vectors=True),
     Mistake("gamma and beta exchanged", "gamma is the weight, which multiplies; beta is the bias, which is added.",
-            norms.rebound(norms.exchanged, make.biased), on_vectors=True),
+            norms.rebound(lambda own: (own.bias, own.weight, own.eps), make.biased), on_vectors=True),
     Mistake("bias missing", BIAS, norms.rebound(lambda own: (own.weight, None, own.eps), make.biased)),
-    Mistake("bias added before the weight", BIAS,
-            norms.rebound(lambda own: (own.weight, own.weight * own.bias, own.eps), make.biased)),
     Mistake("norm not applied", "This norm is there.", by_part("norm", lambda own: np.asarray)),
     # activations
     *(Mistake(f"activation {word}", ACTIVATION, by_part("activation", partial(make.other_than, formula)),
@@ -87,45 +80,44 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by sqrt(head_dim)", "T5's scores are not divided, nor GPT-2's where its config says so.",
             attend.scaled(lambda own: own.head_dim**-0.5, lambda own: own.scale == 1 and own.head_dim > 1),
             on_vectors=True),
-    Mistake("division by head_dim", SCALE, attend.scaled(lambda own: 1 / own.head_dim)),
-    *(Mistake(f"scores of {q} and {k}", LETTERS, attend.looks(q=q, k=k), "local") for q, k in ("kq", "qq", "kk")),
-    *(Mistake(f"{letter} gathered in place of v", LETTERS, attend.looks(v=letter), "local") for letter in "k"),
+    Mistake("scores of k and q", LETTERS, partial(attend.looks, {"q": "k", "k": "q"}), "local"),
+    Mistake("k gathered in place of v", LETTERS, partial(attend.looks, {"v": "k"}), "local"),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
-              attend.in_order(order), on_vectors=True) for order in ORDERS),
+              partial(attend.in_order, order), on_vectors=True) for order in ORDERS),
     # terms of the scores
-    *(Mistake(f"{name} missing", TERM, attend.term(name, lambda x: x * 0), on_vectors=True)
+    *(Mistake(f"{name} missing", TERM, partial(attend.term, name, lambda x: x * 0), on_vectors=True)
       for name in ("relative bias", "content to position", "position to content")),
     Mistake("relative bias transposed", "The bias of query i and key j is that of the distance j - i.",
-            attend.term("relative bias", lambda x: np.swapaxes(x, -1, -2)), on_vectors=True),
+            partial(attend.term, "relative bias", lambda x: np.swapaxes(x, -1, -2)), on_vectors=True),
     Mistake("relative bias of the other direction", "Keys after the query have buckets of their own, if they are seen.",
-            attend.own_of_term("relative bias of the other direction"), on_vectors=True),
-    *(Mistake(f"relative bias to a distance of {far}", FAR, attend.own_of_term(f"relative bias to a distance of {far}"),
-              on_vectors=True, keys=("relative_attention_max_distance",)) for far in FARTHEST),
+            attend.relative(lambda own: {"bidirectional": not own.scheme.bidirectional}), on_vectors=True),
+    Mistake("relative bias to a distance of 64", "config.json says from which distance on all share a bucket: "
+            "relative_attention_max_distance.",
+            attend.relative(lambda own: {"max_distance": 64} if own.scheme.buckets < 64 != own.scheme.max_distance
+                            else {}), on_vectors=True, keys=("relative_attention_max_distance",)),
     Mistake("relative bias in the first block alone", "One table serves all blocks of this model.",
-            attend.own_of_term("relative bias in the first block alone"), on_vectors=True),
+            attend.relative(lambda own: {"table": own.scheme.table * 0} if own.block and not own.first else {}),
+            on_vectors=True),
     Mistake("relative bias of the first block", "Each block of this model has a table of its own.",
-            attend.own_of_term("relative bias of the first block"), on_vectors=True),
+            attend.relative(lambda own: {"table": own.first.table} if own.block and own.first else {}),
+            on_vectors=True),
     Mistake("distances in the wrong direction", "A row is that of the query's position less the key's, in both terms.",
-            attend.own_of_term("distances in the wrong direction")),
+            attend.distances(lambda own: own._replace(backward=True))),
     Mistake("distances without log buckets", "Far distances share rows, by their logarithm; only near ones have a row "
-            "each.", attend.own_of_term("distances without log buckets")),
+            "each.", attend.distances(attend.without_buckets)),
     Mistake("terms not counted in the scale", "The factor is 1 / sqrt(s * head_dim), s = 1 + DeBERTa's terms.",
             by_part("scores", attend.scale_of_one_term)),
     *OF_ROTATION,
     # how numbers lie
     Mistake("queries, keys and values side by side for each head", "All queries stand in a row, then all keys, then "
             "all values; GPT-NeoX has them head by head.", attend.cut_by_head, on_vectors=True),
-    Mistake("gate and up interleaved", "Of the map that gives both the first half is one, the second the other.",
-            on("cut", attend.gate_and_up_by_turns)),
     # heads of attention
     Mistake("twice as many heads", "config.json names the number of heads.", attend.heads(lambda heads: 2 * heads),
             on_vectors=True, keys=HEADS_KEYS),
     Mistake("half as many heads", "config.json names the number of heads.", attend.heads(lambda heads: heads // 2),
             on_vectors=True, keys=HEADS_KEYS),
-    Mistake("heads split without transposing", HEADS_SPLIT, attend.split(wrong.split_without_transposing),
+    Mistake("heads split without transposing", HEADS_SPLIT, attend.split_without_transposing,
             on_vectors=True),
-    Mistake("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
-            attend.split(wrong.split_interleaved)),
     Mistake("heads joined without transposing", "Exchange heads and seq before rows are made of them again.",
             attend.attention("join", wrong.join_without_transposing, attend.several_heads), on_vectors=True),
     Mistake("norm of queries and keys not applied", "Queries and keys are normed in each head before they are rotated.",
@@ -134,34 +126,30 @@ MISTAKES: tuple[Mistake, ...] = (
             by_part("share", lambda own: (lambda x: x[:, np.arange(own.heads) % x.shape[1]])
                     if own.key_heads > 1 else None), on_vectors=True),
     *OF_MASKS,
-    Mistake("probabilities transposed", "Rows are queries, columns keys.",
-            attend.attention("gather", lambda weights, v: np.matmul(weights.swapaxes(-1, -2), v))),
     # feed-forward, sums, and norms around them
     Mistake("gate and up exchanged", "The activation is of the gate; what `up` gives multiplies it.",
             make.gate_for_up, on_vectors=True),
     Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",
-            make.parts(lambda part: part._replace(before=part.after, after="") if part.after else part),
+            partial(make.parts, lambda part: part._replace(before=part.after, after="") if part.after else part),
             on_vectors=True),
     Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",
-            make.parts(lambda part: part._replace(before="", after=part.before) if part.before else part),
+            partial(make.parts, lambda part: part._replace(before="", after=part.before) if part.before else part),
             on_vectors=True),
-    Mistake("norm before the sum not applied", WITHIN, make.parts(lambda part: part._replace(within=""))),
+    Mistake("norm before the sum not applied", WITHIN, partial(make.parts, lambda part: part._replace(within=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
             norms.without_last_norm, on_vectors=True),
-    *(Mistake("last norm applied twice", "After the last block comes one more norm, once.", made, on_vectors=True)
-      for made in (norms.last_norm_twice, norms.state_normed_again)),
-    *(Mistake("norm where this block has none", "ModernBERT's block 0 has no norm before attention: the input layer "
-              "has one.", norms.norm_where_there_is_none(plain)) for plain in (True, False)),
+    Mistake("last norm applied twice", "After the last block comes one more norm, once.", norms.last_norm_twice,
+            on_vectors=True),
     Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",
             make.residual_normed, on_vectors=True),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
             make.residual_before_norm, on_vectors=True),
-    *(Mistake("feed-forward beside attention", "The feed-forward works on what attention's sum gives, not on what "
-              "enters the block.", make.side_by_side(one_norm), "whole", True) for one_norm in (False, True)),
+    Mistake("feed-forward beside attention", "The feed-forward works on what attention's sum gives, not on what "
+            "enters the block.", make.side_by_side, "whole", True),
     Mistake("norms as in Llama", "Of the four norms of a block two stand before the sums.", make.norms_of_llama,
             "whole"),
-    Mistake("residual missing", "Each part adds what it makes to what entered it, once.", make.sums(0, 1),
-            on_vectors=True),
+    Mistake("residual missing", "Each part adds what it makes to what entered it, once.",
+            by_part("sum", lambda part: lambda x, added: added), on_vectors=True),
     Mistake("convolution left out", "After block 0 comes a convolution of what entered it, which is added, and a norm.",
             make.without_convolution, on_vectors=True),
     Mistake("last block missing", "Every block of the file is run.", make.without_last_block, on_vectors=True),
@@ -169,13 +157,10 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("word table where the head has its own", "This file holds a table of the head's own; only a tied head uses "
             "the word table.", make.by_the_word_table),
     Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
-            "come before.", make.works(make.without_pooler)),
+            "come before.", make.without_pooler),
     Mistake("first token instead of the last", TAKES, make.takes(("last",), "first")),
-    Mistake("last token instead of the first", TAKES, make.takes(("first",), "last")),
     Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
             make.takes(("mean",), "first")),
-    Mistake("logits of the first token instead of the mean", "This model's config says that its head computes logits "
-            "of every token, and takes their mean.", make.first_logits),
     Mistake("mean of the tokens instead of one", TAKES, make.takes(("first", "last"), "mean")),
     *OF_ROWS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,17 +11,28 @@ import numpy as np
 
 from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward, Dense, scored
+from minibert.families.parts.bound_blocks import BoundAttention, scored
+from minibert.families.parts.frozen import replace
 from minibert.families.parts.plan import Step
+from minibert.families.parts.terms import PositionTerm, RelativeTerm
 
-from .mistake import At, Wrong, by_part, given_place, on
-
-SCALE = "Scores are divided by sqrt(head_dim), or by what config.json says, no more and no less."
+from .mistake import At, Wrong, by_part
 
 
 def attention(kind: str, formula: Callable[..., Any], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
     """Another formula in blocks with such an attention."""
     return by_part(kind, lambda own: formula if where(own) else None)
+
+
+def again(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Wrong:
+    """Steps of these kinds of an attention that is bound with other numbers, as by another config.json."""
+
+    def wrong(at: At) -> Iterable[Step]:
+        other = change(at.block.attention) if at.block else None
+        steps = other.plan("", at.i or 0, at.block.modules, at.stack) if at.block and other else ()
+        return (step for step in steps if step.kind in kinds)
+
+    return wrong
 
 
 def several_heads(own: BoundAttention) -> bool:
@@ -31,7 +42,7 @@ def several_heads(own: BoundAttention) -> bool:
 
 def scaled(scale: Callable[[BoundAttention], float], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
     """Scores with another factor."""
-    return by_part("scores", lambda own: partial(scored, scale(own)) if where(own) else None)
+    return again(lambda own: own._replace(scale=scale(own)) if where(own) else None, "scores")
 
 
 def scale_of_one_term(own: BoundAttention) -> Callable[..., Array] | None:
@@ -47,17 +58,15 @@ def by_root(own: BoundAttention) -> bool:
     return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
 
 
-@given_place
-def looks(at: At, /, **letters: str) -> Iterator[Step]:
-    """Other projections taken for the query, the key, the value: looks(q="k") takes the key for the query."""
+def looks(exchanged: Mapping[str, str], at: At) -> Iterator[Step]:
+    """Other projections taken for the query, the key, the value: {"q": "k"} takes the key for the query."""
     splits = {step.key[-1]: step for step in at.of("split")}
-    for letter, other in letters.items() if splits else ():
+    for letter, other in exchanged.items() if splits else ():
         if splits["q"].part.key_heads == splits["q"].part.heads:
             yield splits[letter]._replace(of=splits[other].of)
 
 
-@given_place
-def in_order(at: At, order: tuple[int, ...]) -> Iterator[Step]:
+def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
     """Queries that are as wide as keys can be taken for them. Of three maps it is the weights that are exchanged."""
     own = at.block and at.block.attention
     if own and (order[0] == 0 or own.key_heads == own.heads):
@@ -87,62 +96,58 @@ def _split_again(cut: Callable[[Array], Array], heads: int, *looks: Array) -> Ar
     return split_heads(cut(np.concatenate(looks, -1)), heads)
 
 
-def gate_and_up_by_turns(step: Step) -> Step | None:
-    """Every second number of the map that gives both."""
-    if not isinstance(step.part, BoundFeedForward):
-        return None
-    (number,) = step.formula.args  # type: ignore[attr-defined]  # a partial
-    return step._replace(formula=lambda x: x[..., number::2])
+def split_without_transposing(at: At) -> Iterator[Step]:
+    """Rows (batch, seq, dim) read as (batch, heads, seq, head_dim)."""
+    for step in at.of("split"):
+        heads = step.part.heads if step.key[-1] == "q" else step.part.key_heads
+        if step.part.heads > 1:
+            yield step._replace(formula=lambda x, heads=heads: x.reshape(x.shape[0], heads, x.shape[1], -1))
 
 
-@given_place
-def third_without_bias(at: At, letter: str) -> Iterator[Step]:
-    """A third of the bias of the map that gives queries, keys and values."""
-    own = at.block and at.block.attention
-    step = at.plan[own.maps[0]] if own and len(own.maps) == 1 else None
-    if own and step and step.part.bias is not None:
-        bias = np.array(step.part.bias)
-        np.split(bias, own.edges)["qkv".index(letter)][:] = 0
-        yield step._replace(formula=Dense(step.part.weight, bias, step.part.transposed))
-
-
-def split(formula: Callable[[Array, int], Array], only: str = "qkv") -> Wrong:
-    """Heads split in another way; `only`: of queries, keys or values."""
-
-    def change(step: Step) -> Step | None:
-        heads = step.formula.keywords["heads"]  # type: ignore[attr-defined]  # a partial
-        wrong: Callable[..., Array] = formula
-        there = step.part.heads > 1 and step.key[-1] in only
-        return step._replace(formula=partial(wrong, heads=heads)) if there else None
-
-    return on("split", change)
-
-
-@given_place
-def heads(at: At, change: Callable[[int], int]) -> Iterator[Step]:
+def heads(change: Callable[[int], int]) -> Wrong:
     """Rows cut into another number of heads, which are then wider or narrower."""
-    own = at.block and at.block.attention
-    many = change(own.heads) if own else 0
-    if not own or own.rotated or own.terms or any(own.norms) or own.key_heads != own.heads or many < 1:
-        return
-    if own.heads * own.head_dim % many == 0:
-        for step in at.of("split"):
-            yield step._replace(formula=partial(split_heads, heads=many))
-        for step in at.of("scores") if by_root(own) else ():
-            yield step._replace(formula=partial(scored, 1 / math.sqrt(own.heads * own.head_dim / many)))
+
+    def other(own: BoundAttention) -> BoundAttention | None:
+        many, dim = change(own.heads), own.heads * own.head_dim
+        if own.rotated or own.terms or any(own.norms) or own.key_heads != own.heads or many < 1 or dim % many:
+            return None
+        scale = math.sqrt(many / dim) if by_root(own) else own.scale
+        return own._replace(heads=many, key_heads=many, head_dim=dim // many, scale=scale)
+
+    return again(other, "split", "scores")
 
 
-@given_place
-def term(at: At, name: str, change: Callable[[Array], Array]) -> Iterator[Step]:
+# terms of the scores
+
+
+def term(name: str, change: Callable[[Array], Array], at: At) -> Iterator[Step]:
     """A term of the scores, changed."""
     for step in at.of("term"):
         if step.part.name == name:
-            right = step.formula
-            yield step._replace(formula=lambda *given: change(right(*given)))  # noqa: B023
+            yield step._replace(formula=lambda *given, right=step.formula: change(right(*given)))
 
 
-@given_place
-def own_of_term(at: At, name: str) -> Iterator[Step]:
-    """A term of the scores as its own kind can be wrong."""
-    for step in at.of("term"):
-        yield from (step._replace(formula=other.plain) for own, other in step.part.wrong() if own == name)
+def relative(change: Callable[[RelativeTerm], Mapping[str, Any]]) -> Wrong:
+    """A relative bias by a scheme with other numbers; none where nothing changes."""
+
+    def make(own: Any) -> Callable[..., Array] | None:
+        changes = change(own) if isinstance(own, RelativeTerm) else {}
+        return own._replace(scheme=replace(own.scheme, **changes)).plain if changes else None
+
+    return by_part("term", make)
+
+
+def distances(change: Callable[[PositionTerm], PositionTerm | None]) -> Wrong:
+    """A term of DeBERTa by other distances."""
+
+    def make(own: Any) -> Callable[..., Array] | None:
+        other = change(own) if isinstance(own, PositionTerm) else None
+        return other and other.plain
+
+    return by_part("term", make)
+
+
+def without_buckets(own: PositionTerm) -> PositionTerm | None:
+    """Distances that are clipped, where far ones share a row by their logarithm."""
+    many = own.scheme.buckets
+    return own._replace(scheme=replace(own.scheme, buckets=-1, max_positions=many)) if many > 0 else None

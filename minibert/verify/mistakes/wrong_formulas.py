@@ -48,43 +48,12 @@ def rms_eps_outside(x: Array, eps: float) -> Array:
     return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
 
 
-def over_axis(axis: int, rms: bool, x: Array, eps: float) -> Array:
-    """The formula of LayerNorm or RMSNorm over another axis."""
-    centred = x if rms else x - x.mean(axis=axis, keepdims=True)
-    return np.asarray(centred / np.sqrt((centred * centred).mean(axis=axis, keepdims=True) + eps))
-
-
 # -- heads and softmax -------------------------------------------------------------------------------------------
 
 
 def softmax_over(axis: int, scores: Array) -> Array:
     """Softmax along another axis of (batch, heads, query, key)."""
     return np.swapaxes(softmax(np.swapaxes(scores, axis, -1)), axis, -1)
-
-
-def softmax_over_both(scores: Array) -> Array:
-    """Over queries and keys together."""
-    return softmax(scores.reshape(*scores.shape[:-2], -1)).reshape(scores.shape)
-
-
-def sigmoid(scores: Array) -> Array:
-    """Of each score by itself."""
-    return np.asarray(1 / (1 + np.exp(-np.clip(scores, -80, 80))))
-
-
-def capped(most: float, scores: Array) -> Array:
-    """most * tanh(scores / most)."""
-    return np.asarray(np.tanh(scores / scores.dtype.type(most)) * scores.dtype.type(most))
-
-
-def split_without_transposing(x: Array, heads: int) -> Array:
-    """(batch, seq, dim) read as (batch, heads, seq, head_dim)."""
-    return x.reshape(x.shape[0], heads, x.shape[1], x.shape[2] // heads)
-
-
-def split_interleaved(x: Array, heads: int) -> Array:
-    """Every heads-th number to one head."""
-    return np.moveaxis(x.reshape(*x.shape[:-1], x.shape[-1] // heads, heads), -1, -3)
 
 
 def join_without_transposing(x: Array) -> Array:
@@ -115,7 +84,6 @@ def to_int8(x: Array) -> Array:
 
 ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
 
-EACH_ROW = "A norm is of each row by itself, over the last axis."
 LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "variance divided by dim - 1": (
         partial(right, less=1), "LayerNorm divides by dim; only a sample's estimate divides by dim - 1."),
@@ -124,10 +92,8 @@ LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
         partial(eps_outside, less=1), "What `std(-1) + eps` gives in torch, and many tutorials print."),
     "variance in one pass": (one_pass, "E[x^2] - E[x]^2 cancels where the mean is large."),
     "RMSNorm for LayerNorm": (root_mean_square, "T5 and Llama do not subtract the mean; this norm does."),
-    "norm over the axis before the last": (partial(over_axis, -2, False), EACH_ROW),
 }  # fmt: skip
 RMS_NORMS: Mapping[str, tuple[NormFormula, str]] = {
     "eps outside the root": (rms_eps_outside, "eps is added to the mean square, not to its root."),
-    "norm over the axis before the last": (partial(over_axis, -2, True), EACH_ROW),
     "mean subtracted in RMSNorm": (right, "RMSNorm divides by the root of the mean square; the mean stays."),
 }

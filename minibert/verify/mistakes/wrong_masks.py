@@ -14,31 +14,20 @@ from minibert.families.parts.bound_blocks import visibility_mask
 from minibert.families.parts.plan import IDS, REAL, Step
 
 from . import wrong_formulas as wrong
-from .mistake import At, Mistake, Wrong, on
-from .wrong_attention import attention, several_heads
+from .mistake import At, Mistake, Wrong
+from .wrong_attention import again, attention, several_heads
 
 
-def seen(change: Callable[[bool, float | None], tuple[bool, float | None, int] | None]) -> Wrong:
-    """Other tokens that a token sees: causal and window -> causal, window, how many after itself."""
-
-    def made(step: Step) -> Step | None:
-        causal, window = step.formula.args  # type: ignore[attr-defined]  # a partial
-        found = change(causal, window)
-        return (
-            None if found is None else step._replace(formula=lambda real: visibility_mask(*found[:2], real, found[2]))
-        )
-
-    return on("keep", made)
+def causal(right: bool, wrong: bool, ahead: int, at: At) -> Iterator[Step]:
+    """Another causal mask, in a model whose own is the right one; `ahead`: so many tokens after itself are seen."""
+    for step in at.of("keep"):
+        if at.stack.causal == right:
+            yield step._replace(formula=lambda real, own=step.part: visibility_mask(wrong, own.window, real, ahead))
 
 
-def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
-    """Another causal mask, in a model whose own is the right one."""
-    return seen(lambda causal, window: (wrong, window, ahead) if causal == right else None)
-
-
-def window(change: Callable[[float], float | None]) -> Wrong:
+def window(change: Callable[[int], int | None]) -> Wrong:
     """Another window, in the blocks that have one."""
-    return seen(lambda causal, window: None if window is None else (causal, change(window), 0))
+    return again(lambda own: None if own.window is None else own._replace(window=change(own.window)), "keep")
 
 
 def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
@@ -49,16 +38,6 @@ def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
 def no_mask(kept: Array, dtype: Any) -> Array:
     """Nothing is hidden."""
     return np.zeros((), dtype)
-
-
-def capped_when_masked(most: float) -> Wrong:
-    """The same between scores as a trace shows them and their mask."""
-    return on("masked", lambda step: step._replace(formula=lambda scores, mask: wrong.capped(most, scores) + mask))
-
-
-def capped_scores(most: float) -> Wrong:
-    """`most * tanh(scores / most)`."""
-    return on("scores", lambda step: step._replace(formula=lambda *x: wrong.capped(most, step.formula(*x))))
 
 
 def mask_after_softmax(at: At) -> Iterator[Step]:
@@ -73,11 +52,7 @@ def padding_seen(at: At) -> Iterator[Step]:
     """In causal models and those with a window, in their blocks without one too: else it is no mask at all."""
     if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
         for step in at.of("keep"):
-            yield step._replace(formula=partial(_all_real, step.formula))
-
-
-def _all_real(right: Any, real: Array) -> Array:
-    return np.asarray(right(np.ones_like(real)))
+            yield step._replace(formula=lambda real, right=step.formula: right(np.ones_like(real)))
 
 
 def by_ids(at: At) -> Iterator[Step]:
@@ -85,8 +60,7 @@ def by_ids(at: At) -> Iterator[Step]:
     named = at.model.config.get("pad_token_id")
     pad_id = named if type(named) is int else 0
     for step in at.of("keep"):
-        right = step.formula
-        yield step._replace(formula=lambda real, ids: right(ids != pad_id), of=(REAL, IDS))  # noqa: B023
+        yield step._replace(formula=lambda real, ids, right=step.formula: right(ids != pad_id), of=(REAL, IDS))
 
 
 def by_texts(at: At) -> Iterator[Step]:
@@ -126,12 +100,12 @@ WINDOWS = ("sliding_window", "local_attention")
 # fmt: off
 OF_MASKS: tuple[Mistake, ...] = (
     # what a token sees
-    Mistake("causal mask one token too far", SEES, causal(True, True, 1)),
-    Mistake("causal mask hides the token itself", SEES, causal(True, True, -1)),
-    Mistake("causal mask forgotten", "No token of this model sees those after it.", causal(True, False),
+    Mistake("causal mask one token too far", SEES, partial(causal, True, True, 1)),
+    Mistake("causal mask hides the token itself", SEES, partial(causal, True, True, -1)),
+    Mistake("causal mask forgotten", "No token of this model sees those after it.", partial(causal, True, False, 0),
             on_vectors=True),
-    Mistake("causal mask where there is none", "Every token of this model sees all others.", causal(False, True),
-            on_vectors=True),
+    Mistake("causal mask where there is none", "Every token of this model sees all others.",
+            partial(causal, False, True, 0), on_vectors=True),
     Mistake("window one token too wide", WINDOW, window(lambda window: window + 1), keys=WINDOWS),
     Mistake("window one token too narrow", WINDOW, window(lambda window: window - 1), keys=WINDOWS),
     Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda window: None),
@@ -154,9 +128,5 @@ OF_MASKS: tuple[Mistake, ...] = (
     Mistake("softmax over the queries", ONE_SUM, attention("softmax", partial(wrong.softmax_over, -2))),
     Mistake("softmax over the heads", ONE_SUM,
             attention("softmax", partial(wrong.softmax_over, -3), several_heads)),
-    Mistake("softmax over queries and keys", ONE_SUM, attention("softmax", wrong.softmax_over_both)),
-    Mistake("sigmoid for softmax", ONE_SUM, attention("softmax", wrong.sigmoid)),
-    *(Mistake("scores capped at 50", "Gemma 2 caps its scores; this model does not.", capped(50))
-      for capped in (capped_scores, capped_when_masked)),
 )
 # fmt: on

@@ -18,16 +18,16 @@ from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
 from minibert.files.tables import FormulaTable
 from minibert.models.input_layer import EmbeddingLayer
 
-from .mistake import At, Mistake, Wrong, given_place, on
+from .mistake import At, Mistake, Wrong, on
 
 Counted = Callable[[Positions, Inputs, Any, int], Any]  # a step, what is passed, the config, cached tokens -> positions
 
-SHARED, SINUSOIDS = "shared.weight", ".sinusoids"
+SINUSOIDS = ".sinusoids"
+
 # -- ids and positions -------------------------------------------------------------------------------------------
 
 
-@given_place
-def counted(at: At, where: Callable[[Positions], Any], count: Counted) -> Iterator[Step]:
+def counted(where: Callable[[Positions], Any], count: Counted, at: At) -> Iterator[Step]:
     """Positions counted in another way, in models with such positions."""
     for step in at.of("positions"):
         if where(step.part):
@@ -65,17 +65,15 @@ def by_mask(own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
     return mask_position_ids(inputs.attention_mask, past) + own.padding(config) + 1
 
 
-def as_generate(masked: int | None, own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
-    """Positions that `generate()` passes: cumsum(mask) - 1; where masked another number (None: what that gives)."""
+def as_generate(masked: int, own: Positions, inputs: Inputs, config: Any, past: int) -> Any:
+    """Positions that `generate()` passes: cumsum(mask) - 1; where masked another number."""
     if inputs.attention_mask is None:
         return own.default(inputs, config, past)
     seen = np.asarray(inputs.attention_mask) != 0
-    found = np.maximum(np.cumsum(seen, axis=1) - 1, 0)
-    return (found if masked is None else np.where(seen, found, masked))[:, past:]
+    return np.where(seen, np.cumsum(seen, axis=1) - 1, masked)[:, past:]
 
 
-@given_place
-def from_start(at: At, start: int) -> Iterator[Step]:
+def from_start(start: int, at: At) -> Iterator[Step]:
     """Positions from another first one on."""
     for step in at.of("positions"):
         if further := start - step.part.first(at.layer.config):
@@ -112,10 +110,10 @@ def rows(
     return on("rows", made)
 
 
-def further_in_table(many: int, wraps: bool, own: Any, module: Embedding, ids: Array) -> Array:
-    """The same to the table's end, where a port takes the other end's row (`wraps`) or the last one's again."""
-    rows, ids = module.table.shape[0], ids + own.extra + many
-    return module(ids % rows if wraps else np.clip(ids, 0, rows - 1))
+def further_in_table(many: int, own: Any, module: Embedding, ids: Array) -> Array:
+    """Rows beside the right ones: before the first one comes the last, after the last one the last again."""
+    rows = module.table.shape[0]
+    return module(np.minimum((ids + own.extra + many) % (rows + 1), rows - 1))
 
 
 def without_offset(own: Any, module: Embedding, ids: Array) -> Array:
@@ -157,29 +155,25 @@ def sinusoids_in_float32(rows: int, dim: int) -> Array:
 # -- sums and factors --------------------------------------------------------------------------------------------
 
 
-@given_place
-def sums(at: At, change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Iterator[Step]:
+def sums(change: Callable[[At, tuple[str, ...]], Iterable[str]], at: At) -> Iterator[Step]:
     """Other rows added up, or in another order."""
     for step in at.of("add"):
         if (of := tuple(change(at, step.of))) not in (step.of, ()):
             yield step._replace(of=of)
 
 
-def _of_ids(at: At, key: str, ids: str) -> bool:
-    step = at.plan[key]
-    step = at.plan[step.of[1]] if step.kind == "embeds" else step  # the words, or the caller's own rows
-    step = at.plan[step.of[0]] if step.kind == "scale" else step
-    return step.kind == "rows" and step.part.step.ids == ids
-
-
 def left_out(ids: str) -> Wrong:
     """A sum without the rows of one kind."""
-    return sums(lambda at, of: [key for key in of if not _of_ids(at, key, ids)])
+
+    def others(at: At, of: tuple[str, ...]) -> Iterator[str]:
+        return (key for key in of if at.plan[key].kind != "rows" or at.plan[key].part.step.ids != ids)
+
+    return partial(sums, others)
 
 
 def in_order(order: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Wrong:
     """A sum of three or more in another order; of two it makes no difference."""
-    return sums(lambda at, of: order(of) if len(of) > 2 else of)
+    return partial(sums, lambda at, of: order(of) if len(of) > 2 else of)
 
 
 def with_sinusoids(at: At) -> Iterator[Step]:
@@ -196,19 +190,14 @@ def _sinusoids(layer: EmbeddingLayer, given: tuple[Inputs, int]) -> Array:
     return rows[None, past:].astype(layer.dtype)
 
 
-def factors(rows: Callable[[float, Array], Array]) -> Wrong:
-    """Words times the model's factor in another way: from the factor and the rows as they are stored."""
-
-    def of_step(step: Step) -> Step:
-        return step._replace(formula=lambda x: None if x is None else rows(step.part, x))
-
-    def of_rows(step: Step) -> Step | None:
-        module = step.part.module
-        stored = Embedding(module.table)
-        formula: Any = lambda ids: None if ids is None else rows(module.scale, stored(ids))  # noqa: E731
-        return None if module.scale == 1 else step._replace(formula=formula)
-
-    return lambda at: [*on("scale", of_step)(at), *on("rows", of_rows)(at)]
+def without_factor(at: At) -> Iterator[Step]:
+    """Words as they are stored, where the model has a factor."""
+    for step in at.of("scale"):
+        yield step._replace(formula=lambda x: x)
+    for step in at.of("rows"):
+        own, module = step.part
+        if module.scale != 1:
+            yield step._replace(formula=partial(looked_up, Embedding(module.table), own.extra))
 
 
 def word_rows_by_root(at: At) -> Iterator[Step]:
@@ -229,22 +218,12 @@ def embeds_scaled(step: Step) -> Step | None:
     return None if factor == 1 else step._replace(formula=formula)
 
 
-def types_exchanged(at: At) -> Iterator[Step]:
-    """Row 1 of the types for the first text, row 0 for the second."""
-    for step in at.of("rows"):
-        own, module = step.part
-        if own.ids == "token_type_ids" and module.table.shape[0] == 2:
-            right = step.formula
-            yield step._replace(formula=lambda ids: None if ids is None else right(1 - np.minimum(ids, 1)))  # noqa: B023
-
-
-def second_type(at: At) -> Iterator[Step]:
-    """Row 1 of the types for all tokens."""
-    for step in at.of("rows"):
-        own, module = step.part
-        if own.ids == "token_type_ids" and module.table.shape[0] > 1:
-            right = step.formula
-            yield step._replace(formula=lambda ids: None if ids is None else right(np.ones_like(ids)))  # noqa: B023
+def types(change: Callable[[Array], Array], where: Callable[[int], bool]) -> Wrong:
+    """The rows of other types, in tables of so many rows."""
+    return rows(
+        Add, lambda own, module, ids: module(change(ids)),
+        lambda own, module: own.ids == "token_type_ids" and where(module.table.shape[0]),
+    )  # fmt: skip
 
 
 # -- the list ----------------------------------------------------------------------------------------------------
@@ -252,53 +231,46 @@ def second_type(at: At) -> Iterator[Step]:
 FIRST = "The family says which position is the first: 0, or in RoBERTa padding_idx + 1, after the padding row."
 POSITION = "RoBERTa's positions skip padding."
 TYPES_ARE = "Types are 0 in a single text, and 1 in the second text of a pair."
-SUM = "The rows of each kind are added once."
-WORDS = {
-    "input_ids": "word", "position_ids": "position", "token_type_ids": "type",
-}  # fmt: skip
-LEFT_OUT = {
-    "token_type_ids": "Without types the reference still adds row 0.",
-    "position_ids": "Each token's position adds a row of its own.",
-}
 COUNTED = "Only `generate()` does so, and passes them; a plain call counts padding."
 
 # fmt: off
 OF_ROWS: tuple[Mistake, ...] = (
-    *(Mistake(f"{word} rows left out", LEFT_OUT.get(ids, SUM), left_out(ids), on_vectors=ids in LEFT_OUT)
-      for ids, word in WORDS.items()),
+    Mistake("position rows left out", "Each token's position adds a row of its own.", left_out("position_ids"),
+            on_vectors=True),
+    Mistake("type rows left out", "Without types the reference still adds row 0.", left_out("token_type_ids"),
+            on_vectors=True),
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.", first_type),
-    Mistake("type 1 for all tokens", TYPES_ARE, second_type, on_vectors=True),
-    Mistake("token types exchanged", TYPES_ARE, types_exchanged),
-    Mistake("positions from 0", FIRST, counted(by("padding"), as_if(rule="count")), on_vectors=True),
-    Mistake("padding counted as tokens", POSITION, counted(by("padding"), padding_counted)),
+    Mistake("type 1 for all tokens", TYPES_ARE, types(np.ones_like, lambda rows: rows > 1), on_vectors=True),
+    Mistake("token types exchanged", TYPES_ARE, types(lambda ids: 1 - ids, lambda rows: rows == 2)),
+    Mistake("positions from 0", FIRST, partial(counted, by("padding"), as_if(rule="count")), on_vectors=True),
+    Mistake("padding counted as tokens", POSITION, partial(counted, by("padding"), padding_counted)),
     Mistake("positions by the mask instead of the ids", "RoBERTa counts ids that are not padding, whatever the "
-            "attention mask says.", counted(by("padding"), by_mask)),
+            "attention mask says.", partial(counted, by("padding"), by_mask)),
     Mistake("padding id of positions from the config", "MPNet's positions skip id 1 whatever config.json says.",
-            counted(lambda own: own.padding_idx == 1, as_if(padding_idx="pad_token_id"))),
+            partial(counted, lambda own: own.padding_idx == 1, as_if(padding_idx="pad_token_id"))),
     Mistake("positions by the ids instead of the mask", "OPT counts what the attention mask keeps; padding without a "
-            "mask counts.", counted(by("mask"), by_ids)),
+            "mask counts.", partial(counted, by("mask"), by_ids)),
     Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
-            counted(by("mask"), as_if(rule="count"))),
-    *(Mistake("positions counted by the mask", COUNTED, counted(by("count"), partial(as_generate, masked)))
-      for masked in (0, 1, None)),
+            partial(counted, by("mask"), as_if(rule="count"))),
+    *(Mistake("positions counted by the mask", COUNTED, partial(counted, by("count"), partial(as_generate, masked)))
+      for masked in (0, 1)),
     Mistake("cached tokens not counted", "With a cache the first new token comes after the cached ones.",
-            counted(lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
-    *(Mistake(f"positions from {start}", FIRST, from_start(start), on_vectors=True) for start in (1, 2)),
+            partial(counted, lambda own: own.rule != "mask" and own.cached, as_if(cached=False))),
+    *(Mistake(f"positions from {start}", FIRST, partial(from_start, start), on_vectors=True) for start in (1, 2)),
     Mistake("offset of the position table missing", "BART's and OPT's tables have two rows in front of position 0.",
             rows(Positions, without_offset, lambda own, module: own.extra)),
     Mistake("sinusoids in the other layout", "Marian has all sines first, Vaswani's paper alternates.",
             computed(sinusoidal_positions)),
-    *(Mistake("sinusoids in the place of learned positions", "This file holds a learned row for each position.",
-              computed(partial(sinusoidal_positions, layout=layout), learned=True))
-      for layout in ("interleaved", "halves")),
+    Mistake("sinusoids in the place of learned positions", "This file holds a learned row for each position.",
+            computed(sinusoidal_positions, learned=True)),
     Mistake("sinusoids from float32 angles", "At position 4095 a float32 angle is 1e-4 off.",
             computed(sinusoids_in_float32)),
     Mistake("sinusoids added", "T5, Llama and similar models add no position row; positions act in attention.",
             with_sinusoids),
     Mistake("factor of the word rows left out", "Word rows are multiplied by sqrt(dim) before positions are added.",
-            factors(lambda factor, x: x)),
+            without_factor),
     Mistake("word rows times sqrt(dim)", "Only some models multiply the word rows, and their config.json says so.",
             word_rows_by_root),
     Mistake("inputs_embeds scaled", "BART scales inside its word module, so the caller's own embeddings stay.",
@@ -306,8 +278,7 @@ OF_ROWS: tuple[Mistake, ...] = (
     Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
             zeroed_padding),
     *(Mistake(f"rows of ids {many:+d}", "Each id has a row of its own, and row 0 is the first.",
-              rows((Tokens, Positions), partial(further_in_table, many, wraps)))
-      for many in (-1, 1) for wraps in (True, False)),
+              rows((Tokens, Positions), partial(further_in_table, many))) for many in (-1, 1)),
     Mistake("mask not applied to the rows", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
             on("rows of padding", lambda step: step._replace(formula=lambda x, given: x))),
 )

@@ -11,19 +11,14 @@ import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import (
-    BoundBlock,
-    BoundConvolution,
-    BoundResidual,
-    Dense,
-)
+from minibert.families.parts.bound_blocks import BoundConvolution, BoundResidual, Dense
 from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import BoundHead, taken
+from minibert.families.parts.heads import taken
 from minibert.families.parts.layer_plan import looked_up, times
 from minibert.families.parts.modules import Embedding, LayerNorm
-from minibert.families.parts.plan import Step
+from minibert.families.parts.plan import Plan, Step
 
-from .mistake import At, Wrong, by_part, given_place
+from .mistake import At, Wrong, by_part
 from .wrong_formulas import Formula
 
 # linear maps
@@ -37,11 +32,6 @@ def dense(change: Callable[[Dense], Dense], where: Callable[[Dense], Any] = bool
         return (lambda x: made()(x)) if where(own) else None
 
     return by_part("dense", make)
-
-
-def biases(change: Callable[[Array], Array | None]) -> Wrong:
-    """Another bias of linear maps."""
-    return dense(lambda own: Dense(own.weight, change(np.asarray(own.bias)), own.transposed), biased)
 
 
 def biased(module: Any) -> bool:
@@ -63,8 +53,7 @@ def rounded_weight(own: Dense, rounding: Formula) -> Dense:
 # all that a file holds
 
 
-@given_place
-def rounded(at: At, rounding: Formula) -> Iterator[Step]:
+def rounded(rounding: Formula, at: At) -> Iterator[Step]:
     """Every parameter rounded: of maps, norms, tables, of terms of the scores and of what comes after pooling."""
     maps = dense(lambda own: _with_numbers(own, rounding))
     yield from maps(at)
@@ -102,18 +91,27 @@ def _with_numbers(own: Any, rounding: Formula) -> Any:
 # residuals and norms around them
 
 
-@given_place
-def parts(at: At, change: Callable[[BoundResidual], BoundResidual]) -> Iterator[Step]:
+def replanned(at: At, plan: Plan) -> Iterable[Step]:
+    """The steps of another plan of the place that are computed from something else."""
+    return (step for key, step in plan.items() if at.plan[key].of != step.of)
+
+
+def parts(change: Callable[[BoundResidual], BoundResidual], at: At) -> Iterable[Step]:
     """The block planned anew with other parts."""
-    if at.block is not None:
-        yield from _planned_anew(at, at.block._replace(parts=tuple(map(change, at.block.parts))))
+    return with_parts(at, *map(change, at.block.parts)) if at.block else ()
 
 
-def _planned_anew(at: At, other: BoundBlock) -> Iterator[Step]:
-    """Plan another block in its place; a step that both plan alike stays the same object."""
-    for key, step in other.plan(at.i or 0, at.stack).items():
-        if at.plan[key].of != step.of:
-            yield step
+def with_parts(at: At, *parts: BoundResidual) -> Iterable[Step]:
+    """The block planned anew with these parts."""
+    return replanned(at, at.block._replace(parts=parts).plan(at.i or 0, at.stack)) if at.block else ()
+
+
+def norms_of_llama(at: At) -> Iterable[Step]:
+    """Of four norms in a block two: what comes before a sum in attention is taken before the feed-forward."""
+    first, second = at.block.parts if at.block and len(at.block.parts) == 2 else (None, None)
+    if not first or not second or not (first.within and second.within and second.before):
+        return ()
+    return with_parts(at, first._replace(within=""), second._replace(before=first.within, within=""))
 
 
 def residual_before_norm(at: At) -> Iterator[Step]:
@@ -123,26 +121,13 @@ def residual_before_norm(at: At) -> Iterator[Step]:
             yield step._replace(of=(at.plan[step.of[0]].of[0], step.of[1]))
 
 
-@given_place
-def side_by_side(at: At, one_norm: bool) -> Iterator[Step]:
-    """The feed-forward of what enters the block, as attention is; `one_norm`: of what attention's norm gives."""
-    first, second = at.block.parts[:2] if at.block and len(at.block.parts) > 1 else (None, None)
-    if first is None or second is None or (one_norm and not (first.before and second.before)):
-        return
-    late = second.before if one_norm else first.after or first.sum
-    early = first.before if one_norm else f"hidden_states.{at.i}"
-    for step in at.plan.values():
-        if late in step.of and step.kind != "sum":
-            yield step._replace(of=tuple(early if name == late else name for name in step.of))
-
-
-def norms_of_llama(at: At) -> Iterator[Step]:
-    """Of four norms in a block two: what comes before a sum in attention is taken before the feed-forward."""
-    if at.block and len(at.block.parts) == 2:
-        first, second = at.block.parts
-        if first.within and second.within and second.before:
-            two = first._replace(within=""), second._replace(before=first.within, within="")
-            yield from _planned_anew(at, at.block._replace(parts=two))
+def side_by_side(at: At) -> Iterator[Step]:
+    """The feed-forward of what enters the block, as attention is."""
+    if at.block and len(at.block.parts) > 1:
+        late = at.block.parts[0].after or at.block.parts[0].sum
+        for step in at.plan.values():
+            if late in step.of and step.kind != "sum":
+                yield step._replace(of=tuple(f"hidden_states.{at.i}" if name == late else name for name in step.of))
 
 
 def residual_normed(at: At) -> Iterator[Step]:
@@ -150,11 +135,6 @@ def residual_normed(at: At) -> Iterator[Step]:
     for step in at.of("sum"):
         if step.part.before:
             yield step._replace(of=(step.part.before, step.of[1]))
-
-
-def sums(x: int, added: int) -> Wrong:
-    """Multiply both terms of the sum by a factor each."""
-    return by_part("sum", lambda part: lambda a, b: x * a + added * b)
 
 
 def without_last_block(at: At) -> Iterator[Step]:
@@ -190,30 +170,18 @@ def other_than(formula: Formula, own: Formula) -> Formula | None:
 # heads
 
 
-@given_place
-def works(at: At, change: Callable[[BoundHead], Iterable[tuple[str, Any]]]) -> Iterator[Step]:
-    """The head planned anew with other steps before the last map."""
-    for take in at.of("take"):
-        works = tuple(change(take.part))
-        for key, step in take.part._replace(works=works).plan(take.of[0]).items() if works != take.part.works else ():
-            if at.plan[key].of != step.of:
-                yield step
-
-
-def without_pooler(head: BoundHead) -> Iterable[tuple[str, Any]]:
+def without_pooler(at: At) -> Iterator[Step]:
     """No map and activation before the classes, where the last map can take what enters the first one."""
-    first = next((work for _, work in head.works if isinstance(work, Dense)), head.last)
-    return () if head.takes != "every" and head.last.shape[1] == first.shape[1] else head.works
+    for take in at.of("take"):
+        head = take.part
+        first = next((work for _, work in head.works if isinstance(work, Dense)), head.last)
+        if head.takes != "every" and head.last.shape[1] == first.shape[1]:
+            yield from replanned(at, head._replace(works=()).plan(take.of[0]))
 
 
 def takes(right: tuple[str, ...], wrong: str) -> Wrong:
     """Another token, or the mean of all."""
     return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
-
-
-def first_logits(at: At) -> Iterator[Step]:
-    """The first token's logits, not the mean of all."""
-    yield from by_part("logits", lambda head: (lambda x, real: x[:, 0]) if head.takes == "late" else None)(at)
 
 
 def by_the_word_table(at: At) -> Iterator[Step]:

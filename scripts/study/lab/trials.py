@@ -75,6 +75,8 @@ def even(seed: int) -> list[Trial]:
     way = drawn("bert", seed, plain_norms=True)
     x = way["sum"]
     return by_plan(way, (x, EPS), NORM, ["sum"], more=lambda: [
+        ("norm over the axis before the last", "A norm is of each row by itself, over the last axis.",
+         (x - x.mean(0)) / np.sqrt(x.var(0) + EPS)),
         ("norm over all numbers", "Mean and variance are those of each row by itself: axis=-1.",
          (x - x.mean()) / np.sqrt(x.var() + EPS)),
         ("the mean alone is divided", "x - mean stands in brackets.",
@@ -91,7 +93,9 @@ def output(seed: int) -> list[Trial]:
     norm = way.encoder.embeddings[NORM]
     x = way["sum"]
     row = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPS)
-    return by_plan(way, (row, norm.weight, norm.bias), NORM, ["sum"])
+    return by_plan(way, (row, norm.weight, norm.bias), NORM, ["sum"], more=lambda: [
+        ("bias added before the weight", "The bias comes after the weight.", (row + norm.bias) * norm.weight),
+    ])  # fmt: skip
 
 
 def input_layer(seed: int) -> list[Trial]:
@@ -112,6 +116,8 @@ def scores(seed: int) -> list[Trial]:
     q, k = way[".0.q"][0], way[".0.k"][0]
     given = [f"{SELF}.query", f"{SELF}.key"]
     return by_plan(way, (q, k), f"{SELF}.scores", given, first_head, more=lambda: [
+        ("division by head_dim", "Scores are divided by its root.", q @ k.T / q.shape[-1]),
+        ("scores of q and q", "Scores are of queries and keys.", q @ q.T / np.sqrt(q.shape[-1])),
         ("division by sqrt(seq)", "The products have head_dim terms.", q @ k.T / np.sqrt(len(q))),
         ("scores transposed", "Rows are queries, columns keys.", k @ q.T / np.sqrt(q.shape[-1])),
         ("times sqrt(head_dim)", "Scores are divided by it.", q @ k.T * np.sqrt(q.shape[-1])),
@@ -126,6 +132,7 @@ def weights(seed: int) -> list[Trial]:
         ("not divided by the sum of the row", "The weights of a token have the sum 1.", np.exp(x)),
         ("divided by the sums of other rows", "keepdims=True keeps the axis: without it column j is divided by sum j.",
          np.exp(x) / np.exp(x).sum(axis=-1)),
+        ("sigmoid for softmax", "Each query's weights sum to 1.", 1 / (1 + np.exp(-x))),
         ("exp forgotten", "Weights are positive, scores need not be.", x / x.sum(axis=-1, keepdims=True)),
         ("softmax over the queries", "Each query's weights sum to 1: the sum is over the keys, the last axis.",
          softmax(x.T).T),
@@ -136,13 +143,19 @@ def weights(seed: int) -> list[Trial]:
 
 def context(seed: int) -> list[Trial]:
     way = drawn("bert", seed)
-    return by_plan(way, (way["attentions.0"][0], way[".0.v"][0]), ".0.gathered", ["attentions.0", ".0.v"], first_head)
+    weights, v = way["attentions.0"][0], way[".0.v"][0]
+    return by_plan(way, (weights, v), ".0.gathered", ["attentions.0", ".0.v"], first_head, more=lambda: [
+        ("probabilities transposed", "Rows are queries, columns keys.", weights.T @ v),
+    ])  # fmt: skip
 
 
 def parted(seed: int) -> list[Trial]:
     way = drawn("bert", seed)
-    query = f"{SELF}.query"
-    return by_plan(way, (way[query], way.encoder.stack.heads), ".0.q", [query])
+    query, heads = f"{SELF}.query", way.encoder.stack.heads
+    return by_plan(way, (way[query], heads), ".0.q", [query], more=lambda: [
+        ("heads interleaved", "A head's numbers stand side by side in a row; the axes are (heads, head_dim).",
+         np.stack([way[query][:, i::heads] for i in range(heads)])),
+    ])  # fmt: skip
 
 
 def causal(seed: int) -> list[Trial]:
