@@ -12,12 +12,9 @@ from planted_ports import (
     Planted,
     called,
     every,
-    put,
     rotated_by,
     setting,
-    several,
 )
-from planted_ports import bias as biased
 
 TODAY, BERT, GPT2, MODERN = "layers.{i}.self_attn.", "encoder.layer.{i}.", "h.{i}.attn.", "layers.{i}.attn."
 HEADS = ("scores", "context")
@@ -45,16 +42,6 @@ def of_each_head(own: Any, named: Mapping[str, Any]) -> Any:
     return own.Wo(made.flatten(2)), weights
 
 
-def normed_late(own: Any, named: Mapping[str, Any]) -> Any:
-    """Qwen3's attention with queries and keys normed after they are rotated."""
-    where, x = importlib.import_module(type(own).__module__), named["x"]
-    q, k, v = (each(x).view(*x.shape[:2], -1, own.head_dim) for each in (own.q_proj, own.k_proj, own.v_proj))
-    q, k = where.apply_rotary_pos_emb(q, k, *named["position_embeddings"], unsqueeze_dim=2)
-    q, k, v = (each.transpose(1, 2) for each in (own.q_norm(q), own.k_norm(k), v))
-    made, weights = where.eager_attention_forward(own, q, k, v, named["attention_mask"], scaling=own.scaling)
-    return own.o_proj(made.flatten(2)), weights
-
-
 def forward(path: str, made: Any) -> Change:
     """Another forward of attention in all blocks: from the module and its arguments, the first one called x."""
 
@@ -66,20 +53,6 @@ def forward(path: str, made: Any) -> Change:
             )  # fmt: skip
 
     return changed
-
-
-def by_turns(own: Any, args: Any) -> Any:
-    both = own.Wi(args[0])
-    return own.Wo(own.act(both[..., 0::2]) * both[..., 1::2])
-
-
-def without_third(which: int) -> Change:
-    def changed(bias: Any) -> Any:
-        made = bias.clone()
-        made.view(3, -1)[which] = 0
-        return made
-
-    return several(*(biased(f"h.{i}.attn.c_attn", changed) for i in range(DEPTH)))
 
 
 # -- masks and softmax -------------------------------------------------------------------------------------------------
@@ -140,11 +113,6 @@ def rounded(x: Any, cos: Any, sin: Any) -> Any:
 # -- norms and activations ---------------------------------------------------------------------------------------------
 
 
-def other(path: str, made: Any) -> Change:
-    """A norm by another formula, from x, its mean, its variance and the module."""
-    return put(path, lambda own: lambda x: made(x, x.mean(-1, keepdim=True), x.var(-1, False, keepdim=True), own))
-
-
 def again(path: str) -> Change:
     def changed(model: Any) -> None:
         own = model.get_submodule(path)
@@ -153,24 +121,9 @@ def again(path: str) -> Change:
     return changed
 
 
-def first_normed(model: Any) -> None:
-    import torch
-
-    model.layers[0].attn_norm = torch.nn.LayerNorm(model.config.hidden_size, eps=1e-5, bias=False)
-
-
-N1, N2, ACT = (f"encoder.layer.1.{path}" for path in (
-    "attention.output.LayerNorm", "output.LayerNorm", "intermediate.intermediate_act_fn"))  # fmt: skip
-SIDE = "queries, keys and values side by side for each head"
-INTERLEAVED, LOST, ONE = "heads joined interleaved", "the last head lost", "all queries on one key head"
-LATER, TIMES, TEN = "later tokens seen in place of earlier ones", "scores times the mask", "mask of -10"
-PLUS, FORGOTTEN = "softmax with one added below", "window forgotten in long texts"
-HALF, VALUES, PLACE = "half of each head rotated", "values rotated too", "queries one place further than their keys"
-BESIDE, EXPONENT = "cos and sin repeated by neighbours", "exponent of the frequencies j / d"
-WIDTH = "frequencies by the hidden size"
-FLAT, TWICE = "rotary frequencies not scaled", "rotary frequencies scaled twice"
-LATE, OVER = "queries and keys normed after the rotation", "queries and keys normed over all heads"
-EACH, AGAIN, NONE = "last norm applied to each block", "last norm applied twice", "norm where this block has none"
+SIDE, TIMES = "queries, keys and values side by side for each head", "scores times the mask"
+HALF, BESIDE = "half of each head rotated", "cos and sin repeated by neighbours"
+FLAT, AGAIN = "rotary frequencies not scaled", "last norm applied twice"
 
 
 def in_heads(at: str, name: str) -> dict[str, str]:
@@ -180,11 +133,6 @@ def in_heads(at: str, name: str) -> dict[str, str]:
 def masked(at: str, name: str) -> dict[str, str]:
     """Scores as transformers shows them, with the mask added, and attention weights."""
     return every(at + "scores", name) | every("attentions.{i}", name)
-
-
-def over(axis: Any, own: Any) -> Change:
-    """RMSNorm over other axes."""
-    return lambda x: own.weight * x / (x.pow(2).mean(axis, keepdim=True) + own.variance_epsilon).sqrt()
 
 
 def gated(gate: Any, up: Any) -> Change:
@@ -221,25 +169,11 @@ def by_texts(scores: Any, mask: Any) -> Any:
     return scores + mask.expand(batch, 1, *pairs).squeeze(1).repeat(heads, 1, 1).view(batch, heads, *pairs)
 
 
-def capped(scores: Any, mask: Any) -> Any:
-    return 50 * (scores / 50).tanh() + mask
-
-
-AXIS, FIRST, MOVED = "norm over the axis before the last", "weight before the norm", "activation after the second map"
-SUM, TOO = "norm before the sum", "computed from the activation times the activation of up"
-B1, OUT = "encoder.layer.1.", "encoder.layer.1.output"
-IN, ACT = "layers.1.input_layernorm", "intermediate.intermediate_act_fn"
 PLANTED: dict[str, Planted] = {
     # -- how numbers lie
     "GPT-2's c_attn read head by head": Planted("gpt2", in_heads(GPT2, SIDE), attention={"qkv": by_head}),
     "ModernBERT's Wqkv read head by head": Planted(
         "modernbert", in_heads(MODERN, SIDE), forward("layers.{i}.attn", of_each_head)),
-    "ModernBERT's gate and value by turns": Planted(
-        "modernbert", {f"layers.1.mlp.{x}": "gate and up interleaved" for x in ("act", "Wo")},
-        called("layers.1.mlp", by_turns)),
-    **{f"c_attn's bias without its {what}": Planted(
-        "gpt2", every(GPT2 + "c_attn", f"bias of {what} missing"), without_third(i))
-       for i, what in enumerate(("queries", "keys", "values"))},
     # -- masks and softmax
     "GPT-2 that ignores padding": Planted(
         "gpt2", every("attentions.{i}", "padding seen"), attention={
@@ -258,22 +192,11 @@ PLANTED: dict[str, Planted] = {
                                        setting("rotary_emb", attention_scaling=1.0), settings=YARN),
     # -- norms and activations
     "ln_f twice": Planted("gpt2", {"ln_f": AGAIN}, again("ln_f")),
-    "Qwen3's norm after the rotation": Planted(
-        "qwen3", every(TODAY + "q_norm", LATE) | every(TODAY + "k_norm", LATE) | every(TODAY + "scores", LATE),
-        forward("layers.{i}.self_attn", normed_late)),
-    "a norm in ModernBERT's block 0": Planted("modernbert", {"layers.0.attn.Wqkv": NONE}, first_normed),
     # -- maps, norms, activations
-    "LayerNorm over the tokens": Planted("bert", {N1: AXIS}, other(
-        N1, lambda x, mean, variance, own: (x - x.mean(1, True)) / (x.var(1, False, True) + own.eps).sqrt()
-        * own.weight + own.bias)),
-    "Qwen3's norm over the heads": Planted(
-        "qwen3", {"layers.1.self_attn.q_norm": AXIS}, put("layers.1.self_attn.q_norm", lambda own: over(2, own))),
     "Llama without its gate": Planted(
         "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"},
         gated(lambda act, gate, up: act(up), lambda act, gate, up: up)),
     # -- attention
     "masks repeated text by text": Planted(
         "bert", every("attentions.{i}", "another text's mask in some heads"), attention={"hide": by_texts}),
-    "scores capped at 50": Planted(
-        "llama", every("attentions.{i}", "scores capped at 50"), attention={"hide": capped}),
 }  # fmt: skip

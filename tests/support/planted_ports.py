@@ -161,11 +161,6 @@ def split_otherwise(x: Any) -> Any:
     return x.transpose(1, 2).reshape(batch, heads, seq, size)
 
 
-def interleaved(x: Any) -> Any:
-    batch, heads, seq, size = x.shape
-    return x.transpose(1, 2).reshape(batch, seq, size, heads).permute(0, 3, 1, 2)
-
-
 # -- changes of modules --------------------------------------------------------------------------------------------
 
 
@@ -487,8 +482,6 @@ PLANTED: dict[str, Planted] = {
                         attention={"scale": lambda q, scaling: 1.0}),
     "scale by dim": Planted("bert", every(BERT_SCORES, "division by sqrt(dim)"),
                             attention={"scale": lambda q, scaling: (q.shape[1] * q.shape[-1]) ** -0.5}),
-    "scale by head_dim": Planted("bert", every(BERT_SCORES, "division by head_dim"),
-                                 attention={"scale": lambda q, scaling: 1 / q.shape[-1]}),
     "no scale in the last block": Planted("bert", {_bert(2, SCORES): "no division by sqrt(head_dim)"},
                                           attention={"scale": lambda q, scaling: 1.0, "only": (2,)}),
     "another factor": Planted("bert", {_bert(1, SCORES): ""},
@@ -501,9 +494,6 @@ PLANTED: dict[str, Planted] = {
         "bert", every(BERT_SCORES, "heads split without transposing")
         | every(BERT_CONTEXT, "heads split without transposing"),
         attention={"qkv": lambda *x: tuple(map(split_otherwise, x))}),
-    "heads interleaved": Planted(
-        "bert", every(BERT_SCORES, "heads interleaved") | every(BERT_CONTEXT, "heads interleaved"),
-        attention={"qkv": lambda *x: tuple(map(interleaved, x))}),
     # -- mask and softmax
     "mask ignored": Planted("bert", every("attentions.{i}", "mask ignored"), attention=mask_as(0, 0)),
     "mask inverted": Planted("bert", every("attentions.{i}", "mask inverted"),
@@ -514,8 +504,6 @@ PLANTED: dict[str, Planted] = {
                                         attention={"axis": -2}),
     "softmax over the heads": Planted("bert", {"attentions.2": "softmax over the heads"},
                                       attention={"axis": 1, "only": (2,)}),
-    "probabilities transposed": Planted("bert", {_bert(0, CONTEXT): "probabilities transposed"}, attention={
-        "gather": lambda weights, v: weights.transpose(2, 3) @ v, "only": (0,)}),
     "heads joined otherwise": Planted(
         "bert", every(BERT_CONTEXT, "heads joined without transposing"), attention={
             "join": lambda made: made.reshape(made.shape[0], made.shape[2], made.shape[1], made.shape[3])}),
