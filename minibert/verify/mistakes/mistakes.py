@@ -80,7 +80,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by sqrt(head_dim)", "T5's scores are not divided, nor GPT-2's where its config says so.",
             attend.scaled(lambda own: own.head_dim**-0.5, lambda own: own.scale == 1 and own.head_dim > 1),
             on_vectors=True),
-    Mistake("scores of k and q", LETTERS, partial(attend.looks, {"q": "k", "k": "q"}), "local"),
+    *(Mistake(f"scores of {q} and {k}", LETTERS, partial(attend.looks, {"q": q, "k": k}), "local")
+      for q, k in ("kq", "qq")),
     Mistake("k gathered in place of v", LETTERS, partial(attend.looks, {"v": "k"}), "local"),
     *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
               partial(attend.in_order, order), on_vectors=True) for order in ORDERS),

@@ -117,7 +117,6 @@ def scores(seed: int) -> list[Trial]:
     given = [f"{SELF}.query", f"{SELF}.key"]
     return by_plan(way, (q, k), f"{SELF}.scores", given, first_head, more=lambda: [
         ("division by head_dim", "Scores are divided by its root.", q @ k.T / q.shape[-1]),
-        ("scores of q and q", "Scores are of queries and keys.", q @ q.T / np.sqrt(q.shape[-1])),
         ("division by sqrt(seq)", "The products have head_dim terms.", q @ k.T / np.sqrt(len(q))),
         ("scores transposed", "Rows are queries, columns keys.", k @ q.T / np.sqrt(q.shape[-1])),
         ("times sqrt(head_dim)", "Scores are divided by it.", q @ k.T * np.sqrt(q.shape[-1])),
