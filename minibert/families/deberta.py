@@ -8,18 +8,12 @@ from minibert.families.parts.block_parts import Attention, Blocks, Convolution, 
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import projected, scheme, switch
+from minibert.families.parts.readers import projected, scheme, switch, typed
 from minibert.families.parts.steps import Binder, Mask, Norm, Project
 from minibert.families.parts.terms import position_scale, position_term
 
 from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, PRINTED, TYPE, WORD, bert_tree
 from .rows import Row
-
-
-def typed(config: Config) -> bool:
-    """There are token types."""
-    return config.integer("type_vocab_size") > 0
-
 
 DEBERTA_V2 = replace(
     BERT,

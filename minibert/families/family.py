@@ -101,8 +101,3 @@ class Family(Frozen):
             path.replace("{side}", side): name.replace("{Side}", side.capitalize()) for path, name in self.tree.items()
         }
         return printed(modules, classes, self.order, above.pop() if len(above) == 1 else "")
-
-    def place(self, path: str) -> int:
-        """Rank a module's place in the reference's printed tree; those of equal places keep their order."""
-        last = path.rpartition(".")[2]
-        return self.order.index(last) if last in self.order else len(self.order)

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, Residual
-from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import scheme
+from minibert.families.parts.readers import scheme, typed
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
 from .llama import GATED, ROTATED, rotary_tree
 from .rows import Row
 
-
-def _typed(config: Config) -> bool:
-    """gte-base-en-v1.5 has no types."""
-    return config.integer("type_vocab_size") > 0
-
-
 GTE = replace(
     BERT,
     model_type="gte",
     tokenizer="XLMRobertaTokenizer",
     attention=scheme("gte_rotary"),
-    steps=(replace(WORD, head="lm_head.decoder.weight"), replace(TYPE, when=_typed), NORM),
+    steps=(replace(WORD, head="lm_head.decoder.weight"), replace(TYPE, when=typed), NORM),
     prefixes=("gte.", "new."),
     tree={"embeddings": "GteEmbeddings"},
     unused_endings=("position_ids", "inv_freq"),

@@ -14,7 +14,7 @@ from minibert.families.parts.block_names import module_path
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
-from minibert.families.parts.module_tree import printed
+from minibert.families.parts.module_tree import place, printed
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
@@ -269,8 +269,8 @@ class Model(OfModules):
         if self._stack is None:
             return f"<closed {type(self).__name__} of {self._layer.family.model_type}>"
         family, rows = self._layer.family, self.block_family
-        inside = self._layer.modules
-        modules: dict[str, Any] = {path: inside[path] for path in sorted(inside, key=family.place)}
+        inside = sorted(self._layer.modules.items(), key=lambda item: place(item[0], family.order))
+        modules: dict[str, Any] = dict(inside)
         if family.shared:
             modules = {family.shared: repr(self._layer.steps[0].module)} | modules
         for block in self._stack.blocks:

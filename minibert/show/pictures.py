@@ -30,6 +30,13 @@ Scheme = TypeVar("Scheme", bound=AttentionPosition)
 SEEN = 64  # tokens of a text that the pictures of attention show
 
 
+class Picture(NamedTuple):
+    """One kind of picture: its function, from a layer or a whole model and the choices, and its line in the help."""
+
+    draw: Callable[[Any, Asked], Any]
+    says: str
+
+
 class Asked(NamedTuple):
     """The choices of a picture, beside the model: a text, and a token, block or head, counted from 0."""
 
@@ -71,7 +78,7 @@ def picture(
         )
     if kind in OF_BLOCKS and isinstance(layer, EmbeddingLayer):
         raise ValueError(f"the picture {kind!r} needs blocks; pass a whole model, minibert.load_encoder(...)")
-    drawn = PICTURES[kind](layer, Asked(text, token, block, head))
+    drawn = PICTURES[kind].draw(layer, Asked(text, token, block, head))
     layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
     family = layer.family.model_type
@@ -110,7 +117,6 @@ def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tupl
 
 
 def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
-    """Some rows of the position table, over a token's row."""
     text, token, *_ = asked
     table = position_table(layer)
     if text is None:
@@ -124,18 +130,7 @@ def _rows(layer: EmbeddingLayer, asked: Asked) -> Any:
     return plot.position_rows(table, word, token=tokens[first])
 
 
-def _similarity(layer: EmbeddingLayer, _: Asked) -> Any:
-    """The similarity of each two positions."""
-    return plot.similarity_matrix(cosine_similarity(position_table(layer)))
-
-
-def _table(layer: EmbeddingLayer, _: Asked) -> Any:
-    """The whole position table."""
-    return plot.table_image(position_table(layer))
-
-
 def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
-    """The steps from one token to its vector."""
     batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
     plan = layer_plan(layer.steps, layer.config)
@@ -150,7 +145,6 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 
 def _tokens(layer: EmbeddingLayer, asked: Asked) -> Any:
-    """The word rows of a text's tokens, on a map."""
     batch, tokens, _ = _encoded(layer, _needed(asked.text, "tokens"))
     ids, at = np.unique(batch["input_ids"][0], return_index=True)
     found = principal_components(layer.steps[0].module(ids))
@@ -158,7 +152,6 @@ def _tokens(layer: EmbeddingLayer, asked: Asked) -> Any:
 
 
 def _attention(encoder: Encoder, asked: Asked) -> Any:
-    """The attention weights of each token: all heads, or one."""
     batch = encoder.tokenize(_needed(asked.text, "attention"))
     if not batch["input_ids"].size:
         raise ValueError("the text has no tokens; give another one")
@@ -186,21 +179,8 @@ def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
     return scheme
 
 
-def _relative_bias(layer: EmbeddingLayer, _: Asked) -> Any:
-    """The bias of each head by distance, as in T5."""
-    return plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN))
-
-
-def _alibi(layer: EmbeddingLayer, _: Asked) -> Any:
-    """The penalty of ALiBi by distance, as in BLOOM."""
-    return plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN)
-
-
 def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
-    """The angle of each pair of dimensions by position, as in Llama.
-
-    For frequencies that are scaled, as in Llama 3: the wavelengths before and after scaling.
-    """
+    """Draw the angles; of frequencies that are scaled, as in Llama 3, the wavelengths before and after scaling."""
     rotations = _scheme(layer, Rotary).rotations
     for rotation in rotations.values():
         if rotation.unscaled is not None:
@@ -222,14 +202,23 @@ def _wavelengths(rotation: Rotation, reached: int | None) -> Any:
 
 OF_ONE_TOKEN = ("rows", "sum")
 OF_BLOCKS = ("attention",)  # of a whole model, not of its input layer
-PICTURES: dict[str, Callable[[Any, Asked], Any]] = {
-    "rows": _rows,
-    "similarity": _similarity,
-    "table": _table,
-    "sum": _sum,
-    "tokens": _tokens,
-    "attention": _attention,
-    "relative-bias": _relative_bias,
-    "alibi": _alibi,
-    "rotary": _rotary,
+PICTURES = {
+    "rows": Picture(_rows, "Some rows of the position table, over a token's row"),
+    "similarity": Picture(
+        lambda layer, _: plot.similarity_matrix(cosine_similarity(position_table(layer))),
+        "The similarity of each two positions",
+    ),
+    "table": Picture(lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
+    "sum": Picture(_sum, "The steps from one token to its vector"),
+    "tokens": Picture(_tokens, "The word rows of a text's tokens, on a map"),
+    "attention": Picture(_attention, "The attention weights of each token: all heads, or one"),
+    "relative-bias": Picture(
+        lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),
+        "The bias of each head by distance, as in T5",
+    ),
+    "alibi": Picture(
+        lambda layer, _: plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN),
+        "The penalty of ALiBi by distance, as in BLOOM",
+    ),
+    "rotary": Picture(_rotary, "The angle of each pair of dimensions by position, as in Llama"),
 }

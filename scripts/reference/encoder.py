@@ -280,14 +280,12 @@ class Recorder:
 
     def ordered(self, result: Any) -> dict[str, torch.Tensor]:
         """All of it in the order in which it arises."""
-        made, last = {"hidden_states.0": result.hidden_states[0]}, self.stack.last_norm
+        made = {"hidden_states.0": result.hidden_states[0]}
         for i, (block, scores) in enumerate(zip(self.stack.blocks, self.softmaxed, strict=True)):
             self.trace[block.attention.scores] = scores.masked_fill(scores < -1e30, 0)
             self.trace[block.attention.probabilities] = result.attentions[i]
-            made |= {key: self.trace[key] for key in block.keys}
-            if last and i + 1 == len(self.stack.blocks):
-                made[last] = self.trace[last]
-            made[f"hidden_states.{i + 1}"] = result.hidden_states[i + 1]
+            self.trace[f"hidden_states.{i + 1}"] = result.hidden_states[i + 1]
+            made |= {key: self.trace[key] for key in block.keys(i, self.stack)}
         made[f"hidden_states.{len(self.stack.blocks)}"] = result.last_hidden_state
         return made
 

@@ -143,7 +143,7 @@ def test_a_row_of_one_s_own(
         found = encoder(ids, attention_mask=mask.astype(int))
         trace = encoder.trace(ids, attention_mask=mask.astype(int))
         assert off(trace["hidden_states.2"], found) <= tolerance
-        keys = [key for block in encoder.stack.blocks for key in block.keys]
+        keys = [key for i, block in enumerate(encoder.stack.blocks) for key in block.keys(i, encoder.stack)]
         assert [key for key in trace if key in keys] == keys
     exact = {name: array.astype(np.float64) for name, array in numbers.items()}
     for row, length in enumerate(LENGTHS):

@@ -108,11 +108,6 @@ class BoundAttention(NamedTuple):
     terms: tuple[Term, ...] = ()  # what is added to the scores
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """List its traced steps in the order of computing."""
-        return (*self.maps, *filter(None, self.norms), self.scores, self.probabilities, self.context, self.output)
-
-    @property
     def transposed_in_reference(self) -> tuple[str, ...]:
         """Paths whose output the reference gives with the second and the third axis exchanged."""
         return self.norms if self.heads_first else ()
@@ -238,13 +233,6 @@ class BoundFeedForward(NamedTuple):
     activate: Activation
     transposed_in_reference: tuple[str, ...] = ()
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """List its traced steps in the order of computing."""
-        if self.gate and self.gate != self.up:
-            return self.gate, self.activation, self.up, self.output
-        return self.up, self.activation, self.output
-
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """To the larger width, the activation, and back; with a gate, which the activation is of."""
         from .plan import Step, activated, mapped
@@ -287,14 +275,9 @@ class BoundConvolution(NamedTuple):
     activate: Activation
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """List its traced steps."""
-        return (self.output,)
-
-    @property
     def transposed_in_reference(self) -> tuple[str, ...]:
         """Torch's own gives (batch, out, seq)."""
-        return self.keys
+        return (self.output,)
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """Gather each token's neighbours, apply the map, and activate the tokens that are no padding."""
@@ -324,11 +307,6 @@ class BoundResidual(NamedTuple):
     sum: str
     after: str
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """List its traced steps in the order of computing."""
-        return tuple(filter(None, (self.before, *self.work.keys, self.within, self.sum, self.after)))
-
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """`after(x + within(work(before(x))))`, step by step."""
         from .plan import Step, normed
@@ -351,11 +329,6 @@ class BoundBlock(NamedTuple):
     modules: Modules
     parts: tuple[BoundResidual, ...]
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """List its traced steps in the order of computing."""
-        return tuple(key for part in self.parts for key in part.keys)
-
     def plan(self, i: int, stack: Any) -> dict[str, Step]:
         """All steps of block i, from `hidden_states.{i}` to the next; after the last block comes the last norm."""
         from .plan import Step, by_key, normed
@@ -368,6 +341,10 @@ class BoundBlock(NamedTuple):
             steps.append(normed(stack.last_norm, stack.others[stack.last_norm], x))
             x = stack.last_norm
         return by_key([*steps, Step(f"hidden_states.{i + 1}", "state", np.asarray, (x,))])
+
+    def keys(self, i: int, stack: Any) -> list[str]:
+        """List the traced steps of block i in the order of computing, the next hidden states last."""
+        return [step.key for step in self.plan(i, stack).values() if not step.hidden]
 
     @property
     def attention(self) -> BoundAttention:

@@ -64,6 +64,10 @@ def _sum(steps: list[Step], key: str, of: Sequence[str], visible: bool) -> str:
 
 def _or_embeds(steps: list[Step], key: str, factor: float) -> str:
     """The caller's own rows where there are some."""
+
+    def with_embeds(given: tuple[Inputs, int], rows: Array | None) -> Array | None:
+        return rows if rows is not None else given[0].inputs_embeds
+
     steps.append(Step(f".{key} or embeds", "embeds", with_embeds, (GIVEN, key), factor, "{1}"))
     return f".{key} or embeds"
 
@@ -147,11 +151,6 @@ def looked_up(module: Embedding, extra: int, ids: Array | None) -> Array | None:
 def times(factor: float, x: Array | None) -> Array | None:
     """Times the layer's factor."""
     return None if x is None else scale(x, factor)
-
-
-def with_embeds(given: tuple[Inputs, int], rows: Array | None) -> Array | None:
-    """The rows of words, or the caller's own."""
-    return rows if rows is not None else given[0].inputs_embeds
 
 
 def added(*rows: Array | None) -> Array:

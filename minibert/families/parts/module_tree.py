@@ -28,7 +28,7 @@ def printed(modules: Mapping[str, Any], classes: Mapping[str, str], order: Seque
 def _lines(tree: Tree, above: str, classes: Mapping[str, str], order: Sequence[str]) -> list[str]:
     """One indented line or more for each child; equal numbered ones are counted, as in the reference."""
     lines: dict[str, list[str]] = {}
-    for name in sorted(tree, key=lambda name: _place(f"{above}.{name}".lstrip("."), order)):
+    for name in sorted(tree, key=lambda name: place(f"{above}.{name}".lstrip("."), order)):
         child, path = tree[name], f"{above}.{name}".lstrip(".")
         if isinstance(child, str):
             lines[name] = [_norm(child, classes.get("RMSNorm", "RMSNorm"))]
@@ -54,7 +54,8 @@ def _norm(line: str, name: str) -> str:
     return line.replace("RMSNorm(", f"{name}(")
 
 
-def _place(path: str, order: Sequence[str]) -> int:
+def place(path: str, order: Sequence[str]) -> int:
+    """Rank a module's place in the reference's printed tree; equal ranks keep their order."""
     name = path if path in order else path.rpartition(".")[2]
     return order.index(name) if name in order else len(order)
 

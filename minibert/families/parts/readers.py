@@ -22,6 +22,11 @@ def projected(config: Config) -> bool:
     return config.integer("embedding_size") != config.integer("hidden_size")
 
 
+def typed(config: Config) -> bool:
+    """There are token types: not in DeBERTa v3, nor in gte-base-en-v1.5."""
+    return config.integer("type_vocab_size") > 0
+
+
 def sqrt_width(config: Config) -> float:
     """The factor of Vaswani et al. 2017."""
     return math.sqrt(config.integer("hidden_size"))

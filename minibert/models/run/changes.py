@@ -63,9 +63,8 @@ def _check_names(layer: EmbeddingLayer, stack: Stack, change: Any) -> None:
             "change must be a dict, name of an intermediate -> array or function of the values; found "
             f"{type(change).__name__}"
         )
-    known = [*(key for step, _ in layer.steps for key in (step.key, "sum")), stack.last_norm]
-    known += [key for block in stack.blocks for key in block.keys]
-    known += [f"hidden_states.{i}" for i in range(len(stack.blocks) + 1)]
+    known = [*(key for step, _ in layer.steps for key in (step.key, "sum")), "hidden_states.0"]
+    known += [key for i, block in enumerate(stack.blocks) for key in block.keys(i, stack)]
     if "position_ids" in change:
         raise ValueError("change cannot name 'position_ids', which the input layer is given; pass position_ids=")
     for name in change:

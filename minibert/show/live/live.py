@@ -174,18 +174,13 @@ class Live:
             pair = self._batch(state.beside, "the other text")
             names = [visible(token) for token in self.layer.tokenizer.tokens(pair["input_ids"][0])]
             other = Beside(state.beside, names, self.encoder.trace(**pair))
-        changed = state._replace(beside="") != state.typed
-        typed = Run(self.layer, self.encoder, self.head, batch, {}, first)
-        if not changed:
-            typed = typed._replace(trace=self.encoder.trace(**batch, head=head))
-            return Runs(typed._replace(beside=other), typed)
-        typed = self._runs(state.typed).typed
-        ids = with_replaced(self.layer, batch["input_ids"], state.replaced)
+        batch["input_ids"] = ids = with_replaced(self.layer, batch["input_ids"], state.replaced)
         change = change_of(self.encoder, state, other and other.trace, ids.shape[1])
-        trace = self.encoder.trace(**{**batch, "input_ids": ids}, change=change or None, head=head)
+        trace = self.encoder.trace(**batch, change=change or None, head=head)
         adds_up = not (state.blocks or state.patches)
-        run = Run(self.layer, self.encoder, self.head, {**batch, "input_ids": ids}, trace, first, other, adds_up)
-        return Runs(run, typed)
+        run = Run(self.layer, self.encoder, self.head, batch, trace, first, other, adds_up)
+        as_typed = state._replace(beside="") == state.typed
+        return Runs(run, run._replace(beside=None) if as_typed else self._runs(state.typed).typed)
 
     def _live(self, state: State, runs: Runs) -> dict[str, Any]:
         """The live part's own numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,19 +45,27 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
         "width": f"{layer.dim} numbers a token",
         "longest sequence": "no limit" if layer.max_length is None else f"{layer.max_length} tokens",
         "positions here": _positions(layer),
-        "in attention": _in_attention(layer),
+        **_or_why("in attention", lambda: {"in attention": _in_attention(layer)}),
         "numbers": f"stored as {formats}, computed in {layer.dtype}",
         "on disk": f"{size(sum(on_disk.values()))} in {counted(len(on_disk), 'tensor')}, "
         f"of {size(sum(files.values()))} in {counted(len(files), 'file')}",
         "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
-        **_blocks(layer),
-        **(_heads(layer, source) if source else {}),
-        **(_sentences(layer, find) if find else {}),
+        **_or_why("blocks", lambda: _blocks(layer)),
+        **_or_why("heads", lambda: _heads(layer, source) if source else {}),
+        **_or_why("sentence vectors", lambda: _sentences(layer, find) if find else {}),
         **_same_bits(layer),
     }
     column = max(map(len, facts)) + 2
     yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
+
+
+def _or_why(name: str, tell: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """Tell some facts, or why they are not available: the input layer does not need them."""
+    try:
+        return tell()
+    except MinibertError as error:
+        return {name: f"not available: {error}"}
 
 
 def memory(layer: EmbeddingLayer) -> tuple[int, int]:
@@ -101,10 +109,7 @@ def _positions(layer: EmbeddingLayer) -> str:
 
 
 def _in_attention(layer: EmbeddingLayer) -> str:
-    try:
-        scheme = layer.attention_position
-    except MinibertError as error:  # this layer does not need it
-        return f"not available: {error}"
+    scheme = layer.attention_position
     return "none" if scheme is None else f"{scheme.offers} (layer.attention_position)"
 
 
@@ -115,12 +120,9 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
         return {"blocks": "none: a static model is an input layer and nothing else"}
     if row is None:
         return {"blocks": f"not computed: minibert knows only the input layer of {family.model_type}"}
-    try:
-        config = row.configure(family, layer.config, "config.json")
-        count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
-        width, activation = row.feed.width(config), activation_name(config, row.feed.act)
-    except MinibertError as error:  # the input layer does not need it
-        return {"blocks": f"not available: {error}"}
+    config = row.configure(family, layer.config, "config.json")
+    count, (heads, key_heads, head_dim) = row.count(config), row.attend.sizes(config)
+    width, activation = row.feed.width(config), activation_name(config, row.feed.act)
     shared = f" that share {key_heads} key heads" if key_heads < heads else ""
     sizes = f"{count}, {heads} heads of {head_dim}{shared}, feed-forward {width} wide, {activation}"
     stored = stored_blocks(layer)
@@ -140,12 +142,9 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if row is None or not stored_blocks(layer):
         return {}
-    try:
-        config = row.configure(family, layer.config, "config.json")
-        binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
-        names = Heads(layer, config, binder, row.is_causal(config), "here").names
-    except MinibertError as error:
-        return {"heads": f"not available: {error}"}
+    config = row.configure(family, layer.config, "config.json")
+    binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
+    names = Heads(layer, config, binder, row.is_causal(config), "here").names
     return {"heads": ", ".join(names) or "none in this file"}
 
 
@@ -157,14 +156,11 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
 
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}
-    try:
-        saved = SavedFolder.read(FolderFiles(find, "here"))
-        if layer.family is STATIC:
-            own = SentenceConfig.of_static(saved, layer.config, layer.dim, layer.tokenizer.truncation, None)
-        else:
-            own = SentenceConfig.of(saved, layer.config, layer.dim, layer.max_length, None)
-    except MinibertError as error:
-        return {"sentence vectors": f"not available: {error}"}
+    saved = SavedFolder.read(FolderFiles(find, "here"))
+    if layer.family is STATIC:
+        own = SentenceConfig.of_static(saved, layer.config, layer.dim, layer.tokenizer.truncation, None)
+    else:
+        own = SentenceConfig.of(saved, layer.config, layer.dim, layer.max_length, None)
     if own.late:
         return {"made for": f"{USES[own.kind]}, as a {own.kind}", **_late(own), **_prompts(own)}
     row = BLOCKS.get(layer.family.model_type)

@@ -81,11 +81,11 @@ class EncoderSubject(Subject):
         self.encoder, stack = model, model.stack
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
-        self._places = {stack.last_norm: END}
-        for i, block in enumerate(stack.blocks):
-            self._places |= dict.fromkeys([*block.keys, f"hidden_states.{i + 1}"], f"block {i}")
+        self._places = {key: f"block {i}" for i, block in enumerate(stack.blocks) for key in block.keys(i, stack)}
+        self.leaving = [path for block in stack.blocks for path in block.modules if path in self._places]
         if stack.last_norm:
-            self._places[f"hidden_states.{depth}"] = END
+            self._places |= {stack.last_norm: END, f"hidden_states.{depth}": END}
+            self.leaving.append(stack.last_norm)
         self.head, self.without_head = _usual(model)
         kept = self.head is None and not model.sentence_config.kind  # vectors of sentences do without it
         self.pooler = model.pooler if kept else None
@@ -96,8 +96,6 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
-        self.leaving = [path for block in stack.blocks for path in block.modules if path in block.keys]
-        self.leaving += [stack.last_norm] if stack.last_norm else []
         self.entering = stack.entering
         self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
         self.scores = list(self._window)
