@@ -40,7 +40,7 @@ def escaped(text: str, styled: bool = False) -> str:
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2.
 
-    `usual` is the default model; `gone` says of options that went what to use.
+    `usual` is the default model; `gone`: removed option -> its replacement.
     """
 
     usual = DEFAULT_MODEL

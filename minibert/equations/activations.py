@@ -37,7 +37,7 @@ def erf(x: Array) -> Array:
 def gelu(x: Array) -> Array:
     """Multiply x by the probability that a normal variable is below x: `y = x * (1 + erf(x / sqrt(2))) / 2`.
 
-    Any shape -> the same. What configs call "gelu"; the tanh form is another function, up to 5e-4 away.
+    Any shape -> the same. Configs call it "gelu"; the tanh form is another function, up to 5e-4 away.
 
     >>> gelu(np.array([-1.0, 0.0, 1.0])).round(4)
     array([-0.1587,  0.    ,  0.8413])

@@ -46,7 +46,7 @@ def position_to_content(k: Array, rows: Array, places: Array, scale: float) -> A
 
 
 def token_windows(x: Array, size: int) -> Array:
-    """Put what stands around each token side by side: size // 2 tokens before it, itself, and as many after it.
+    """Put the rows around each token side by side: size // 2 tokens before it, itself, and as many after it.
 
     x (..., seq, dim) -> (..., seq, size * dim), zeros where there is no token. size is odd.
 

@@ -137,7 +137,7 @@ def llama_model(
 
     input_ids and attention_mask (batch, seq), frequencies (head_dim / 2,) from `rotary_frequencies` or a rule of
     `rotary_scaling` -> (batch, seq, vocab). No row of positions is added: attention alone knows the order of the words.
-    Row t tells what comes after token t. Source: Touvron et al. 2023.
+    Row t scores each word as the one after token t. Source: Touvron et al. 2023.
 
     >>> table = np.array([[0.0, 1.0], [1.0, 7.0]])
     >>> weights = LlamaWeights(table, [], last_norm=np.ones(2), output=table)

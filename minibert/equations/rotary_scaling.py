@@ -46,7 +46,7 @@ from .rotary import rotary_frequencies, rotary_powers
 
 
 def _check(**lengths_and_factors: float) -> None:
-    """Refuse what no formula here can divide by or take a logarithm of."""
+    """Refuse numbers that no formula here can divide by or take a logarithm of."""
     for name, value in lengths_and_factors.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be a number above 0, found {value!r}")
@@ -190,7 +190,7 @@ def longrope_frequencies(
     short_factor and long_factor (dim / 2,) -> (dim / 2,), float32. The factor on cos and sin is
     `longrope_attention_factor`, for short texts too.
 
-    The trap: one token past original_length changes all frequencies, so what a cache holds no longer fits.
+    The trap: one token past original_length changes all frequencies, so cached keys no longer fit.
 
     Raises ValueError for lists of another length, or with a number that is not above 0. Source: Ding et al. 2024.
 

@@ -74,7 +74,7 @@ def bert_model(
 def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, heads: int, eps: float = 1e-5) -> Array:
     """GPT-2 from ids to logits: input layer, blocks with the last norm, and `x @ wte^T`.
 
-    input_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Row t tells what comes after token t, so the last
+    input_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Row t scores the word after token t, so the last
     row is the prediction.
 
     >>> import numpy as np

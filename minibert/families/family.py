@@ -21,11 +21,11 @@ Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
 class Family(Frozen):
     """One model_type's input layer.
 
-    prefixes          what files of models with a head put before the base model's tensor names
+    prefixes          beginnings that files of models with a head put before the base model's tensor names
     tree              the reference's class for each module that holds others, for printing: path -> class name
     order             last parts of paths in the order in which the reference prints them, if it is not that of `steps`
     checked_prefixes  a stored tensor whose name begins so, and that no step uses, is an error
-    unused_endings    except if its name ends so: a buffer, or what the config switches off
+    unused_endings    except if its name ends so: a buffer, or a tensor that the config switches off
     aliases           the reference's other words for a config key
     defaults          values of config keys that config.json leaves out
     only              the one value that these steps compute for a config key; another one is refused
@@ -59,7 +59,7 @@ class Family(Frozen):
     attention: Scheme | None = None
 
     def configure(self, data: Mapping[str, Any], where: str = "config.json") -> Config:
-        """Read config.json with this family's words and defaults. Raises CheckpointError for what no step computes."""
+        """Read config.json with this family's words and defaults. Raises CheckpointError as `only` says."""
         part = data.get(self.section) or data
         older = (data.get(f"{self.section}_dict") if self.section else None) or {}  # it counts before the newer one
         for name, found in ((self.section, part), (f"{self.section}_dict", older)):

@@ -2,7 +2,7 @@
 
 Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
 Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from
-`equations.similarity`, tables and rows from a layer.
+`equations.similarity`, tables and rows from a layer. One file: each picture is a function of its own, read by itself.
 
 Values from 0 up become colours by viridis: its lightness rises evenly with the value. Signed values become colours by
 PuOr: 0 is nearly white, and the farther from 0, the darker, violet below and orange above. The colour-blind see both
@@ -95,10 +95,10 @@ def position_rows(
 ) -> list[Axes]:
     """Several rows of a position table below each other, on one scale, each over the row of a token.
 
-    table (positions, dim), token_row (dim,), and `token`, its name: what counts is how large one row is beside the
-    other. Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions.
-    Trained rows hold a few entries ten times the others, above all row 0: the scale is 1.5 times what holds 99 % of the
-    numbers, and a line that leaves the picture says in its label how far it goes.
+    table (positions, dim), token_row (dim,), and `token`, its name: the picture compares how large the two rows
+    are. Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions.
+    Trained rows hold a few entries ten times the others, above all row 0: the scale is 1.5 times the size below which
+    99 % of the numbers are, and a line that leaves the picture says in its label how far it goes.
 
     sums   with a token's row: the sum of the two is drawn too
     lines  name -> dimensions, of which a row has a line each: sines and cosines that take turns are no curve in one
@@ -281,13 +281,11 @@ def wavelengths(
     that does not turn (frequency 0) has no point.
     """
     ax = _axes(ax, 8, 4.5)
-    ends = (":", "-")  # of several scaled ones the last is drawn through
-    names = {"before scaling": (unscaled, LIGHT, "-")}
-    for place, (name, frequencies) in enumerate(scaled.items(), 1):
-        names[name] = frequencies, DARK, ends[place == len(scaled)]
-    for name, (frequencies, colour, style) in names.items():
+    for place, (name, frequencies) in enumerate({"before scaling": unscaled, **scaled}.items()):
         turning = np.flatnonzero(frequencies)
         wavelength = 2 * np.pi / frequencies[turning].astype(np.float64)
+        style = "-" if place in (0, len(scaled)) else ":"  # of several scaled ones the last is drawn through
+        colour = DARK if place else LIGHT
         ax.plot(turning, wavelength, style, color=colour, linewidth=1.4, marker=".", markersize=4, label=name)
     for name, length in lengths.items():
         ax.axhline(length, color="0.5", linewidth=0.8, linestyle="--")

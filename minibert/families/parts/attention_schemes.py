@@ -1,7 +1,7 @@
 """The position scheme that acts inside attention, bound to a checkpoint's numbers: what `layer.attention_position` is.
 
-First the schemes, each answering to one method; then what the families' rows name: functions that read a scheme's
-numbers from config.json, and its tensors from the checkpoint.
+First the schemes, each answering to one method; then, in the same file since each is read beside its scheme, the
+functions that rows name: they read a scheme's numbers from config.json, and its tensors from the checkpoint.
 The formulas are in `rotary` and `attention_positions`.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class AttentionPosition(Frozen):
     """`layer.attention_position` is one of the five schemes below, each of which answers to one method.
 
-    A method that the family does not have raises AttributeError, which says what it has.
+    A method that the family does not have raises AttributeError, which names its own.
 
     >>> Alibi(heads=8).rotary([[0, 1]])
     Traceback (most recent call last):
@@ -62,7 +62,7 @@ class AttentionPosition(Frozen):
 class Rotary(AttentionPosition):
     """Rotary positions: `rotations` by layer type, or under the one key None where all layers are alike.
 
-    `pairing` is what `rotate` needs beside cos and sin: "neighbours" in Cohere's models, else "halves".
+    `pairing` is the third argument of `rotate`: "neighbours" in Cohere's models, else "halves".
 
     >>> from minibert.equations.rotary import rotary_frequencies
     >>> scheme = Rotary(rotations={None: Rotation(rotary_frequencies(4))})
@@ -197,8 +197,8 @@ def rotary(
     theta is the family's default (Nomic 1000), theta_keys its older names (GPT-NeoX "rotary_emb_base"). share is
     the default of the rotating part of a head (GPT-NeoX 0.25, under "rotary_pct"); None: the whole head rotates
     and no key can change it, as in Llama, unless the frequencies are scaled: all rules read "partial_rotary_factor".
-    A `rope_scaling` takes the place of `rope_parameters`. longrope_names: what this family
-    calls longrope too (Phi-3).
+    A `rope_scaling` takes the place of `rope_parameters`. longrope_names: this family's other
+    names of longrope (Phi-3).
 
     Raises CheckpointError for a rope_type that is not known, for parameters that differ by layer, and for numbers
     that are absent or impossible.
@@ -230,7 +230,7 @@ def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> 
     """Read GTE's: as `rotary`, and the "ntk" of published files, which the reference does not know.
 
     theta is 160000 where config.json has none, and 10000 in files of the older model_type "new". Raises
-    CheckpointError as `rotary`, and for what "ntk" has besides a factor of 1 or more.
+    CheckpointError as `rotary`, and for settings of "ntk" besides a factor of 1 or more.
 
     >>> numbers = {"head_dim": 4, "rope_theta": 100.0, "rope_scaling": {"type": "ntk", "factor": 4.0}}
     >>> gte_rotary(Config(numbers)).frequencies[None]

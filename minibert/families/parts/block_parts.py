@@ -1,9 +1,9 @@
 """The parts of blocks: parts as a row names them. `bound_blocks` says what they become with a checkpoint.
 
-Rows are read with the input layer, which computes no block: what computes is imported when a block is bound.
+Rows are read with the input layer, which computes no block: the computing files are imported when a block is bound.
 
 A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. The work is `Attention` or a
-`FeedForward`; a norm without a path is not there.
+`FeedForward`; a norm without a path is not there. All parts are in one file, since who writes a row chooses among them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Attention(Frozen):
     window            how many tokens away a token sees at most, from config and the block's number; None: all
     rotation         which rotation of the input row's rotary scheme rotates queries and keys (its layer type), from
                      config and the block's number; without it they are not rotated
-    terms            what makes the terms of the scores (see `terms`), from where the block is bound; None: none
+    terms            functions that make the terms of the scores (see `terms`) at a `Site`; None: no term
     """
 
     maps: tuple[str, ...]
@@ -132,7 +132,7 @@ class FeedForward(Frozen):
     biased      whether the maps have biases, or a config key that decides it; `output_biased` the same of `down`, None:
                 as the others
     activation  path of f; it is printed after `down` where `activation_last`
-    act         config key of f, or what gives its name from the config
+    act         config key of f, or a function of the config that gives its name
     inner       config key of the width between the maps
     times       that width as so many times the model's, where config.json gives none
     """
@@ -235,7 +235,7 @@ class TextVector(Frozen):
     projection: str
 
     def bind(self, config: Config, binder: Binder) -> dict[str, Any]:
-        """Take the map; give what a `SentenceConfig` has of it."""
+        """Take the map; give its fields of a `SentenceConfig`."""
         from .bound_blocks import steady
 
         found: dict[str, Any] = {
@@ -256,18 +256,18 @@ class Blocks(Frozen):
     """One model_type's blocks.
 
     path        of one block, "{i}" is its number; the names in `parts` are relative to it
-    parts       what a block adds to x, in order; `first` the same of block 0, where it is another
+    parts       the residual parts of a block, in order; `first` the same of block 0, where it is another
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
     causal      whether no token sees those after it; `is_causal` asks config.json too
     relative    path of the learned bias's table, for printing, of each block where it has "{i}"; the input row has the
                 position scheme
-    vector      what `encode` gives where no modules.json says it; without it that is the mean
+    vector      the pooling of `encode` where no modules.json names one; without it the mean
     others      takes other modules of no single block, for printing
     defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
     checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
-    tree        the reference's class for each module that holds others, for printing: path -> class name, or what gives
-                it from the config
+    tree        the reference's class for each module that holds others, for printing: path -> class name, or a
+                function of the config that gives it
     order       last parts of paths in the order in which the reference prints them, if it is not that of computing
     count       how many blocks there are
     elsewhere   where sentence-transformers takes vectors from, if not from these blocks: they are refused here

@@ -1,4 +1,7 @@
-"""Blocks bound to a checkpoint: their modules by path, and the order of computing. `block_parts` makes them."""
+"""Blocks bound to a checkpoint: their modules by path, and the order of computing. `block_parts` makes them.
+
+Their plans are in one file, since a block's plan is read from part to part.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Head(Frozen):
 
     architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
     takes          which tokens: "every"; "first"; "last", which is the last one whose id is not `pad_token_id`; the
-                   "mean" of all; "late": every one, and the mean of their logits; or what says it of a config
+                   "mean" of all; "late": every one, and the mean of their logits; or a function of the config
     refuses        config keys that change the logits in a way that is not computed
     causal         the head is there only where no token sees those after it (True), or only where all do (False)
     single         its one number has no axis of its own: (batch, seq), not (batch, seq, 1)
@@ -153,7 +153,7 @@ class Head(Frozen):
 class BoundHead(NamedTuple):
     """A head bound to a checkpoint.
 
-    works     path -> what it does, in order: (tokens, width) -> (tokens, width); `last`, at `path`, gives the logits
+    works     path -> its function, in order: (tokens, width) -> (tokens, width); `last`, at `path`, gives the logits
     labels    how many logits a token has; `id2label` names them where they are classes
     """
 
@@ -213,7 +213,7 @@ def architectures(config: Config) -> list[str]:
 
 
 def tied(config: Config) -> bool:
-    """Whether a head may use the word table again; families say what holds where config.json says nothing."""
+    """Whether a head may use the word table again; a family has its own default."""
     return config.flag("tie_word_embeddings", True)
 
 

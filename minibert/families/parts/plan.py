@@ -16,13 +16,13 @@ from minibert.equations.input_layer import Array, layer_norm
 class Step(NamedTuple):
     """One formula: `values[key] = formula(*(values[name] for name in of))`.
 
-    key       the name of what it gives, in a trace; one that begins with "." stands between two of a trace's
+    key       the name of its value, in a trace; one that begins with "." stands between two of a trace's
     kind      dense, norm, activation; of an input layer ids, positions, rows, embeds, add, scale, rows of padding, and
               own, a user's; of attention cut, view, split, rotation, share, term, scores, keep, mask, masked,
               softmax, gather, join; product, sum, state; of a head take, logits
-    of        what it is computed from
+    of        the names of its inputs
     part      the bound part that it belongs to: a module, an attention, a residual
-    says      the formula in words; {0}, {1} are what it is computed from
+    says      the formula in words; {0}, {1} are its inputs
     function  the function of `equations` that it calls
     """
 
@@ -51,7 +51,7 @@ def by_key(steps: Iterable[Step]) -> dict[str, Step]:
 
 
 def value(key: str, plan: Plan, values: MutableMapping[str, Any]) -> Any:
-    """Compute one value, and what it is computed from where `values` do not have it yet."""
+    """Compute one value, and its inputs where `values` do not have them yet."""
     if key not in values:
         step = plan[key]
         values[key] = step.formula(*(value(name, plan, values) for name in step.of))

@@ -32,12 +32,12 @@ class Rotation(NamedTuple):
     """The rotation of queries and keys in layers of one type.
 
     frequencies        at lengths up to that of the first training
-    attention_factor   what cos and sin are multiplied by
+    attention_factor   the factor on cos and sin
     original_length    the length of the first training, where the rule needs it
     by_length          length -> frequencies, where they depend on it
     rope_type          the name of the rule
     unscaled           the frequencies before scaling, None where nothing is scaled
-    of_base            rope_theta -> what the rule makes of another one, None where nothing is scaled
+    of_base            rope_theta -> the rotation by the same rule, None where nothing is scaled
     """
 
     frequencies: Array

@@ -3,6 +3,7 @@
 A step is a recipe (a frozen value in a family's row). Bound to a checkpoint it yields a module; applied, it
 takes the current array x (batch, seq, dim) and gives the next one, in place where the width stays the same.
 Steps never look across rows, so any cut of a batch into tiles gives the same bits.
+All kinds are in one file, since who writes a row chooses among them.
 """
 
 from __future__ import annotations
@@ -114,12 +115,12 @@ class Step(Frozen):
         raise NotImplementedError
 
     def apply(self, module: Any, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        """Give the next x. `record` is handed each named intermediate; what it leaves there goes on."""
+        """Give the next x. `record` is handed each named intermediate, and may change it in place."""
         raise NotImplementedError
 
     @property
     def key(self) -> str:
-        """The name of what it gives, in a trace."""
+        """Name its value in a trace."""
         return self.path + getattr(self, "role", "")
 
     def tensors(self, part: str = "weight") -> tuple[str, ...]:
@@ -231,8 +232,8 @@ class Positions(Lookup):
     """x += table[position_ids]. `rule` says how tokens are counted when the caller passes no positions:
 
     "count"    0, 1, 2, ... padding included                       (equations.default_position_ids)
-    "padding"  what is not padding, from padding_idx + 1           (equations.padding_position_ids)
-    "mask"     what the attention mask keeps                       (equations.mask_position_ids)
+    "padding"  tokens that are no padding, from padding_idx + 1    (equations.padding_position_ids)
+    "mask"     tokens that the attention mask keeps                (equations.mask_position_ids)
 
     `generate` makes the table's first rows, (length, dim), where the file holds none. `cached` is False where a cache
     does not shift positions.

@@ -30,7 +30,7 @@ Term = Union["RelativeTerm", "PositionTerm"]
 class RelativeTerm(NamedTuple):
     """A learned number for each head and distance (T5, MPNet). Another kind of term has the same names.
 
-    scheme  what it takes by distance: `shared` is computed once for all terms of one scheme
+    scheme  the numbers by distance: `shared` is computed once for all terms of one scheme
     first   where each block has a scheme of its own, that of block 0
     block   the number of its block
     name    in the field's words; `says` is its place in the formula
@@ -72,7 +72,7 @@ def relative_term(site: Any) -> RelativeTerm:
 class PositionTerm(NamedTuple):
     """Score queries, or keys, with the rows of distances (DeBERTa).
 
-    map       what the rows pass: the keys' where queries look at them, or the other way round
+    map       the map that the rows pass: the keys' where queries look at them, or the other way round
     mapped    gives them as they leave it, times `scale`: (heads, rows, head_dim); computed once
     of_keys   it is the keys that look at them
     backward  with distances in the wrong direction
@@ -96,7 +96,7 @@ class PositionTerm(NamedTuple):
         )
 
     def piece(self, shared: Array, q: Array, k: Array, heads: slice, queries: Positions, keys: Positions) -> Array:
-        """As of the other kind. What each row of q, or k, makes of all distances is looked up without a copy."""
+        """As of the other kind. Each row of q, or k, is multiplied by all distances, and looked up without a copy."""
         rows, middle = self.mapped()[heads], len(shared) // 2  # where the distance is 0
         if not isinstance(queries, slice) or not isinstance(keys, slice):
             distances = np.asarray(keys) - np.asarray(queries)[:, None]

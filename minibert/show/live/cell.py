@@ -22,9 +22,9 @@ def opened_cell(
 ) -> dict[str, Any]:
     """Give one cell of one head: `score = scale * sum of q * k + terms`, and the weight that softmax makes of it.
 
-    `trace` is of one text. q and k are what is multiplied; `turned` has them before they are rotated, where they are.
+    `trace` is of one text. q and k are multiplied; `turned` has them before their rotation, where there is one.
     `score` is the run's own number, float32; `sum` is that of the numbers here, in float64. Where the head is switched
-    off, `weight` is 0 and `softmax` what it would have been. value: that of the key, whose products by `weight` go into
+    off, `weight` is 0 and `softmax` the weight without that. value: that of the key, whose products by `weight` go into
     `context`, the sum over all keys.
 
     Raises ValueError for a block, head or token that is not there.

@@ -78,7 +78,7 @@ def _check_places(patch: Patch, own: int, theirs: int) -> None:
 
 
 def with_replaced(layer: EmbeddingLayer, input_ids: Array, replaced: Iterable[tuple[int, str]]) -> Array:
-    """Put other tokens into ids (1, seq). Raises ValueError for what is no single token of this tokenizer."""
+    """Put other tokens into ids (1, seq). Raises ValueError for a text that is no single token."""
     ids = input_ids.copy()
     for place, token in replaced:
         if place >= ids.shape[1]:

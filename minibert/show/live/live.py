@@ -17,8 +17,8 @@ from minibert.equations.sentences import cosine, mean
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page_prediction
-from minibert.show.page.page import KEPT, Beside, LivePart, Run, contents, expected_size, first_choice, written
-from minibert.show.page.page_parts import as_json, check_size, filled
+from minibert.show.page.page import KEPT, Beside, LivePart, Run, checked_size, contents, first_choice, written
+from minibert.show.page.page_parts import as_json, filled
 from minibert.show.text.text import visible
 from minibert.threads.computing import compute
 
@@ -46,7 +46,7 @@ class Runs(NamedTuple):
 class Live:
     """Answer a live page's requests with one model; safe to call from many threads at once.
 
-    name  what the page calls the model
+    name  the model's name on the page
     """
 
     def __init__(self, model: EmbeddingLayer | Encoder, name: str | None = None) -> None:
@@ -156,8 +156,7 @@ class Live:
         count = batch["input_ids"].shape[1]
         if not 0 < count <= MOST_TOKENS:
             raise ValueError(f"{what} has {count} tokens, and this page takes 1 to {most}; change it")
-        size, pairs, more = expected_size(self.layer, self.encoder, self.head, count)
-        check_size(size, self.layer, count, pairs, more)
+        checked_size(self.layer, self.encoder, self.head, count)
         return batch
 
     def _computed(self, state: State) -> Runs:

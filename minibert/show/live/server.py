@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(403, f"another page asks, of {origin!r:.80}; this server answers its own page alone")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with a refusal; what was not read of the request is not taken for another one."""
+        """Answer with a refusal; unread bytes of the request are not taken for another one."""
         self.close_connection = True
         self._send(code, "application/json", json.dumps({"error": {"message": message or "not answered here"}}))
 

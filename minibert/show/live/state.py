@@ -16,7 +16,8 @@ V = TypeVar("V")
 class Patch(NamedTuple):
     """Values of the other text that are put into this one.
 
-    what    `stream`: what enters block `block`, or leaves the last one; else what its attention or feed-forward adds
+    what    `stream`: the rows that enter block `block`, or leave the last one; else those its attention or feed-forward
+            adds
     place   which token gets them, and `source`, whose they are; both None: every token the one at its own place
     """
 

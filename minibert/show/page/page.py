@@ -8,6 +8,7 @@ has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from html import escape
 from itertools import groupby
@@ -25,8 +26,8 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.text.explain import by_hand, first_of_text, looked_up
 from minibert.show.text.text import counted, visible
 
-from . import page_beside, page_blocks, page_prediction
-from .page_parts import BYTES, as_json, check_size, filled, listed, packed
+from . import page_beside, page_blocks, page_parts, page_prediction
+from .page_parts import BYTES, FRAME, LINES, as_json, filled, listed, packed
 from .page_rows import norm_of, packed_group, stages
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def page(
 ) -> str:
     """Give the page: of an input layer, or of a whole model, whose blocks make a second part, and its head a third.
 
-    `name` is what the page calls the model, the family's where it is None. `beside` is another text, whose tokens are
+    `name` is the model's name on the page, the family's where it is None. `beside` is another text, whose tokens are
     compared with those of the first after each block. Raises as `EmbeddingLayer.tokenize` and a call of the layer;
     ValueError if the page would have more than 10 MB, and for a text beside where there are no blocks.
     """
@@ -64,9 +65,7 @@ def page(
     seq = len(tokens)
     encoder = encoder if seq else None  # without tokens nothing enters a block
     head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
-    # before anything large is computed
-    size, pairs, more = expected_size(layer, encoder, head, seq)
-    check_size(size, layer, seq, pairs, more)
+    size = checked_size(layer, encoder, head, seq)
     first = first_choice(layer, input_ids[0], encoder is not None and encoder.stack.causal)
     other = None
     if beside is not None:
@@ -83,20 +82,33 @@ def page(
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
     run = Run(layer, encoder, head, batch, trace, first, other)
     html = written(run, visible(text if not text_pair else f"{text} / {text_pair}", KEPT), name, why_none)
-    check_size(len(html.encode()), layer, seq, pairs, more)
+    checked_size(layer, encoder, head, seq, len(html.encode()))
     return html
 
 
-def expected_size(
-    layer: EmbeddingLayer, encoder: Encoder | None, head: BoundHead | None, seq: int
-) -> tuple[float, int, float]:
-    """Estimate the bytes of a page; its numbers for each pair of tokens; its bytes for each token, if blocks are
-    there."""
+def checked_size(
+    layer: EmbeddingLayer, encoder: Encoder | None, head: BoundHead | None, seq: int, size: float | None = None
+) -> float:
+    """Give the bytes of a page: `size`, or an estimate before anything is computed.
+
+    Raises ValueError for more than `LARGEST`, which says how many tokens there may be.
+    """
     pairs, more = 1, 0.0  # a similarity of each pair, and one weight of each head of each block
     if encoder is not None:
         pairs += len(encoder.stack.blocks) * encoder.stack.heads
         more = page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
-    return pairs * seq * seq * layer.dtype.itemsize * BYTES + more * seq, pairs, more
+    p = pairs * layer.dtype.itemsize * BYTES
+    size = p * seq * seq + more * seq if size is None else size
+    if size <= page_parts.LARGEST:
+        return size
+    # solve p n^2 + t n = room for n; each token has a row in every band
+    t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES + more
+    room = page_parts.LARGEST - FRAME
+    fitting = int((math.sqrt(t * t + 4 * p * room) - t) / (2 * p))
+    raise ValueError(
+        f"the page of this text would have {size / 1e6:.0f} MB, and {page_parts.LARGEST / 1e6:.0f} MB is the most that "
+        f"is written; the text has {seq} tokens; give one of at most {fitting} tokens"
+    )
 
 
 class Beside(NamedTuple):
@@ -125,7 +137,7 @@ class Run(NamedTuple):
 
     @property
     def tokens(self) -> list[str]:
-        """The choices of how numbers are shown."""
+        """The text's tokens as the page writes them."""
         return [visible(token) for token in self.layer.tokenizer.tokens(self.batch["input_ids"][0])]
 
 
@@ -139,7 +151,7 @@ class Contents(NamedTuple):
 
 
 def contents(run: Run) -> Contents:
-    """Give what a page shows of a run."""
+    """Give the numbers and tables that a page shows of a run."""
     layer, encoder, tokens, input_ids = run.layer, run.encoder, run.tokens, run.batch["input_ids"]
     plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(run.batch)})
     ids = looked_up(plan, values)

@@ -2,7 +2,7 @@
 
 `page_blocks.html` and `page_blocks.js` are its template and its script. The attention weights are those of the trace,
 to the bit: 4 bytes for each head and each pair of tokens, times 4/3 for base64. So the page grows with the square of
-the number of tokens, and `page_parts.check_size` refuses a text that is too long.
+the number of tokens, and `page.checked_size` refuses a text that is too long.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
 
     So a page has one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
     `bias` is that of each head by distance, key - query, from -(seq - 1) on, of each block where blocks have their own;
-    None where there is none. `terms` names what else is added to a score, which is of the text too.
+    None where there is none. `terms` names the other terms of a score, which depend on the text.
     """
     stack, works = encoder.stack, [block.attention for block in encoder.stack.blocks]
     rows = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-import math
 import re
 from collections.abc import Callable, Container
 from html import escape
@@ -16,33 +15,11 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.models.input_layer import EmbeddingLayer
 
 LARGEST = 10_000_000  # bytes of a page
 # bytes, for advice on a shorter text: the page without numbers, and a token's lines in its tables at most
 FRAME, LINES = 60_000, 1_500
 BYTES = 4 / 3  # of base64 for one byte
-
-
-def check_size(size: float, layer: EmbeddingLayer, seq: int, pairs: int, more: float = 0.0) -> None:
-    """Refuse a page of more than `LARGEST` bytes.
-
-    pairs: how many numbers it has for each pair of tokens; more: how many bytes the blocks and a head have for each
-    token.
-
-    Raises ValueError, which says how many tokens there may be.
-    """
-    if size <= LARGEST:
-        return
-    # solve p n^2 + t n = room for n; each token has a row in every band
-    p = pairs * layer.dtype.itemsize * BYTES
-    t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES + more
-    room = LARGEST - FRAME
-    fitting = int((math.sqrt(t * t + 4 * p * room) - t) / (2 * p))
-    raise ValueError(
-        f"the page of this text would have {size / 1e6:.0f} MB, and {LARGEST / 1e6:.0f} MB is the most that is "
-        f"written; the text has {seq} tokens; give one of at most {fitting} tokens"
-    )
 
 
 def packed(numbers: Array) -> str:

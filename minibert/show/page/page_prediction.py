@@ -1,7 +1,7 @@
 """The part of the page of `minibert explain --html` about a head: what it predicts, from which block on, and why.
 
 `page_prediction.html` and `page_prediction.js` are its template and its script. The logits are those of the trace; a
-page has only the likeliest labels. `contributions` says what the shares are.
+page has only the likeliest labels. `contributions` defines the shares.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMES = {
 def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
     """The head whose prediction a page shows: the one that config.json names, else the first; None if there is none.
 
-    The text is what the page says of a head that cannot be computed.
+    The text says on the page why a head cannot be computed.
     """
     names = encoder.heads
     if not names:

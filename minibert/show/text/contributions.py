@@ -5,7 +5,7 @@ between a part and a logit is linear but for two things, and both keep here the 
 divides by one number, and an activation multiplies its input z by f(z) / z. So each part has a share of its own, and
 the shares add up to the logit. For GPT-2 this is known as direct logit attribution.
 
-Only the direct way counts, from a part through the norms to the head. What a part changes in later attention and
+Only the direct way counts, from a part through the norms to the head. A part's effect on later attention and
 feed-forwards is in their shares.
 """
 
@@ -27,7 +27,7 @@ from minibert.models.heads.heads import positions_of
 class Shares(NamedTuple):
     """The logits of each part, float64; k logits of each of n rows.
 
-    total  (n, k): the logit, less the mean of all labels' where there are several: what softmax sees of it
+    total  (n, k): the logit, less the mean of all labels' where there are several, which softmax does not see
     heads  (n, k, blocks, heads), feed_forward (n, k, blocks), input_layer (n, k), biases (n, k); their sum is `total`
     """
 
@@ -39,9 +39,9 @@ class Shares(NamedTuple):
 
 
 class _Back:
-    """On the way back from logits to the parts: `g` (tokens, k, width) says what a number here counts for a logit.
+    """On the way back from logits to the parts: `g` (tokens, k, width) is the weight of a number here in a logit.
 
-    `biases` (tokens, k) sums what the way has added so far.
+    `biases` (tokens, k) sums the biases passed so far.
     """
 
     def __init__(self, g: Array, biases: Array) -> None:
@@ -58,7 +58,7 @@ class _Back:
         self.g = self.g @ weight.astype(np.float64)
 
     def through_norm(self, norm: LayerNorm, x: Array) -> None:
-        """x (tokens, width): what entered the norm."""
+        """Pass a norm, whose input was x (tokens, width)."""
         x = x.astype(np.float64)
         if norm.bias is not None:
             self.biases = self.biases + self.g @ norm.bias.astype(np.float64)
@@ -72,7 +72,7 @@ class _Back:
         self.g = scaled / size[:, None, None]
 
     def through_activation(self, x: Array, y: Array) -> None:
-        """x, y (tokens, width): what entered the activation and what left it; 0 stays 0."""
+        """Pass an activation, whose input was x and whose output y (tokens, width); 0 stays 0."""
         factor = np.divide(y, x, out=np.zeros(x.shape), where=x != 0, dtype=np.float64)
         self.g = self.g * factor[:, None]
 
