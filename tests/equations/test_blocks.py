@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeded
+from drawn import normal
 from encoder_files import CASE, EncoderCase, kept, off
 from head_files import HEAD_CASE
 from safetensors.numpy import load_file
@@ -35,17 +36,25 @@ from minibert.equations.activations import (
     tanh,
 )
 from minibert.equations.blocks import (
+    Affine,
+    Block,
     additive_mask,
     attention,
     attention_scores,
     bert_encoder,
+    feed_forward,
     gpt2_blocks,
     linear,
+    post_norm_block,
+    pre_norm_block,
+    self_attention,
     softmax,
 )
 from minibert.equations.gated_blocks import llama_model
-from minibert.equations.input_layer import Array, bert_input, gpt2_input
+from minibert.equations.heads import tied_logits
+from minibert.equations.input_layer import Array, bert_input, gpt2_input, layer_norm
 from minibert.equations.rotary import rotary_frequencies
+from minibert.equations.whole_models import BertWeights, Gpt2Weights, bert_model, gpt2_model
 
 FAST_GELU = 2e-7  # times max(1, |y|); measured 1.33e-7
 TAIL = {-4.0: 0.002, -7.0: 0.03}  # where y is small, as a share of it; measured 0.00035 and 0.011
@@ -205,6 +214,49 @@ def test_a_masked_key_has_no_share() -> None:
     k[:, ~keep], v[:, ~keep] = 100, 1e6
     assert off(attention(q, k, v, mask=additive_mask(keep)), few) <= 1e-6
     assert np.isfinite(attention(q, k, v, mask=additive_mask(np.zeros(5, bool)))).all()
+
+
+# -- blocks and models, of smaller formulas ----------------------------------------------------------------------
+
+EPS = 0.7
+
+
+def drawn_block(seed: int) -> Block:
+    shapes = [*[(6, 6)] * 4, (6,), (5, 6), (6, 5), (6,)]
+    drawn = [(normal(*shape, seed=seed + i), normal(shape[0], seed=seed + i + 50)) for i, shape in enumerate(shapes)]
+    return Block(*(Affine(*part) for part in drawn))
+
+
+def test_blocks_and_models_pass_each_argument_on() -> None:
+    """No argument at its default; beside the reference, with those that it has: below."""
+    x, one, two, last = normal(2, 4, 6), drawn_block(1), drawn_block(20), drawn_block(40).norm_1
+    mask, bias = np.array([[1, 1, 1, 0], [1, 0, 1, 1]]), normal(2, 4, 4)
+    keep = mask[:, None, None, :] != 0
+    hidden, later = (additive_mask(each, "float64") for each in (keep, keep & np.tri(4, dtype=bool)))
+
+    def post(x: Array, part: Block, f: Any, bias: Array | None = None) -> Array:
+        x = layer_norm(x + self_attention(x, part, 2, hidden, bias), *part.norm_1, EPS)
+        return layer_norm(x + feed_forward(x, part.up, part.down, f), *part.norm_2, EPS)
+
+    def pre(x: Array, part: Block, f: Any) -> Array:
+        x = x + self_attention(layer_norm(x, *part.norm_1, EPS), part, 2, later)
+        return x + feed_forward(layer_norm(x, *part.norm_2, EPS), part.up, part.down, f)
+
+    same = np.testing.assert_array_equal
+    same(post_norm_block(x, one, 2, EPS, silu, hidden, bias), post(x, one, silu, bias))
+    same(pre_norm_block(x, one, 2, EPS, silu, later), pre(x, one, silu))
+    same(bert_encoder(x, mask, [one, two], 2, EPS), post(post(x, one, gelu), two, gelu))
+    both = pre(pre(x, one, gelu_tanh), two, gelu_tanh)
+    same(gpt2_blocks(x, mask, [one, two], last, 2, EPS), layer_norm(both, *last, EPS))
+
+    ids, types, tables = np.array([[3, 0, 6, 3], [1, 5, 5, 2]]), mask, (normal(7, 6), normal(2, 6), normal(5, 6))
+    weights = BertWeights(*tables, last, [one], one.query, two.norm_1, normal(7))
+    y = post(bert_input(ids, types, *tables, *last, EPS), one, gelu)
+    y = layer_norm(gelu(linear(y, *one.query)), *two.norm_1, EPS)
+    same(bert_model(ids, types, mask, weights, 2, EPS), tied_logits(y, tables[0], weights.bias))
+    y = layer_norm(pre(gpt2_input(ids, tables[0], tables[2]), one, gelu_tanh), *last, EPS)
+    found = gpt2_model(ids, mask, Gpt2Weights(tables[0], tables[2], [one], last), 2, EPS)
+    same(found, tied_logits(y, tables[0]))
 
 
 # -- whole, from a file's own names ------------------------------------------------------------------------------

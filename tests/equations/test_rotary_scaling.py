@@ -127,16 +127,6 @@ def close(found: Array, frequency: Callable[[int, float], float], dim: int, base
 
 
 @plain
-@pytest.mark.parametrize("factor", [0.5, 1.0, 8.0])
-def test_linear_and_proportional(dim: int, base: float, factor: float) -> None:
-    close(scaling.linear_frequencies(rotary_frequencies(dim, base), factor), lambda i, f: f / factor, dim, base)
-    for share in (0.0, 0.3, 0.5, 1.0):
-        rotating = math.floor(share * dim / 2)
-        found = scaling.proportional_frequencies(dim, base, share, factor)
-        close(found, lambda i, f: f / factor if i < rotating else 0.0, dim, base)  # noqa: B023
-
-
-@plain
 @pytest.mark.parametrize("factor", [1.0, 8.0])
 def test_ntk(dim: int, base: float, factor: float) -> None:
     """The last pair turns as many times slower as the factor says, whatever the head's size."""
@@ -183,29 +173,6 @@ def test_factor_of_yarn(factor: float) -> None:
     assert scaling.yarn_attention_factor(factor, 0.7, 0.3) == pytest.approx(louder(0.7) / louder(0.3))
     for one in ({"mscale": 0.7}, {"mscale_all_dim": 0.3}):  # one alone counts for nothing
         assert scaling.yarn_attention_factor(factor, **one) == pytest.approx(louder(1))
-
-
-@plain
-@pytest.mark.parametrize("length", [1, 100, 101])
-def test_longrope(dim: int, base: float, length: int) -> None:
-    short, long = ([start + i / 3 for i in range(dim // 2)] for start in (1, 5))
-    chosen = short if length <= 100 else long
-    found = scaling.longrope_frequencies(dim, base, short, long, 100, length)
-    close(found, lambda i, f: f / chosen[i], dim, base)
-    assert scaling.longrope_attention_factor(length / 100, 100) == pytest.approx(
-        math.sqrt(1 + math.log(length / 100) / math.log(100)) if length > 100 else 1
-    )
-
-
-@plain
-@pytest.mark.parametrize("length", [16, 256, 8192])
-def test_llama3(dim: int, base: float, length: int) -> None:
-    def frequency(i: int, f: float) -> float:
-        turns = length * f / (2 * math.pi)
-        smooth = min(max((turns - 1.5) / (4.5 - 1.5), 0.0), 1.0)
-        return (1 - smooth) * f / 8 + smooth * f
-
-    close(scaling.llama3_frequencies(rotary_frequencies(dim, base), 8.0, 1.5, 4.5, length), frequency, dim, base)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
