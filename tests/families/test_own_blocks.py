@@ -1,52 +1,64 @@
-"""Blocks of one's own: every field of a row's parts against the textbook's formulas, a text and a head at a time."""
+"""Blocks of one's own, of parts that no row has together: against the textbook's formulas, a text and a head at a time.
+
+One map for queries, keys and values, its bias alone; shared key heads; a window that looks both ways; LayerNorm without
+a bias after each sum, with an eps of its own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import checkpoints
+import encoders
 import numpy as np
 import pytest
 from binders import Stored
 from encoder_files import off
-from own_blocks import CONFIGS, ROWS
 
 import minibert
-from minibert.equations.activations import gelu, gelu_tanh, silu
+from minibert.equations.activations import gelu
 from minibert.equations.blocks import linear, rms_norm, softmax
 from minibert.equations.input_layer import Array, layer_norm
-from minibert.equations.rotary import rotary_angles, rotary_frequencies, rotate
+from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
+from minibert.families.parts.steps import Norm
 from minibert.models.run import blocks
-
-Tensors = Mapping[str, Array]
 
 SAME = 1e-10  # both in float64, numbers up to 30; measured 4e-14
 FLOAT32 = 2e-5  # measured 2.1e-6
 LENGTHS = (9, 3, 9, 1, 6)
 HEADS, SHARE = 4, 2  # query heads, and how many of them share a key head
+MINE = Blocks(
+    parts=(
+        Residual(
+            work=Attention(
+                maps=("attention.self.qkv",), key_heads="num_key_value_heads", output="attention.output.dense",
+                output_biased=False, window=lambda config, i: 2,
+            ),
+            after=Norm(path="attention.output.LayerNorm", biased=False),
+        ),
+        Residual(
+            work=FeedForward(up="intermediate.dense", down="output.dense", activation="intermediate.act", biased=False),
+            after=Norm(path="output.LayerNorm", biased=False, eps=0.5),
+        ),
+    ),
+)  # fmt: skip
+CONFIG = {
+    "model_type": "bert", "vocab_size": 29, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": HEADS,
+    "intermediate_size": 20, "max_position_embeddings": 24, "type_vocab_size": 2, "layer_norm_eps": 1e-5,
+    "num_key_value_heads": HEADS // SHARE,
+}  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.models.open.load_encoder.BLOCKS", ROWS)
-
-
-def tensors(model_type: str) -> Tensors:
-    """A checkpoint's numbers, in float64: of each shape that the row asks for."""
-    row, family, data = ROWS[model_type], minibert.FAMILIES[model_type], CONFIGS[model_type]
-    binder = Stored(config=row.configure(family, data, "config.json"))
+def tensors() -> dict[str, Array]:
+    """A checkpoint's numbers: of each shape that the row asks for."""
+    binder = Stored(config=MINE.configure(minibert.FAMILIES["bert"], CONFIG, "config.json"))
     for i in range(2):
-        row.bind(binder.config, binder, i)
-    row.last_norm.bound(binder.config, binder, "", 12)
-    if model_type == "bert":
-        inside = {"word_embeddings.weight": 29, "position_embeddings.weight": 24, "token_type_embeddings.weight": 2}
-        binder.asked |= {f"embeddings.{name}": (rows, 12) for name, rows in inside.items()}
-        binder.asked |= {"embeddings.LayerNorm.weight": (12,), "embeddings.LayerNorm.bias": (12,)}
-    else:
-        binder.asked["embed_tokens.weight"] = (29, 12)
+        MINE.bind(binder.config, binder, i)
+    rows = {"word_embeddings": 29, "position_embeddings": 24, "token_type_embeddings": 2}
+    binder.asked |= {f"embeddings.{name}.weight": (count, 12) for name, count in rows.items()}
+    binder.asked |= {f"embeddings.LayerNorm.{part}": (12,) for part in ("weight", "bias")}
     made = {}
     for number, (name, shape) in enumerate(sorted(binder.asked.items())):
         spread = np.random.default_rng(number).standard_normal(shape) / (3 if len(shape) == 1 else 2)
@@ -54,58 +66,7 @@ def tensors(model_type: str) -> Tensors:
     return made
 
 
-def attended(
-    x: Array, t: Tensors, at: str, width: int, scale: float, angles: Any, seen: Callable[[int, int], bool]
-) -> Array:
-    """Attention with shared key heads, norms in each head and a rotation: x (seq, dim), token by token."""
-    q, k, v = (linear(x, t[f"{at}.self_attn.{name}_proj.weight"]) for name in "qkv")
-    context = np.zeros_like(q)
-    for head in range(HEADS):
-        own, shared = (slice(h * width, (h + 1) * width) for h in (head, head // SHARE))
-        rotated = [
-            rotate(rms_norm(part, plus(t, f"{at}.self_attn.{name}_norm.weight"), 1e-5), *angles)
-            for part, name in ((q[:, own], "q"), (k[:, shared], "k"))
-        ]
-        for i, query in enumerate(rotated[0]):
-            keys = [j for j in range(len(x)) if seen(i, j)]
-            weights = softmax(scale * np.array([query @ rotated[1][j] for j in keys]))
-            context[i, own] = weights @ v[keys, shared]
-    return linear(context, t[f"{at}.self_attn.o_proj.weight"])
-
-
-def plus(t: Tensors, name: str) -> Array:
-    return t[name] + ("gemma" in t)
-
-
-def gated(x: Array, t: Tensors, at: str, f: Callable[[Array], Array]) -> Array:
-    gate, up, down = (t[f"{at}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-    return linear(f(linear(x, gate)) * linear(x, up), down)
-
-
-def qwen3(ids: list[int], t: Tensors) -> Array:
-    x = t["embed_tokens.weight"][ids]
-    angles = rotary_angles(np.arange(len(ids)), rotary_frequencies(6, 100.0))
-    for at in ("layers.0", "layers.1"):
-        y = rms_norm(x, t[f"{at}.input_layernorm.weight"], 1e-5)
-        x = x + attended(y, t, at, 6, 1 / math.sqrt(6), angles, lambda i, j: j <= i)
-        x = x + gated(rms_norm(x, t[f"{at}.post_attention_layernorm.weight"], 1e-5), t, at, silu)
-    return rms_norm(x, t["norm.weight"], 1e-5)
-
-
-def gemma3(ids: list[int], t: Tensors) -> Array:
-    t = {**t, "gemma": np.ones(1)}
-    x = t["embed_tokens.weight"][ids] * math.sqrt(12)
-    for at, base, window in (("layers.0", 50.0, 2), ("layers.1", 1000.0, 99)):
-        angles = rotary_angles(np.arange(len(ids)), rotary_frequencies(6, base))
-        y = rms_norm(x, plus(t, f"{at}.input_layernorm.weight"), 1e-5)
-        y = attended(y, t, at, 6, 1 / math.sqrt(3), angles, lambda i, j: 0 <= i - j <= window)  # noqa: B023
-        x = x + rms_norm(y, plus(t, f"{at}.post_attention_layernorm.weight"), 1e-5)
-        y = gated(rms_norm(x, plus(t, f"{at}.pre_feedforward_layernorm.weight"), 1e-5), t, at, gelu_tanh)
-        x = x + rms_norm(y, plus(t, f"{at}.post_feedforward_layernorm.weight"), 1e-5)
-    return rms_norm(x, plus(t, "norm.weight"), 1e-5)
-
-
-def mine(ids: list[int], t: Tensors) -> Array:
+def by_hand(ids: list[int], t: dict[str, Array]) -> Array:
     x = t["embeddings.word_embeddings.weight"][ids] + t["embeddings.token_type_embeddings.weight"][0]
     x = x + t["embeddings.position_embeddings.weight"][: len(ids)]
     x = layer_norm(x, t["embeddings.LayerNorm.weight"], t["embeddings.LayerNorm.bias"], 1e-5)
@@ -125,29 +86,24 @@ def mine(ids: list[int], t: Tensors) -> Array:
     return x
 
 
-BY_HAND = {"qwen3": qwen3, "gemma3_text": gemma3, "bert": mine}
-
-
-@pytest.mark.parametrize("model_type", ROWS)
 @pytest.mark.parametrize("scores", [1, 1 << 17])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", SAME), ("float32", FLOAT32)])
 def test_a_row_of_one_s_own(
-    model_type: str, scores: int, dtype: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scores: int, dtype: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("minibert.models.open.load_encoder.BLOCKS", {"bert": MINE})
     monkeypatch.setattr(blocks, "SCORES", scores)  # 1: one head at a time
-    numbers = tensors(model_type)
-    folder = checkpoints.write(tmp_path, {"model_type": model_type, **CONFIGS[model_type]}, numbers)
+    folder = checkpoints.write(tmp_path, CONFIG, numbers := tensors())
     ids = np.arange(45).reshape(5, 9) * 7 % 28 + 1
-    mask = np.arange(9) < np.array(LENGTHS)[:, None]
+    mask = (np.arange(9) < np.array(LENGTHS)[:, None]).astype(int)
     with minibert.load_encoder(folder, dtype=dtype) as encoder:
-        found = encoder(ids, attention_mask=mask.astype(int))
-        trace = encoder.trace(ids, attention_mask=mask.astype(int))
+        found, trace = encoder(ids, attention_mask=mask), encoder.trace(ids, attention_mask=mask)
         assert off(trace["hidden_states.2"], found) <= tolerance
         keys = [key for i, block in enumerate(encoder.stack.blocks) for key in block.keys(i, encoder.stack)]
         assert [key for key in trace if key in keys] == keys
     exact = {name: array.astype(np.float64) for name, array in numbers.items()}
     for row, length in enumerate(LENGTHS):
-        assert off(found[row, :length], BY_HAND[model_type](ids[row, :length].tolist(), exact)) <= tolerance
+        assert off(found[row, :length], by_hand(ids[row, :length].tolist(), exact)) <= tolerance
 
 
 @pytest.mark.parametrize(
@@ -162,19 +118,17 @@ def test_a_row_of_one_s_own(
     ],
 )
 def test_a_config_that_is_not_computed_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    config = {"model_type": "qwen3", **CONFIGS["qwen3"], **settings}
+    checkpoints.change_json(encoders.write(tmp_path, "qwen3") / "config.json", **settings)
     with pytest.raises(minibert.CheckpointError, match=said):
-        minibert.load_encoder(checkpoints.write(tmp_path, config, tensors("qwen3")))
+        minibert.load_encoder(tmp_path)
 
 
-def test_the_modules_of_such_a_row_are_called_as_others(tmp_path: Path) -> None:
-    numbers = tensors("gemma3_text")
-    folder = checkpoints.write(tmp_path, {"model_type": "gemma3_text", **CONFIGS["gemma3_text"]}, numbers)
-    x = np.linspace(-3, 4, 24, dtype=np.float32).reshape(2, 12)
-    with minibert.load_encoder(folder) as encoder:
+def test_the_modules_of_a_gated_block_are_called_as_others(tmp_path: Path) -> None:
+    x = np.linspace(-3, 4, 2 * encoders.DIM, dtype=np.float32).reshape(2, -1)
+    with minibert.load_encoder(encoders.write(tmp_path, "gemma3_text")) as encoder:
         norm, gate = encoder["layers.0.input_layernorm"], encoder["layers.0.mlp.gate_proj"]
-        np.testing.assert_array_equal(norm(x), rms_norm(x, 1 + numbers["layers.0.input_layernorm.weight"], 1e-5))
-        assert repr(norm) == "RMSNorm((12,), eps=1e-05)"
-        assert repr(gate) == "Linear(in_features=12, out_features=20, bias=False)"
-        with pytest.raises(ValueError, match="RMSNorm: the last axis must be 12 wide"):
+        np.testing.assert_array_equal(norm(x), rms_norm(x, 1 + norm.weight, 1e-6))
+        assert repr(norm) == "RMSNorm((16,), eps=1e-06)"
+        assert repr(gate) == "Linear(in_features=16, out_features=24, bias=False)"
+        with pytest.raises(ValueError, match="RMSNorm: the last axis must be 16 wide"):
             norm(x[:, :1])
