@@ -1,16 +1,15 @@
-"""The page's second part: its numbers are the trace's, of every family with blocks; what is too large is refused."""
+"""The page's second part, of a whole model: its formulas and its size, and two texts on one page, token by token."""
 
 from __future__ import annotations
 
 import base64
 import re
 from pathlib import Path
-from typing import Any
 
 import encoders
 import numpy as np
 import pytest
-from checkpoints import same_bits, write_wordpiece
+from checkpoints import same_bits
 from drawn import cosine
 from fake_hub import FakeHub, use
 from strict_html import data_of_script, read
@@ -20,76 +19,14 @@ from minibert.cli import main
 from minibert.show.page import page_parts
 from minibert.show.page.page import page
 
-SENTENCE = "The bank raised its rates again today"
-# of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
-SCORES = 3e-6
+RIVER, MONEY = "The bank of the river was muddy", "The bank raised its rates </b>"
 # bytes of a page that the promise "under 2 MB for twelve tokens of MiniLM" allows
 TWELVE_TOKENS = 2_000_000
-
-
-def behind_of(html: str) -> dict[str, Any]:
-    """The numbers of the second part, unpacked."""
-    data = data_of_script(html, "blockdata")
-    (kind,) = re.findall(r'"float": "(f\d)"', html)
-    data["attention"] = np.frombuffer(base64.b64decode(data["attention"]), f"<{kind}")
-    return data
 
 
 def without_numbers(html: str) -> str:
     """The page without the second part's numbers, whose last bits may differ from run to run."""
     return re.sub(r'(id="blockdata">).*?(</script>)', r"\1\2", html, flags=re.DOTALL)
-
-
-def folder_of(name: str, folder: Path) -> Path:
-    if name == "gpt2":
-        return encoders.write_gpt2(folder)
-    encoders.write(folder, name)
-    write_wordpiece(folder)
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
-    return folder
-
-
-@pytest.mark.parametrize("name", encoders.CONFIGS)
-def test_every_family_with_blocks_has_the_numbers_of_its_trace(name: str, tmp_path: Path) -> None:
-    encoder = encoders.computed_once(minibert.load_encoder(folder_of(name, tmp_path)))
-    html = page(encoder, "we lived above")
-    read(html)
-    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
-    trace = encoder.trace(**encoder.tokenize("we lived above"))
-    behind, seq = behind_of(html), trace["hidden_states.0"].shape[1]
-    assert (behind["blocks"], behind["heads"]) == (encoders.DEPTH, encoders.HEADS)
-    attention = behind["attention"].reshape(encoders.DEPTH, encoders.HEADS, seq, seq)
-    for i, of_block in enumerate(attention):
-        assert same_bits(of_block, np.ascontiguousarray(trace[f"attentions.{i}"][0]))
-    kept = behind["scores"]
-    sums = np.frombuffer(base64.b64decode(kept["logs"]), "<f8").reshape(attention.shape[:3])
-    for i, block in enumerate(encoder.stack.blocks):
-        scores, seen = trace[block.attention.scores][0].astype(np.float64), attention[i] > 0
-        again = np.log(attention[i], out=np.zeros(scores.shape), where=seen) + sums[i][..., None]
-        assert np.abs(again - scores)[seen].max() < SCORES * max(1.0, np.abs(scores).max())
-        assert (kept["scales"][i], kept["windows"][i]) == (block.attention.scale, block.attention.window)
-    if kept["bias"] is not None:
-        found = np.frombuffer(base64.b64decode(kept["bias"]), "<f4").reshape(-1, encoders.HEADS, 2 * seq - 1)
-        assert len(found) == (encoders.DEPTH if name == "umt5" else 1)
-        for bias, block in zip(found, encoder.stack.blocks, strict=False):
-            (term,) = block.attention.terms
-            for i, j in np.ndindex(seq, seq):
-                assert np.array_equal(bias[:, j - i + seq - 1], term.shared(seq)[:, i, j])
-    assert (kept["bias"] is None) == (name not in ("mpnet", *encoders.T5_LIKE))
-    assert kept["terms"] == ["content to position", "position to content"] * (name == "deberta-v2")
-    assert np.any(np.triu(attention, 1)) == (not encoder.stack.causal), "GPT-2 does not look ahead"
-    assert ("no token sees those after it" in html) == encoder.stack.causal
-    for i, block in enumerate(encoder.stack.blocks):
-        before, after = trace[f"hidden_states.{i}"][0], trace[f"hidden_states.{i + 1}"][0]
-        for place, at in enumerate(behind["moves"][i + 1]):
-            assert at["turn"] == pytest.approx(cosine(before[place], after[place]), abs=1e-12)
-            assert at["size"] == pytest.approx(np.linalg.norm(after[place].astype(float)), rel=1e-12)
-            for name_of, part in zip(("attention", "feed_forward"), block.parts, strict=False):
-                added = trace[part.within or part.work.output][0, place]
-                assert at[name_of] == pytest.approx(np.linalg.norm(added.astype(float)))
-            others = sorted((-cosine(after[place], after[other]), other) for other in range(seq) if other != place)
-            assert at["nearest"] == [other for _, other in others][:5]
-            assert at["cosines"] == pytest.approx([-c for c, _ in others][:5], abs=1e-12)
 
 
 def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
@@ -127,7 +64,7 @@ def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
 def test_the_formulas_are_those_of_the_blocks(
     name: str, norm: str, there: set[str], not_there: set[str], tmp_path: Path
 ) -> None:
-    html = page(minibert.load_encoder(folder_of(name, tmp_path)), "we lived")
+    html = page(minibert.load_encoder(encoders.write_with_words(tmp_path, name)), "we lived")
     listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
     assert len(listed) == len(set(listed)) and norm in html
     assert there | {"attention_scores", "softmax"} <= set(listed) and not not_there & set(listed)
@@ -158,7 +95,7 @@ def test_the_limit_holds_for_the_first_part_too(minilm: Path, monkeypatch: pytes
 
 
 def test_a_text_without_tokens_has_the_first_part_alone(tmp_path: Path) -> None:
-    encoder = minibert.load_encoder(folder_of("gpt2", tmp_path))
+    encoder = minibert.load_encoder(encoders.write_gpt2(tmp_path))
     assert "blockdata" not in page(encoder, "") and "0 tokens of gpt2" in page(encoder, "")
 
 
@@ -166,7 +103,7 @@ def test_a_text_without_tokens_has_the_first_part_alone(tmp_path: Path) -> None:
 
 
 def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
-    folder, target = folder_of("bert", tmp_path / "bert"), tmp_path / "page.html"
+    folder, target = encoders.write_with_words(tmp_path / "bert", "bert"), tmp_path / "page.html"
     assert main(["explain", "we lived", "--pair", "above", "--model", str(folder), "--html", str(target)]) == 0
     assert without_numbers(target.read_text("utf-8")) == without_numbers(
         page(minibert.load_encoder(folder), "we lived", "above", name=f"{tmp_path.name}/bert")
@@ -180,7 +117,7 @@ def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
 def test_blocks_on_the_hub_are_fetched_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, target = folder_of("bert", tmp_path / "bert"), tmp_path / "page.html"
+    folder, target = encoders.write_with_words(tmp_path / "bert", "bert"), tmp_path / "page.html"
     with FakeHub() as hub:
         hub.add("someone/tiny", {path.name: path for path in folder.iterdir()})
         use(monkeypatch, hub.endpoint, tmp_path / "home")
@@ -192,3 +129,53 @@ def test_blocks_on_the_hub_are_fetched_when_asked_for(
             assert main(asked) == 0
             assert "--whole" not in capsys.readouterr().err
             assert "blockdata" in target.read_text("utf-8")
+
+
+# -- two texts ---------------------------------------------------------------------------------------------------
+
+
+def test_the_cosines_are_of_both_traces(minilm: Path) -> None:
+    encoder = encoders.computed_once(minibert.load_encoder(minilm))
+    html = page(encoder, RIVER, beside=MONEY)
+    assert [text for tag, text in read(html).texts if tag == "b"][-1] == MONEY, "a text is never markup"
+    first, second = (encoder.trace(**encoder.tokenize(text)) for text in (RIVER, MONEY))
+    n, m = (trace["hidden_states.0"].shape[1] for trace in (first, second))
+    assert n != m
+    data = data_of_script(html, "besidedata")
+    for name, shape in {"attention": (6, 12, m, m), "cosines": (7, n, m)}.items():
+        data[name] = np.frombuffer(base64.b64decode(data[name]), "<f4").reshape(shape)
+    assert data["tokens"] == encoder.tokens(encoder.tokenize(MONEY)["input_ids"][0])
+    for i in range(6):
+        assert same_bits(np.ascontiguousarray(data["attention"][i]), np.ascontiguousarray(second[f"attentions.{i}"][0]))
+    for i in range(7):
+        states = first[f"hidden_states.{i}"][0], second[f"hidden_states.{i}"][0]
+        expected = [[cosine(x, y) for y in states[1]] for x in states[0]]
+        assert np.abs(data["cosines"][i] - expected).max() < 1e-6, "float32"
+    assert data["cosines"][0, 2, 2] == pytest.approx(1) and data["cosines"][6, 2, 2] < 0.9, "the two banks part"
+    assert re.findall(r'value="(\d)" checked', html) == ["2"], "the longest word that both have"
+    assert re.findall(r'value="(\d)" checked', page(encoder, RIVER, beside="no common word")) == ["1"]
+
+
+def test_what_cannot_be_compared_is_said(minilm: Path, tmp_path: Path) -> None:
+    encoder = minibert.load_encoder(minilm)
+    gpt2 = minibert.load_encoder(encoders.write_gpt2(tmp_path / "gpt2"))
+    for model, text, beside, says in (
+        (encoder.embeddings, RIVER, MONEY, "here are none; give a whole model and a text with tokens"),
+        (encoder, RIVER, "rates " * 400, r"would have 6\d MB, .*they have 9 and 402 tokens; give shorter ones"),
+        (gpt2, "he was", "", "the text beside has no tokens"),
+        (gpt2, "", "he was", "here are none"),
+        (gpt2, "he was", "he was " * 100, "the longest sequence is"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            page(model, text, beside=beside)
+    assert "besidedata" in page(gpt2, "he was", truncation=True, beside="he was " * 100)
+
+
+def test_the_command_compares_two_texts(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "page.html"
+    command = ["explain", RIVER, "--beside", MONEY, "--model", str(minilm)]
+    assert main([*command, "--html", str(target)]) == 0
+    assert "besidedata" in target.read_text("utf-8")
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "--beside compares two texts on a page; add --html page.html" in capsys.readouterr().err

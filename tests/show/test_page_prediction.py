@@ -12,7 +12,7 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from checkpoints import write_byte_level, write_wordpiece
+from checkpoints import write_byte_level
 from safetensors.numpy import load_file, save_file
 from strict_html import data_of_script, read
 
@@ -42,11 +42,10 @@ HEADS: dict[str, dict[str, tuple[int, ...]]] = {
 
 def with_head(folder: Path, head: str, **changes: Any) -> Path:
     """A tiny BERT with a head and a tokenizer that knows its mask."""
-    encoders.write(folder, "bert", **changes)
+    encoders.write_with_words(folder, "bert", **changes)
     random = np.random.default_rng(5).standard_normal
     own = {name: random(shape, np.float32) for name, shape in HEADS[head].items()}
     save_file(load_file(folder / "model.safetensors") | own, folder / "model.safetensors")
-    write_wordpiece(folder)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder

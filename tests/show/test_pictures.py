@@ -6,19 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import encoders
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from reference_files import BY_NAME, REFERENCE
 
 import minibert
+from minibert.cli import main
 from minibert.equations.similarity import cosine_similarity
+from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show import plot
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
 
-WORDS = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5))
+WORDS, BYTES = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5)), "he was here"
 
 
 @pytest.fixture
@@ -129,12 +133,7 @@ def test_a_token_appears_once_on_the_map(layer: EmbeddingLayer) -> None:
     assert sorted(text.get_text() for text in ax.texts) == ["w3", "w5", "w7", "w9"]
 
 
-@pytest.mark.parametrize(
-    ("layer", "kind"),
-    [("t5-encoder", "relative-bias"), ("mpnet", "relative-bias"), ("bloom", "alibi"), ("llama", "rotary"),
-     ("modernbert", "rotary")],
-    indirect=["layer"],
-)  # fmt: skip
+@pytest.mark.parametrize(("layer", "kind"), [("mpnet", "relative-bias"), ("modernbert", "rotary")], indirect=["layer"])
 def test_schemes_of_attention_are_drawn(layer: EmbeddingLayer, kind: str) -> None:
     assert picture(kind, layer).axes[0].has_data()
 
@@ -190,3 +189,72 @@ def test_scaled_rotary_positions_are_drawn_against_the_length_of_training(
 def test_what_cannot_be_drawn_is_said(layer: EmbeddingLayer, kind: str, text: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         picture(kind, layer, text)
+
+
+# -- of a whole model --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return encoders.write_gpt2(tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.fixture(scope="module")
+def gpt2(folder: Path) -> Encoder:
+    return encoders.computed_once(minibert.load_encoder(folder))
+
+
+def drawn(ax: Axes) -> np.ma.MaskedArray:
+    (image,) = ax.images
+    values = image.get_array()
+    assert isinstance(values, np.ma.MaskedArray)
+    return values
+
+
+def test_gpt2_s_triangle_shows_and_one_of_block_and_head_means_0_for_the_other(gpt2: Encoder) -> None:
+    batch = gpt2.tokenize(BYTES)
+    trace = gpt2.trace(**batch)
+    ax = picture("attention", gpt2, BYTES, block=1, head=2).axes[0]
+    image, seq = drawn(ax), trace["attentions.1"].shape[-1]
+    assert np.array_equal(image.mask, ~np.tri(seq, dtype=bool))
+    assert np.array_equal(image.filled(0), trace["attentions.1"][0, 2])
+    assert [label.get_text() for label in ax.get_xticklabels()] == gpt2.tokens(batch["input_ids"][0])
+    for block, head in ((1, 2), (None, 3), (1, None)):
+        title = picture("attention", gpt2, BYTES, block=block, head=head).axes[0].get_title("left")
+        assert title == f"block {block or 0}, head {head or 0}"
+    every = picture("attention", gpt2, BYTES, model="org/x")
+    assert every.get_suptitle() == "org/x (gpt2)"
+    assert np.array_equal(drawn(every.axes[0]).filled(0)[seq + 1 : 2 * seq + 1, -seq:], trace["attentions.1"][0, 3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "choice", "says"),
+    [
+        ("attention", BYTES, {"block": 2}, r"block is 2, but this model has blocks 0\.\.1"),
+        ("attention", BYTES, {"head": -1}, r"head is -1, but this model has heads 0\.\.3"),
+        ("attention", None, {}, "'attention' is about a text"),
+        ("attention", "", {}, "has no tokens"),
+        ("table", None, {"head": 0}, "'table' has no blocks or heads; block and head apply only to attention"),
+    ],
+)
+def test_what_cannot_be_drawn_of_a_whole_model_is_said(
+    kind: str, text: str | None, choice: dict[str, int], says: str, gpt2: Encoder
+) -> None:
+    with pytest.raises((IndexError, ValueError), match=says):
+        picture(kind, gpt2, text, **choice)
+    with pytest.raises(ValueError, match=r"pass a whole model, minibert\.load_encoder"):
+        picture("attention", gpt2.embeddings, BYTES)
+
+
+def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "attention.svg"
+    command = ["plot", "attention", "--model", str(folder), "--text", BYTES, "-o", str(path)]
+    assert main(command) == 0
+    whole = path.read_bytes()
+    assert main([*command, "--block", "1", "--head", "2"]) == 0
+    assert b"<svg" in whole and path.read_bytes() != whole
+    assert "block 1, head 2" not in capsys.readouterr().err, "both were asked for"
+    assert main([*command, "--block", "1"]) == 0
+    assert "this is block 1, head 0; --block and --head choose another" in capsys.readouterr().err
+    assert main([*command, "--side", "encoder"]) == 1
+    assert "leave out --side" in capsys.readouterr().err

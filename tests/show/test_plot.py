@@ -1,10 +1,10 @@
-"""What the pictures show, read back from the Axes: the data drawn, the labels, the colour bars. No pixels."""
+"""Each function of the pictures, read back from the Axes: the data drawn, the labels, the colour bars. No pixels."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -13,14 +13,20 @@ import pytest
 from drawn import normal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
-from minibert.show import plot
+from minibert.show import plot, plot_blocks
 
 
 @pytest.fixture
 def ax() -> Axes:
     return Figure().subplots()
+
+
+def weights(*shape: int) -> Array:
+    numbers = np.abs(normal(*shape))
+    return np.asarray(numbers / numbers.sum(axis=-1, keepdims=True))
 
 
 def drawn_image(ax: Axes) -> Array:
@@ -30,6 +36,10 @@ def drawn_image(ax: Axes) -> Array:
 
 def colour_bar(ax: Axes) -> Axes:
     return next(other for other in ax.figure.axes if other.get_label() == "<colorbar>")
+
+
+def texts_of(labels: Iterable[Text]) -> list[str]:
+    return [label.get_text() for label in labels]
 
 
 TOEPLITZ = normal(3, 11)[:, np.arange(6) - np.arange(6)[:, None] + 5]
@@ -44,6 +54,8 @@ SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
     "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
     "wavelengths": lambda ax: plot.wavelengths(np.ones(3), {"after": np.ones(3) / 2}, {"trained on": 8}, ax),
     "token_map": lambda ax: plot.token_map(normal(3, 2), ["a", "b", "c"], ax),
+    "attention_grid": lambda ax: plot_blocks.attention_grid(weights(3, 3), ["a", "b", "c"], ax),
+    "attention_heads": lambda ax: plot_blocks.attention_heads(weights(2, 3, 4, 4), ax),
 }
 
 
@@ -61,27 +73,20 @@ def test_an_axes_passed_is_drawn_into_and_without_one_there_is_a_figure(name: st
     assert [own.figure] == [plt.figure(number) for number in plt.get_fignums()]
 
 
-NOT_DRAWN: list[tuple[Callable[..., object], dict[str, object], type[Exception], str]] = [
-    (plot.position_rows, {"table": normal(3, 4), "positions": [0, -1]}, IndexError, r"positions\[1\] is -1"),
-    (
-        plot.position_rows,
-        {"table": normal(3, 4), "positions": [0, 1], "axes": [Figure().subplots()]},
-        ValueError,
-        "zip",
-    ),
-    (plot.table_image, {"table": normal(4)}, ValueError, "expected a matrix"),
-    (plot.table_image, {"table": normal(2, 3, 4)}, ValueError, "expected a matrix"),
-    (plot.relative_bias, {"bias": normal(2, 4, 4)}, ValueError, "key - query alone"),
-    (plot.token_map, {"coordinates": normal(3, 2), "labels": ["a", "b"]}, ValueError, "zip"),
-]
-
-
-@pytest.mark.parametrize(("draw", "given", "error", "said"), NOT_DRAWN)
-def test_what_cannot_be_drawn_is_refused(
-    draw: Callable[..., object], given: dict[str, object], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        draw(**given)
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda: plot.position_rows(normal(3, 4), positions=[0, -1]), r"positions\[1\] is -1"),
+        (lambda: plot.position_rows(normal(3, 4), positions=[0, 1], axes=[Figure().subplots()]), "zip"),
+        (lambda: plot.table_image(normal(4)), "expected a matrix"),
+        (lambda: plot.table_image(normal(2, 3, 4)), "expected a matrix"),
+        (lambda: plot.relative_bias(normal(2, 4, 4)), "key - query alone"),
+        (lambda: plot.token_map(normal(3, 2), ["a", "b"]), "zip"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], said: str) -> None:
+    with pytest.raises((IndexError, ValueError), match=said):
+        draw()
 
 
 def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
@@ -99,23 +104,15 @@ def test_plot_is_imported_without_matplotlib_and_drawn_without_pyplot() -> None:
 # rows
 
 
-def test_a_position_row_lies_over_the_token_row(ax: Axes) -> None:
-    table, token_row = normal(4, 8), normal(8, seed=4)
-    plot.position_rows(table, token_row, [3], [ax], token="$_{")
-    below, above = ax.lines
-    assert np.array_equal(below.get_ydata(), token_row) and np.array_equal(above.get_ydata(), table[3])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["token $_{", "position 3"]
-    ax.figure.draw_without_rendering()  # a dollar sign is no formula
-
-
-def test_position_rows_draw_the_rows_asked_for_on_one_scale() -> None:
+def test_position_rows_lie_over_the_token_row_on_one_scale() -> None:
     table, token_row = normal(30, 8), normal(8, seed=4)
-    axes = plot.position_rows(table, token_row, positions=[0, 7, 29])
+    axes = plot.position_rows(table, token_row, positions=[0, 7, 29], token="$_{")
     assert len(axes) == 3 and len({ax.figure for ax in axes}) == 1
     for ax, position in zip(axes, (0, 7, 29), strict=True):
-        assert np.array_equal(ax.lines[0].get_ydata(), token_row)
-        assert np.array_equal(ax.lines[1].get_ydata(), table[position])
-        assert ax.get_legend().get_texts()[1].get_text().startswith(f"position {position}")
+        below, above = ax.lines
+        assert np.array_equal(below.get_ydata(), token_row) and np.array_equal(above.get_ydata(), table[position])
+        assert texts_of(ax.get_legend().get_texts()) == ["token $_{", f"position {position}"]
+    axes[0].figure.draw_without_rendering()  # a dollar sign is no formula
     assert len({ax.get_ylim() for ax in axes}) == 1
     assert [ax.get_xlabel() for ax in axes] == ["", "", "dimension"]
     assert all(ax.get_shared_x_axes().joined(ax, axes[0]) for ax in axes)
@@ -128,7 +125,7 @@ ROUND = {512: (0, 1, 2, 10, 100, 200, 300, 400, 500), 300: (0, 1, 2, 10, 60, 120
 @pytest.mark.parametrize("length", ROUND)
 def test_position_rows_choose_round_positions(length: int) -> None:
     axes = plot.position_rows(sinusoidal_positions(length, 4))
-    assert [ax.get_legend().get_texts()[0].get_text() for ax in axes] == [f"position {p}" for p in ROUND[length]]
+    assert [*map(texts_of, (ax.get_legend().get_texts() for ax in axes))] == [[f"position {p}"] for p in ROUND[length]]
 
 
 def test_spikes_do_not_flatten_the_rows_and_are_told() -> None:
@@ -137,15 +134,14 @@ def test_spikes_do_not_flatten_the_rows_and_are_told() -> None:
     axes = plot.position_rows(table, token_row, positions=[0, 1], token="we")
     assert axes[0].get_ylim()[1] < 0.5 and axes[0].lines[1].get_ydata()[5] == -100
     for ax, position in zip(axes, ("0, to -1e+02", "1"), strict=True):
-        names = [text.get_text() for text in ax.get_legend().get_texts()]
-        assert names == ["token we, to 2", f"position {position}"]
+        assert texts_of(ax.get_legend().get_texts()) == ["token we, to 2", f"position {position}"]
 
 
 def test_a_row_can_be_drawn_with_the_sum_and_in_several_lines() -> None:
     table, token_row = normal(4, 8), normal(8, seed=4)
     (ax,) = plot.position_rows(table, token_row, [3], [Figure().subplots()], token="we", sums=True)
     assert np.array_equal(ax.lines[2].get_ydata(), table[3] + token_row)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["token we", "position 3", "sum"]
+    assert texts_of(ax.get_legend().get_texts()) == ["token we", "position 3", "sum"]
     halves = {"sine": slice(0, None, 2), "cosine": slice(1, None, 2)}
     (ax,) = plot.position_rows(table, positions=[2], axes=[Figure().subplots()], lines=halves)
     for line, start, name in zip(ax.lines, (0, 1), halves, strict=True):
@@ -167,35 +163,23 @@ def test_similarity_matrix_shows_every_entry(ax: Axes) -> None:
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("position", "position")
     assert ax.get_ylim() == (511.5, -0.5), "row 0 is on top"
     assert colour_bar(ax).get_ylabel() == "cosine similarity"
-
-
-def test_similarity_matrix_names_its_rows(ax: Axes) -> None:
     labels = ["[CLS]", "$5$", "_"]
-    plot.similarity_matrix(np.eye(3), ax, labels, of="token")
-    assert [text.get_text() for text in ax.get_yticklabels()] == labels
-    assert [text.get_text() for text in ax.get_xticklabels()] == labels
-    assert not any(text.get_parse_math() for text in [*ax.get_xticklabels(), *ax.get_yticklabels()])
-    assert ax.get_xlabel() == "token"
+    named = plot.similarity_matrix(np.eye(3), Figure().subplots(), labels, of="token")
+    assert texts_of(named.get_yticklabels()) == texts_of(named.get_xticklabels()) == labels
+    assert not any(text.get_parse_math() for text in [*named.get_xticklabels(), *named.get_yticklabels()])
+    assert named.get_xlabel() == "token"
 
 
-def test_table_image_shows_every_entry_and_all_values_of_an_even_table(ax: Axes) -> None:
-    table = sinusoidal_positions(40, 16)
-    plot.table_image(table, ax)
-    assert np.array_equal(drawn_image(ax), table)
-    reach = np.abs(table).max()
-    assert ax.images[0].get_clim() == (-reach, reach) and ax.images[0].cmap.name == plot.SIGNED
-    assert ax.images[0].colorbar.extend == "neither"
+def test_table_image_shows_all_values_of_an_even_table_and_a_spike_beyond_its_colours() -> None:
+    even, spiked = sinusoidal_positions(40, 16), normal(40, 16)
+    spiked[0, 0], reach = 100.0, np.abs(even).max()
+    for table, extend in ((even, "neither"), (spiked, "both")):
+        (image,) = plot.table_image(table, Figure().subplots()).images
+        assert np.array_equal(np.asarray(image.get_array()), table) and image.colorbar.extend == extend
+        low, high = image.get_clim()
+        assert low == -high and (high == reach if table is even else high < 4) and image.cmap.name == plot.SIGNED
     for other, limit, drawn in ((normal(40, 16), 5.0, (-5, 5)), (np.zeros((2, 2)), None, (-1, 1))):
         assert plot.table_image(other, Figure().subplots(), reach=limit).images[0].get_clim() == drawn
-
-
-def test_table_image_says_that_a_spike_lies_beyond_its_colours(ax: Axes) -> None:
-    table = normal(40, 16)
-    table[0, 0] = 100.0
-    plot.table_image(table, ax)
-    assert drawn_image(ax)[0, 0] == 100
-    assert ax.images[0].get_clim()[1] < 4
-    assert ax.images[0].colorbar.extend == "both"
 
 
 # the sum
@@ -221,19 +205,37 @@ def test_sum_steps_draw_addends_and_sum_on_one_scale(ax: Axes) -> None:
         assert text.xy[1] - height == pytest.approx(factor * float(text.get_text().removesuffix(" -")))
         assert 0.2 < abs(text.xy[1] - height) < 0.5
     names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm\n(a scale of its own)"]
-    assert [text.get_text() for text in ax.get_yticklabels()] == names
-    assert list(ax.get_yticks()) == heights
-    notes = [text.get_text() for text in ax.texts if text.get_text().startswith("mean")]
+    assert texts_of(ax.get_yticklabels()) == names and list(ax.get_yticks()) == heights
+    notes = [text for text in texts_of(ax.texts) if text.startswith("mean")]
     assert notes[3] == f"mean {total.mean():.3f}\nstd {total.std():.3f}" and len(notes) == 5
+    zeros = plot.sum_steps({"wte": np.zeros(4), "wpe": np.zeros(4)}, ax=Figure().subplots())
+    assert texts_of(zeros.get_yticklabels()) == ["wte", "+ wpe", "= sum"]
+    assert all(np.all(np.isfinite(line.get_ydata())) for line in zeros.lines)
 
 
-def test_sum_steps_without_a_norm_and_with_a_row_of_zeros(ax: Axes) -> None:
-    plot.sum_steps({"wte": np.zeros(4), "wpe": np.zeros(4)}, ax=ax)
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["wte", "+ wpe", "= sum"]
-    assert all(np.all(np.isfinite(line.get_ydata())) for line in ax.lines)
+# attention
 
 
-# what acts in attention
+def test_a_grid_shows_every_probability_with_its_tokens(ax: Axes) -> None:
+    x, names = weights(3, 3), ["a", "$b", "c"]
+    plot_blocks.attention_grid(x, names, ax)
+    assert np.array_equal(drawn_image(ax), x) and ax.images[0].get_clim() == (0, x.max())
+    assert texts_of(ax.get_xticklabels()) == texts_of(ax.get_yticklabels()) == names
+    many = plot_blocks.attention_grid(weights(60, 60), ["token"] * 60, Figure().subplots())
+    assert "token" not in texts_of(many.get_xticklabels())
+
+
+def test_all_heads_stand_in_lines_of_blocks_on_one_scale(ax: Axes) -> None:
+    x = weights(2, 3, 4, 4)
+    plot_blocks.attention_heads(x, ax)
+    image = ax.images[0].get_array()
+    assert isinstance(image, np.ma.MaskedArray)
+    assert image.shape == (2 * 5 - 1, 3 * 5 - 1) and ax.images[0].get_clim() == (0, 1)
+    for block, head in np.ndindex(2, 3):
+        part = image[5 * block : 5 * block + 4, 5 * head : 5 * head + 4]
+        assert np.array_equal(part, x[block, head])
+    assert image.mask[4].all() and image.mask[:, [4, 9]].all(), "blank between the grids"
+    assert ax.get_xticks().tolist() == [1.5, 6.5, 11.5] and ax.get_yticks().tolist() == [1.5, 6.5]
 
 
 @pytest.mark.parametrize(("query", "key"), [(6, 6), (1, 4), (5, 2)])
@@ -253,8 +255,8 @@ def test_alibi_draws_a_line_for_each_head(ax: Axes) -> None:
     assert len(ax.lines) == 8
     for line, slope in zip(ax.lines, slopes, strict=True):
         assert np.array_equal(line.get_ydata(), -slope * np.arange(64))
-    assert [text.get_text() for text in ax.texts] == [f"slope 1/{n}" for n in (2, 4, 8, 16, 32, 64, 256)]
-    assert plot.alibi(np.array([0.3]), ax=Figure().subplots()).texts[0].get_text() == "slope 0.3"
+    assert texts_of(ax.texts) == [f"slope 1/{n}" for n in (2, 4, 8, 16, 32, 64, 256)]
+    assert texts_of(plot.alibi(np.array([0.3]), ax=Figure().subplots()).texts) == ["slope 0.3"]
 
 
 def test_wavelengths_are_tokens_for_a_whole_turn(ax: Axes) -> None:
@@ -267,7 +269,7 @@ def test_wavelengths_are_tokens_for_a_whole_turn(ax: Axes) -> None:
         np.testing.assert_allclose(np.asarray(curve.get_ydata()), wavelengths)  # a pair that stands still has none
     assert curves[1].get_linestyle() != curves[2].get_linestyle()
     assert [np.asarray(rule.get_ydata()).tolist() for rule in rules] == [[4096, 4096], [8192, 8192]]
-    assert [text.get_text() for text in ax.texts] == ["trained on: 4,096", "reaches: 8,192"]
+    assert texts_of(ax.texts) == ["trained on: 4,096", "reaches: 8,192"]
 
 
 def test_rotary_shows_the_cosine_of_every_angle(ax: Axes) -> None:
@@ -288,7 +290,7 @@ def test_token_map_puts_each_name_at_its_point(ax: Axes) -> None:
     coordinates, labels = normal(3, 2), ["Ġsun", "$", "_{"]
     plot.token_map(coordinates, labels, ax, shares=[0.25, 0.125])
     assert np.array_equal(ax.collections[0].get_offsets(), coordinates)
-    assert [text.get_text() for text in ax.texts] == labels
+    assert texts_of(ax.texts) == labels
     assert np.array_equal([text.xy for text in ax.texts], coordinates)
     assert ax.get_xlabel() == "principal component 1 (25% of the variance)"
     assert ax.get_aspect() == 1

@@ -208,6 +208,15 @@ def write_gpt2(folder: Path) -> Path:
     return checkpoints.write_byte_level(write(folder, "gpt2", vocab_size=261))
 
 
+def write_with_words(folder: Path, name: str, **changes: Any) -> Path:
+    """A model folder with a tokenizer of words and letters, which has no token types; GPT-2's is of bytes."""
+    if name == "gpt2":
+        return write_gpt2(folder)
+    checkpoints.write_wordpiece(write(folder, name, **changes))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    return folder
+
+
 def computed_once(encoder: minibert.Encoder) -> minibert.Encoder:
     """Let each text's trace be computed once: of two computations the last bits may differ."""
     trace, known = encoder.trace, dict[bytes, dict[str, Array]]()
