@@ -144,15 +144,20 @@ def test_without_positions_the_order_of_the_words_is_lost(name: str, loaded: Any
     assert off(encoder(IDS, change=change)[:, order], encoder(IDS[:, order], change=change)) <= CUT
 
 
-def test_without_positions_each_query_head_has_its_own_key_head(loaded: Any) -> None:
-    """Two keys for four queries: heads 0 and 1 share the first, which another order would not show in the words."""
-    encoder = loaded("llama")
+@pytest.mark.parametrize("name", ["llama", "modernbert", "qwen3"])
+def test_without_positions_each_query_head_has_its_own_key_head(name: str, loaded: Any) -> None:
+    """Of a map each, of one map for all, and after norms: what another order or part would not show in the words."""
+    encoder = loaded(name)
     own = encoder.stack.blocks[0].attention
     trace = encoder.trace(IDS, change=minibert.knock_out(encoder, positions=True))
-    q, k = (trace[path].reshape(*IDS.shape, -1, own.head_dim) for path in own.maps[:2])
-    assert (q.shape[2], k.shape[2]) == (4, 2)
+    if name == "modernbert":
+        q, k = np.split(trace[own.maps[0]], 3, axis=-1)[:2]
+    else:
+        q, k = (trace[path] for path in (own.norms if name == "qwen3" else own.maps[:2]))
+    q, k = (x.reshape(*IDS.shape, -1, own.head_dim) for x in (q, k))
+    assert (q.shape[2], k.shape[2]) == (4, own.key_heads)
     for head in range(4):
-        want = own.scale * q[:, :, head] @ k[:, :, head // 2].swapaxes(1, 2)
+        want = own.scale * q[:, :, head] @ k[:, :, head * own.key_heads // 4].swapaxes(1, 2)
         assert off(trace[own.scores][:, head], want) <= CUT
 
 
