@@ -32,7 +32,8 @@ async def read_body(request: Any, most: int) -> bytes:
                 raise large
         return bytes(body)
 
-    if int(request.headers.get("content-length", 0)) > most:  # h11 lets nothing but digits pass
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > most:
         raise large
     try:
         return await asyncio.wait_for(read(), PATIENCE)
