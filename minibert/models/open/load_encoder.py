@@ -147,13 +147,9 @@ def encoder_of(
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, opened.where))
     if not opened.options["mmap"]:  # a file that may change later is read now
         heads().read()
-    if opened.static:
-        truncation = layer.tokenizer.truncation
-        sentences = SentenceConfig.of_static(opened.saved, config, layer.dim, truncation, layer.dtype)
-    else:
-        sentences = SentenceConfig.of(opened.saved, config, layer.dim, layer.max_length, layer.dtype)
-        if blocks.vector is not None and not sentences.kind:
-            sentences = sentences._replace(**blocks.vector.bind(config, bind()))
+    sentences = SentenceConfig.of(opened.saved, layer, config, layer.dtype)
+    if blocks.vector is not None and not sentences.kind:
+        sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     if stack.causal and not opened.static:
         _warn_of_own_code(config, place, "mean" in sentences.poolings)
     options: dict[str, Any] = dict(dtype=dtype, threads=threads, low_memory=low_memory, same_bits=same_bits)

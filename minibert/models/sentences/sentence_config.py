@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normal
 from minibert.errors import Load, Option, error_of, warn
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
+from minibert.families.static import STATIC
 
 from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles
 from .late import LateInteraction
@@ -24,6 +25,9 @@ from .late_config import read_late, read_older
 from .router import TokenWeights
 from .saved_folder import TOKENIZER, SavedFolder
 from .sentence_modules import read_steps
+
+if TYPE_CHECKING:
+    from minibert.models.input_layer import EmbeddingLayer
 
 # what a folder is saved as -> the transformer's task, what it gives, and the name of that
 TASKS = {
@@ -69,16 +73,19 @@ class SentenceConfig(NamedTuple):
 
     @classmethod
     def of(
-        cls, saved: SavedFolder, config: Config, dim: int, longest: int | None, dtype: np.dtype[Any] | None
+        cls, saved: SavedFolder, layer: EmbeddingLayer, config: Config, dtype: np.dtype[Any] | None
     ) -> SentenceConfig:
         """Give all that a folder says of its use.
 
-        config, dim, longest: of the encoder in it; dtype: of its numbers, None where no number is to be read. Without
+        layer, config: of the encoder in it; dtype: of its numbers, None where no number is to be read. Without
         modules.json the vector is the mean of the tokens, or the last token of a model that was made to continue a
         text, as in sentence-transformers.
 
         Raises CheckpointError that names the file and the entry that is not understood.
         """
+        dim, longest = layer.dim, layer.max_length
+        if layer.family is STATIC:
+            return cls(**_static(saved, layer, dtype), static=True)
         if not saved.kind:
             named = config.get("architectures")  # a list of one, in all files that transformers writes
             continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
@@ -105,28 +112,6 @@ class SentenceConfig(NamedTuple):
             said["default_task"] = saved.router.default
             said["query_weights"] = None if dtype is None else saved.router.weights(dtype)
         return cls(kind=saved.kind, **said, **_lengths(settings, saved, config, longest))
-
-    @classmethod
-    def of_static(
-        cls,
-        saved: SavedFolder,
-        config: Config,
-        dim: int,
-        truncation: Mapping[str, Any] | None,
-        dtype: np.dtype[Any] | None,
-    ) -> SentenceConfig:
-        """Give the same of a static model's folder, where `truncation` in tokenizer.json says how long a text may be.
-
-        Without modules.json it is one of model2vec's, whose config.json says whether vectors are normalized. With it,
-        modules.json alone says that.
-        """
-        said: dict[str, Any] = {"dim": dim, "after": (normalized,) if config.flag("normalize") else ()}
-        if saved.modules:
-            said = {"kind": saved.kind, **_prompts(saved)}
-            said["after"], said["dim"] = read_steps(saved.modules[1:], saved.files, dim, dtype)
-        if truncation is not None:
-            said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
-        return cls(**said, static=True)
 
     def check_use(self, wanted: str) -> None:
         """Refuse another use than the folder was saved for; a static model lacks the head, which says why.
@@ -186,6 +171,17 @@ class SentenceConfig(NamedTuple):
 
 
 # -- the modules -------------------------------------------------------------------------------------------------
+
+
+def _static(saved: SavedFolder, layer: EmbeddingLayer, dtype: np.dtype[Any] | None) -> dict[str, Any]:
+    """Read the folder of a static model; without modules.json, as of model2vec, config.json says `normalize`."""
+    said: dict[str, Any] = {"dim": layer.dim, "after": (normalized,) if layer.config.flag("normalize") else ()}
+    if saved.modules:
+        said = {"kind": saved.kind, **_prompts(saved)}
+        said["after"], said["dim"] = read_steps(saved.modules[1:], saved.files, layer.dim, dtype)
+    if (truncation := layer.tokenizer.truncation) is not None:
+        said |= {"longest": int(truncation["max_length"]), "longest_from": "truncation in tokenizer.json"}
+    return said
 
 
 def _splade(saved: SavedFolder) -> tuple[str, str]:

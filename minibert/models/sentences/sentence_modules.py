@@ -1,8 +1,4 @@
-"""Computes what the modules of a folder of sentence-transformers say: Dense, LayerNorm, Normalize.
-
-A name is compared with those that are known here; nothing that a file names is ever imported. What a file asks for and
-this package does not compute is refused by its name.
-"""
+"""Computes what the modules of a folder of sentence-transformers say: Dense, LayerNorm, Normalize."""
 
 from __future__ import annotations
 

@@ -157,10 +157,7 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}
     saved = SavedFolder.read(FolderFiles(find, "here"))
-    if layer.family is STATIC:
-        own = SentenceConfig.of_static(saved, layer.config, layer.dim, layer.tokenizer.truncation, None)
-    else:
-        own = SentenceConfig.of(saved, layer.config, layer.dim, layer.max_length, None)
+    own = SentenceConfig.of(saved, layer, layer.config, None)
     if own.late:
         return {"made for": f"{USES[own.kind]}, as a {own.kind}", **_late(own), **_prompts(own)}
     row = BLOCKS.get(layer.family.model_type)
