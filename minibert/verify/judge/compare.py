@@ -95,12 +95,16 @@ def compare(
 
 
 def in_float64(
-    far: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]], shares: Shares
-) -> dict[tuple[str, str], Difference]:
-    """Compare with float64 batch by batch, the shortest first; what one shows to be plainly wrong is left out then."""
+    far: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]], shares: Shares,
+    follows: Callable[[str, str, set[str]], bool] = lambda kind, key, plain: False,
+) -> dict[tuple[str, str], Difference]:  # fmt: skip
+    """Compare with float64 batch by batch, the shortest first; what one shows to be plainly wrong is left out then.
+
+    follows: from kind, key, and what is plainly wrong, whether that alone makes the key wrong.
+    """
     found, plain = dict[tuple[str, str], Difference](), set[str]()
     for kind, named in sorted(far.items(), key=lambda each: sum(x.size for x in each[1].values())):
-        if left := {key: x for key, x in named.items() if key not in plain}:
+        if left := {key: x for key, x in named.items() if key not in plain and not follows(kind, key, plain)}:
             found |= {(kind, d.key): d for d in compared(kind, left)}
             plain |= {key for (of, key), d in found.items() if of == kind and d.plain(shares)}
     return found

@@ -100,10 +100,8 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         for place in places(subject, inputs, theirs, form):
             at, compared = place.at, place.compared()
             wrong = differing(compared)
-            own = at.block.attention if at.block is not None else None
-            if own is not None and {d.key for d in wrong} & {own.scores, own.probabilities}:
-                seen = [d for d in compared if d.key != own.context or own.probabilities in theirs[d.kinds[0]]]
-                wrong = differing(seen)
+            here = {d.key for d in wrong}
+            wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
             keys |= {d.key for d in compared if at.part != INPUT_LAYER}
             maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
             modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -186,8 +186,14 @@ class Place:
         def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:
             return self._compare({kind: named}, {kind: self.wide[kind].values(plan, named)})
 
-        again = in_float64(far, exactly, Shares() if self.form else OF_A_PORT)
+        again = in_float64(far, exactly, Shares() if self.form else OF_A_PORT, self.follows)
         return [again.get((d.kinds[0], d.key), d) for d in found]
+
+    def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
+        """Whether it is gathered by weights that are not in a batch, where scores or weights are wrong."""
+        own = self.at.block.attention if self.at.block else None
+        here = own is not None and key == own.context and own.probabilities not in self.theirs[kind]
+        return here and own is not None and bool({own.scores, own.probabilities} & {*wrong})
 
     def _compare(self, ours: Traces, truth: Traces) -> list[Difference]:
         return [
