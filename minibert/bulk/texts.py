@@ -63,12 +63,12 @@ class Texts:
             every = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
         self.id_column = id_column or (ID if ID in every.names else None)
         flat = [field.name for field in every if not pa.types.is_nested(field.type)]
-        asked = [(self.id_column, "id_column"), (text_column, "text_column"), *((name, "keep") for name in keep or ())]
-        for name, option in asked:
-            if name is not None and name not in flat:
-                wrong = f"expected a flat column {name!r}; there are {', '.join(map(repr, flat))}; name another with "
-                raise error_of(ValueError, wrong, Option(option), place=where)
-        kept = dict.fromkeys([name for name, _ in asked if name is not None] + (flat if keep is None else []))
+        asked = {text_column: "text_column", **dict.fromkeys(keep or (), "keep")}
+        asked = {self.id_column: "id_column", **asked} if self.id_column else asked
+        for name in [each for each in asked if each not in flat]:
+            wrong = f"expected a flat column {name!r}; there are {', '.join(map(repr, flat))}; name another with "
+            raise error_of(ValueError, wrong, Option(asked[name]), place=where)
+        kept = dict.fromkeys([*asked, *(flat if keep is None else ())])
         self._own = self.schema = pa.schema([every.field(name) for name in kept])
         if self.id_column is None:
             self.schema = self._own.insert(0, pa.field(ID, pa.int64()))

@@ -16,7 +16,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from checkpoints import same_bits, wordpiece_json
-from command_line import Patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from killed_runs import content
@@ -34,6 +33,7 @@ from minibert.bulk.shards import FORMATS
 from minibert.bulk.stored import StoredVectors
 from minibert.bulk.texts import Texts
 from minibert.models.open.vectors import TextModel, open_vectors
+from minibert.models.sentences.comparing import similarity
 
 SAME = 1e-6  # of a vector's length, computed beside other texts; measured: 2.9e-7
 SAME_TOKENS = 2e-5  # of scores, sums over a query's tokens; measured: 4.8e-6
@@ -124,9 +124,8 @@ def test_token_vectors(used: Path, form: str, precision: str, tmp_path: Path) ->
     assert stored.late and stored.measure == ("meanmaxsim" if used == LATE[1] else "maxsim")
     empty = [i for i, each in enumerate(documents) if not len(each)]
     assert numbers[0, 60 - len(empty) :].tolist() == empty
-    for similarity, error in (("cosine", "must be one of maxsim, meanmaxsim, found 'cosine'"),):
-        with pytest.raises(ValueError, match=error):
-            StoredVectors(tmp_path / "out", similarity)
+    with pytest.raises(ValueError, match="must be one of maxsim, meanmaxsim, found 'cosine'"):
+        StoredVectors(tmp_path / "out", "cosine")
     with pytest.raises(ValueError, match=r"has vectors of \d numbers, found queries of 50"):
         stored.search([np.ones((3, 50), "f4")])
     with pytest.raises(TypeError, match="queries must be vectors of tokens, found str"):
@@ -149,17 +148,12 @@ def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
     assert np.allclose(np.take_along_axis(want, numbers, 1), scores, rtol=1e-5, atol=1e-6)
     assert stored.sparse and stored.measure == "dot" and stored.dim == said["dim"] > max(queries[0].ids)
     cosine = StoredVectors(tmp_path / "out", "cosine").search(queries[0], 3)
-    assert np.allclose(cosine[1], np.take_along_axis(encoder_cosine(queries[:1], documents), cosine[0], 1), rtol=1e-5)
+    want = similarity("cosine", queries[:1], documents)
+    assert np.allclose(cosine[1], np.take_along_axis(want, cosine[0], 1), rtol=1e-5)
     with pytest.raises(TypeError, match="has sparse vectors, and queries are others"):
         stored.search(np.ones((1, stored.dim), "f4"))
     with pytest.raises(ValueError, match='precision="int8" is for dense vectors'):
         run(used, tmp_path / "a.txt", tmp_path / "no", "sentence", precision="int8")
-
-
-def encoder_cosine(queries: Any, documents: Any) -> Any:
-    from minibert.models.sentences.comparing import similarity
-
-    return similarity("cosine", queries, documents)
 
 
 def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path) -> None:
@@ -427,23 +421,6 @@ def test_a_checksum_is_of_the_values(place: Path, rows: list[Any], other: list[A
         parquet.write_table(pa.table({"x": column}), place / "x.parquet")
         assert found == shards.checksum(parquet.read_table(place / "x.parquet")["x"])
         assert (found == shards.checksum(different)) == (column.to_pylist() == different.to_pylist())
-
-
-# -- what else -----------------------------------------------------------------------------------------------------
-
-
-def test_an_error_of_the_writer_reaches_the_caller(model: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    write = shards.write
-
-    def failing(path: Path, *given: Any) -> Any:
-        if path.stem.endswith("2"):
-            raise RuntimeError("the writer's own")
-        return write(path, *given)
-
-    monkeypatch.setattr("minibert.bulk.job.write", failing)
-    with pytest.raises(RuntimeError, match="the writer's own"):
-        run(model, lines(tmp_path / "a.txt", TEXTS), tmp_path / "out", rows_per_shard=20, truncation=True)
-    assert len(content(tmp_path / "out")) == 2
 
 
 def test_ranges_come_from_the_first_vectors(model: Path, tmp_path: Path) -> None:
