@@ -29,15 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
-from minibert.bulk.texts import arrow
+from minibert.bulk.texts import VECTOR, arrow
 from minibert.commands.common import add_prompts
 from minibert.models.open.vectors import KINDS, open_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-VECTOR = "vector"
-
 
 # what errors advise as arguments of a function -> what to type here; of an error in a worker only its text is left
 IN_SHELL = {

@@ -254,8 +254,14 @@ WRONG: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
     "unequal": (lambda source, output: another_table(source, text=[b"a"]), "expected the columns of .*0.parquet:\n"),
     "damaged": (lambda source, output: (source / "x.parquet").write_text("a"), "x.parquet: not readable as Parquet"),
     "blocks": (lambda source, output: without_blocks(source.parent), "but no blocks; .*; --vectors input takes the in"),
+    "inside": (lambda source, output: (source, source / "vectors"), "lies in"),
+    "no ending": (lambda source, output: (alone(source), output), "rows: the file must end in .parquet"),
     "no model": (lambda source, output: (source.parent / "model" / "config.json").unlink(), "has no config.json"),
 }
+
+
+def alone(source: Path) -> Path:
+    return (source / "0.parquet").rename(source.parent / "rows")
 
 
 def emptied(source: Path) -> None:
@@ -281,26 +287,15 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     shutil.copytree(source, tmp_path / "input")
     shutil.copytree(TINY, tmp_path / "model")
     output = tmp_path / "vectors"
-    change(tmp_path / "input", output)
+    given = change(tmp_path / "input", output)
+    given = given if isinstance(given, tuple) else (tmp_path / "input", output)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(script, "start", lambda *_: pytest.fail("Ray was started"))
-    arguments = [tmp_path / "input", output, "--model", tmp_path / "model", "--concurrency", 1]
+    arguments = [*given, "--model", tmp_path / "model", "--concurrency", 1]
     assert script.main(list(map(str, arguments))) == 1
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(capsys.readouterr().err)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_other_paths_that_are_refused(
-    script: Any, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(source / "0.parquet", tmp_path / "rows")
-    for given, output, message in (
-        (source, source / "vectors", "lies in"),
-        (tmp_path / "rows", tmp_path / "vectors", "rows: the file must end in .parquet"),
-    ):
-        assert script.main([str(given), str(output), "--model", str(TINY), "--concurrency", "1"]) == 1
-        assert message in capsys.readouterr().err and not output.exists()
 
 
 def test_a_folder_that_lacks_rows_never_gets_the_output_s_name(script: Any, tmp_path: Path) -> None:
