@@ -56,7 +56,7 @@ class Texts:
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
         self._stdin: Iterator[Record] = iter(())  # its first rows were read to know its columns
-        found = [self._columns(*each, keep, id_column) for each in zip(self.names, self._forms, strict=True)]
+        found = [self._columns(*each, keep) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
         where = _shown(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
@@ -90,7 +90,7 @@ class Texts:
                         columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
                     yield pa.table({**columns, PLACE: [f"{where}, row {next(row)}" for _ in range(len(table))]})
 
-    def _columns(self, name: str, form: str, keep: Sequence[str] | None, id_column: str | None) -> tuple[Any, int]:
+    def _columns(self, name: str, form: str, keep: Sequence[str] | None) -> tuple[Any, int]:
         """Find a file's columns and their types, and count its rows."""
         pa = arrow()
         if form == "parquet":
@@ -111,7 +111,7 @@ class Texts:
                 with reading(_shown(name), "a table", OverflowError):
                     kinds[column] = _plain(pa.array([*values.values()]).type)
             except pa.ArrowException:
-                if keep is None or column in (id_column or ID, *keep):
+                if keep is None or column in keep:
                     shown = " and ".join(sorted(each.__name__ for each in values))
                     wrong = f"column {column!r} holds values of several types, {shown}; name the columns to keep with "
                     raise error_of(ValueError, wrong, Option("keep"), place=_shown(name)) from None
