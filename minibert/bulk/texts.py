@@ -55,7 +55,7 @@ class Texts:
         self._forms = [form or _form(name) for name in self.names]
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
-        self._stdin: Iterator[Record] = iter(())  # its first rows were read to know its columns
+        self._stdin: Iterator[Record] | None = None  # its first rows were read to know its columns
         found = [self._columns(*each, keep) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
         where = _shown(self.names[0])
@@ -96,6 +96,8 @@ class Texts:
         if form == "parquet":
             with _parquet(name) as file:
                 return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
+        if form == "lines":  # stdin's are waited for later: they may come slowly
+            return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))
         records: Iterable[Record] = self._records(name, form)
         if name == STDIN:
             rest = iter(records)
@@ -126,7 +128,7 @@ class Texts:
                 for batch in file.iter_batches(ROWS, columns=names, use_threads=False):
                     yield pa.Table.from_batches([batch])
             return
-        records = self._stdin if name == STDIN else self._records(name, form)
+        records = self._stdin if name == STDIN and self._stdin else self._records(name, form)
         while group := list(islice(records, self._at_once)):
             yield pa.Table.from_pylist(group, self._own)
 
