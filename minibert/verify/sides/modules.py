@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from minibert.equations.input_layer import Array
@@ -50,19 +51,23 @@ class Paths:
     """
 
     def __init__(self, subject: Subject, modules: Iterable[str], name: str) -> None:
-        self._subject = subject
+        self._subject, there = subject, dict.fromkeys(filter(None, modules))
         steps = [step for step, _ in subject.layer.steps]
         own = [step.path for step, bound in subject.layer.steps if callable(bound)]
-        prefix = _prefix(steps[0].path, [*modules], ("", *subject.layer.family.prefixes), name)
+        self.prefix = prefix = _prefix(steps[0].path, [*there], ("", *subject.layer.family.prefixes), name)
         norms = {step.path: "sum" for step in steps if isinstance(step, Norm)}
         leaving = by_module({key: key for key in (*own, *subject.leaving)})
         for path, keys in leaving.items():  # types that are rows of the words' table are its second call
             keys += [key for key in (f"{path} (types)",) if key in subject.allowed]
         self.leaving = {prefix + path: keys for path, keys in leaving.items()}
         self.entering = {prefix + path: keys for path, keys in by_module({**norms, **subject.entering}).items()}
-        if (head := subject.head) is not None:
+        if (head := subject.head) is not None:  # its pooler is in the base model
             paths = [*(path for path, _ in head.works), *([] if head.takes == "last" else [head.path])]
-            self.leaving |= {path: [path] for path in paths} | {prefix + path: [path] for path in paths}
+            for path, after in pairwise([*paths, ""]):
+                found = {each: [path] for each in (path, prefix + path) if each in there}
+                self.leaving |= found
+                if not found:  # an activation that is no module enters the next one
+                    self.entering |= {each: [path] for each in (after, prefix + after) if each in there}
         # the softmax stands in the module of the scores, whose key is that module's path and a name
         scores = {key.rpartition(".")[0]: (key, f"attentions.{i}") for i, key in enumerate(subject.scores)}
         self.softmax: dict[str, list[tuple[str, str]]] = {}

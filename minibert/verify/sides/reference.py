@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,14 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
-from minibert.families.parts.block_names import by_module
 from minibert.families.parts.frozen import thawed
-from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Norm, Positions
 from minibert.families.rows import OLDER
 from minibert.hub.names import full_name
 from minibert.models.open.load import is_folder
 from minibert.verify.judge.input_layer import Subject
 
-from .modules import as_traced
+from .modules import Paths, Seen
 
 
 def installed() -> bool:
@@ -64,7 +64,7 @@ class Reference:
         self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
         self.name = f"transformers {version('transformers')} on torch {version('torch')}"
         self._model = self._load()
-        self._prefix = self._find_prefix()
+        self._paths = Paths(subject, (path for path, _ in self._model.named_modules()), type(self._model).__name__)
         self._caching: Any = None  # the same model as a decoder, loaded only where the first one keeps no cache
 
     def _load(self, **changes: Any) -> Any:
@@ -95,17 +95,9 @@ class Reference:
         known = inspect.signature(self._module(self._model).forward).parameters
         return all(name in known or name == "past_length" for name in inputs)
 
-    def _find_prefix(self) -> str:
-        """The module where the layer's paths begin: the model itself, or the text model inside a larger one."""
-        first = self._layer.steps[0].step.path
-        paths = {path for path, _ in self._model.named_modules()}
-        for prefix in ("", *self._layer.family.prefixes):
-            if prefix + first in paths:
-                return prefix.rstrip(".")
-        raise ValueError(f"{type(self._model).__name__} has no module {first!r}, which this family's row names")
-
     def _part(self, model: Any) -> Any:
-        return model.get_submodule(self._prefix)
+        """The module where the layer's paths begin: the model itself, or the text model inside a larger one."""
+        return model.get_submodule(self._paths.prefix.rstrip("."))
 
     def _module(self, model: Any) -> Any:
         """The module to call: the part, or its encoder or decoder."""
@@ -135,8 +127,7 @@ class Reference:
         with torch.no_grad():
             if past_length:
                 model, named["past_key_values"] = self._cache(named, past_length)
-            batch, seq = (inputs["input_ids"] if "input_ids" in inputs else inputs["inputs_embeds"]).shape[:2]
-            return self._watch(model, named, (batch, seq), self._subject.reaches_head(inputs))
+            return self._paths.trace(self._watch(model, named, self._subject.reaches_head(inputs)), inputs)
 
     def _cache(self, named: Mapping[str, Any], past_length: int) -> tuple[Any, Any]:
         import torch
@@ -155,63 +146,47 @@ class Reference:
         """Compute in float64 from now on."""
         self._model = self._model.double()
 
-    def _watch(self, model: Any, named: Mapping[str, Any], shape: tuple[int, int], whole: bool) -> dict[str, Array]:
-        """Call the model with a hook on every module that a step or a block names; `whole`: with its head."""
-        part, subject, kept = self._part(model), self._subject, dict[str, Array]()
+    def _watch(self, model: Any, named: Mapping[str, Any], whole: bool) -> Seen:
+        """Call the model with a hook on every module that has a key of a trace; `whole`: with its head."""
+        import torch
+
+        part, subject, known = self._part(model), self._subject, dict[str, Array]()
+        leaving, entering = defaultdict[str, list[Array | None]](list), defaultdict[str, list[Array | None]](list)
         results, scores = list[Any](), list[Array]()
         step = next((step for step, _ in self._layer.steps if isinstance(step, Positions)), None)
         table = None if step is None else part.get_submodule(step.path).weight
 
-        def keep(key: str, value: Any) -> None:
-            kept[key] = as_traced(subject, key, _array(value), shape)
+        def leave(path: str, _module: Any, _args: Any, output: Any) -> None:
+            leaving[path].append(_array(output))
 
-        def leave(key: str, value: Any) -> None:
-            if key in known:  # DeBERTa's maps are called once more, for its rows of distances
-                keep(key, value)
-
-        def leaving(path: str, keys: list[str]) -> Callable[..., None]:
-            calls = iter([*keys, f"{path} (types)"])  # of a module that several blocks use, or types as words do
-            return lambda _module, _args, output: leave(next(calls, ""), output)
-
-        def entering(keys: list[str]) -> Callable[..., None]:
-            calls = iter(keys)
-            return lambda _module, args, named: keep(next(calls), args[0] if args else named["hidden_states"])
+        def enter(path: str, _module: Any, args: Any, named: Any) -> None:
+            entering[path].append(_array(args[0] if args else named["hidden_states"]))
 
         def called(function: Any, args: Any) -> None:
             # Whisper indexes its table, the other models look rows up
             place = {torch.nn.functional.embedding: 1, torch.Tensor.__getitem__: 0}.get(function)
             if step is not None and place is not None and args[place] is table and torch.is_tensor(args[1 - place]):
-                kept["position_ids"] = args[1 - place].numpy() - step.extra
+                known["position_ids"] = args[1 - place].numpy() - step.extra
             if function is torch.nn.functional.softmax:
                 scores.append(_array(args[0]))
 
-        import torch
-
-        paths = [step.path for step, bound in self._layer.steps if callable(bound)] + list(subject.leaving)
-        known = {*subject.leaving, *(step.key for step, _ in self._layer.steps)}
-        norms = {step.path: "sum" for step, _ in self._layer.steps if isinstance(step, Norm)}
         with ExitStack() as hooks:
-
-            def on(hook: Any) -> None:
+            find = model.get_submodule
+            on = [self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output))]
+            on += [find(path).register_forward_hook(partial(leave, path)) for path in self._paths.leaving]
+            on += [find(path).register_forward_pre_hook(partial(enter, path), with_kwargs=True)
+                   for path in self._paths.entering]  # fmt: skip
+            for hook in on:
                 hooks.callback(hook.remove)
-
-            on(self._module(model).register_forward_hook(lambda _module, _args, output: results.append(output)))
-            for path, keys in by_module({key: key for key in paths}).items():
-                on(part.get_submodule(path).register_forward_hook(leaving(path, keys)))
-            for path, keys in by_module({**norms, **subject.entering}).items():
-                on(part.get_submodule(path).register_forward_pre_hook(entering(keys), with_kwargs=True))
             hooks.enter_context(_watching(called, wide=next(model.parameters()).dtype == torch.float64))
             more = {"output_attentions": True} if subject.scores else {}
             if subject.head is not None and whole:
-                hooked = _hooked(model, part, subject.head, keep)
-                for hook in hooked:
-                    on(hook)
                 with _quiet():
                     made = model(**named, **more, output_hidden_states=True)
-                    both = [made.start_logits, made.end_logits] if "start_logits" in made else []
-                    kept["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
+                both = [made.start_logits, made.end_logits] if "start_logits" in made else []
+                known["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
                 if subject.head.takes == "last":  # its map is computed for every token, and taken afterwards
-                    kept[subject.head.path] = kept["logits"]
+                    known[subject.head.path] = known["logits"]
             else:
                 self._module(model)(**named, **more, output_hidden_states=True)
         states = results[-1].hidden_states and (*results[-1].hidden_states[:-1], results[-1].last_hidden_state)
@@ -219,27 +194,14 @@ class Reference:
             raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
         steps = [step for step, _ in self._layer.steps]
         last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
-        kept[last] = _array(states[0])  # whatever the modules gave, it is this that enters the first block
+        known[last] = _array(states[0])  # whatever the modules gave, it is this that enters the first block
         if subject.scores:
-            kept |= dict(zip(subject.scores, scores, strict=True))
+            known |= dict(zip(subject.scores, scores, strict=True))
             for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
-                kept |= {f"{name}.{i}": _array(array) for i, array in enumerate(arrays)}
+                known |= {f"{name}.{i}": _array(array) for i, array in enumerate(arrays)}
         if subject.pooler is not None and results[-1].get("pooler_output") is not None:
-            kept["pooler"] = _array(results[-1].pooler_output)
-        return kept
-
-
-def _hooked(model: Any, part: Any, head: BoundHead, keep: Callable[[str, Any], None]) -> Iterator[Any]:
-    """Hook a head's modules; an activation that is no module is the input of the next module."""
-    modules = {**dict(model.named_modules()), **dict(part.named_modules())}  # the pooler is in the base model
-    paths = [path for path, _ in head.works] + [head.path]
-    for path, after in zip(paths, [*paths[1:], ""], strict=True):
-        if path == head.path and head.takes == "last":
-            continue
-        if path in modules:
-            yield modules[path].register_forward_hook(lambda _module, _args, y, path=path: keep(path, y))
-        else:
-            yield modules[after].register_forward_pre_hook(lambda _module, args, path=path: keep(path, args[0]))
+            known["pooler"] = _array(results[-1].pooler_output)
+        return Seen(leaving, entering, known)
 
 
 def _array(x: Any) -> Array:
