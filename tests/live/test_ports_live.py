@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import honest_ports
-import planted_blocks
 import planted_folders
-import planted_heads
-import planted_hidden_states
 import planted_ports
 import planted_vectors
 import pytest
 from needed import need_sentence_transformers
+from planted_blocks import OF_STATES, PLANTED
 from ports import verify_part
 
 from minibert.equations.input_layer import Array
@@ -22,7 +20,6 @@ from minibert.verify.sides import texts
 from minibert.verify.sides.traces import read_traces, write_traces
 from minibert.verify.vectors.vectors import judge
 
-PLANTED = {**planted_ports.PLANTED, **planted_blocks.PLANTED}
 pytestmark = pytest.mark.reference
 
 
@@ -38,10 +35,10 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(name: str, tmp_path: P
         assert wanted in each.fits if wanted else not each.fits, "\n".join(report.lines)
 
 
-@pytest.mark.parametrize("name", planted_hidden_states.PLANTED)
+@pytest.mark.parametrize("name", OF_STATES)
 def test_of_hidden_states_alone_the_mistake_is_named_too(name: str, tmp_path: Path) -> None:
     """Where a port gives nothing from within its blocks: as a whole, else block by block."""
-    planted = planted_hidden_states.PLANTED[name]
+    planted = OF_STATES[name]
     report = planted_ports.judged(planted.port, tmp_path, states_alone=True)
     assert not report.passed and report.matches == planted.matches, "\n".join(report.lines)
     if planted.fits:
@@ -101,12 +98,6 @@ def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_pat
     for each in report.local:
         wanted = port.wrong[each.key]
         assert not wanted or wanted in each.fits, "\n".join(report.lines)
-
-
-@pytest.mark.parametrize("name", planted_heads.PLANTED)
-def test_a_mistake_of_a_head_or_an_input_layer_is_named_at_its_place(name: str, tmp_path: Path) -> None:
-    report = planted_heads.judged(planted_heads.PLANTED[name], tmp_path)
-    assert not report.passed and planted_heads.right(planted_heads.PLANTED[name], report), "\n".join(report.lines)
 
 
 ASKED = [each.text for each in texts.TEXTS]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import planted_blocks
 import planted_ports
 from planted_ports import Change, Planted, bias, put, several, weight
 
@@ -92,7 +93,7 @@ def autocast(model: Any) -> None:
 
 
 HONEST: dict[str, Honest] = {
-    **{name: Honest(port) for name, port in planted_ports.HONEST.items()},
+    **{name: Honest(port) for name, port in planted_blocks.HONEST.items()},
     "sums in float64": Honest(Planted("bert", {}, sums_in_float64)),
     "products in another order": Honest(Planted("bert", {}, in_pieces)),
     "T5 in float16, whose wo stays float32": Honest(Planted("t5", {}, half_as_transformers), "float16"),

@@ -1,26 +1,57 @@
-"""More ports with planted mistakes, as `planted_ports` has them: how numbers lie, masks, windows, rotations, norms."""
+"""Ports with one mistake each, as `planted_ports` makes them: of all intermediates, and of hidden states alone.
+
+What `planted_loops` plants is not planted here once more.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import encoders
 from planted_ports import (
     DEPTH,
     Change,
     Planted,
+    around,
+    bias,
     called,
+    clipped,
+    configured,
     every,
+    frequencies,
+    in_blocks,
+    mask_as,
+    more_positions,
+    other_side,
+    put,
+    replaced,
     rotated_by,
     setting,
+    several,
+    small_rows,
+    taken,
+    terms,
+    unsqueezed,
+    weight,
 )
 
-TODAY, BERT, GPT2, MODERN = "layers.{i}.self_attn.", "encoder.layer.{i}.", "h.{i}.attn.", "layers.{i}.attn."
-HEADS = ("scores", "context")
+TODAY, BERT, GPT2 = "layers.{i}.self_attn.", "encoder.layer.{i}.", "h.{i}.attn."
+B0, B1 = (BERT.format(i=i) for i in (0, 1))
+N1, N2, ACT = "attention.output.LayerNorm", "output.LayerNorm", "intermediate.intermediate_act_fn"
+SCORES, CONTEXT = "attention.self.scores", "attention.self.context"
+ALBERT, DEBERTA = "encoder.albert_layer_groups.0.albert_layers.0", BERT + SCORES
+WORDS = "bert.embeddings.word_embeddings"
+T5, TABLE = "encoder.block.{i}.layer.0.SelfAttention", "relative_attention_bias"
 LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}
 YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0,
                             "original_max_position_embeddings": 8}}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}  # fmt: skip
+
 # -- how numbers lie ---------------------------------------------------------------------------------------------------
 
 
@@ -33,61 +64,47 @@ def by_head(q: Any, k: Any, v: Any) -> Any:
     return tuple(x.transpose(1, 2) for x in row.view(batch, seq, heads, 3 * size).split(size, -1))
 
 
-def of_each_head(own: Any, named: Mapping[str, Any]) -> Any:
-    """ModernBERT's attention with Wqkv read head by head."""
-    where, x = importlib.import_module(type(own).__module__), named["x"]
-    q, k, v = own.Wqkv(x).view(*x.shape[:2], -1, 3 * own.head_dim).transpose(1, 2).split(own.head_dim, -1)
-    q, k = where.apply_rotary_pos_emb(q, k, *named["position_embeddings"])
-    made, weights = where.eager_attention_forward(own, q, k, v, named["attention_mask"], scaling=own.head_dim**-0.5)
-    return own.Wo(made.flatten(2)), weights
+def by_neighbours(w: Any) -> Any:
+    """Rows of each head as a converter to GGUF orders them."""
+    return w.reshape(-1, 2, encoders.TODAY["head_dim"] // 2, w.shape[1]).transpose(1, 2).reshape(w.shape)
 
 
-def forward(path: str, made: Any) -> Change:
-    """Another forward of attention in all blocks: from the module and its arguments, the first one called x."""
-
-    def changed(model: Any) -> None:
-        for i in range(DEPTH):
-            own = model.get_submodule(path.format(i=i))
-            own.forward = lambda *x, own=own, **named: made(
-                own, {"x": x[0] if x else named["hidden_states"], **named}
-            )  # fmt: skip
-
-    return changed
+# -- masks -------------------------------------------------------------------------------------------------------------
 
 
-# -- masks and softmax -------------------------------------------------------------------------------------------------
+def from_ids(right: Any, args: Any, named: dict[str, Any]) -> Any:
+    return right(**{**named, "attention_mask": (named["input_ids"] != 0).long()})
 
 
-def from_ids(model: Any) -> None:
-    right = model.forward
-    model.forward = lambda input_ids=None, attention_mask=None, **named: right(
-        input_ids=input_ids, attention_mask=attention_mask if input_ids is None else (input_ids != 0).long(), **named
-    )
+def positions_by_mask(right: Any, args: Any, named: dict[str, Any]) -> Any:
+    if (mask := named.get("attention_mask")) is not None:
+        named["position_ids"] = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    return right(**named)
 
 
-# -- rotations ---------------------------------------------------------------------------------------------------------
+def masked(at: str, name: str) -> dict[str, str]:
+    """Scores as transformers shows them, with the mask added, and attention weights."""
+    return every(at + "scores", name) | every("attentions.{i}", name)
 
 
-def turned(x: Any, angle: Any) -> Any:
-    """x (batch, heads, seq, size) by angles (seq, size / 2)."""
-    import torch
-
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+def by_texts(scores: Any, mask: Any) -> Any:
+    """Masks repeated text by text, as for torch's own attention, whose first axis is texts times heads."""
+    batch, heads, *pairs = scores.shape
+    return scores + mask.expand(batch, 1, *pairs).squeeze(1).repeat(heads, 1, 1).view(batch, heads, *pairs)
 
 
-def angles(x: Any, size: float, power: float = 2.0, further: int = 0) -> Any:
-    import torch
-
-    pairs = torch.arange(x.shape[-1] // 2)
-    return (torch.arange(x.shape[2])[:, None] + further) * 10000.0 ** (-power * pairs / size)
+# -- rotations, positions ----------------------------------------------------------------------------------------------
 
 
 def half(x: Any, cos: Any, sin: Any) -> Any:
+    """The first half of each head rotated, by the frequencies of a head of that size."""
     import torch
 
     first, rest = x.chunk(2, -1)
-    return torch.cat([turned(first, angles(first, first.shape[-1])), rest], -1)
+    size = first.shape[-1]
+    angle = torch.arange(x.shape[2])[:, None] * 10000.0 ** (-2 * torch.arange(size // 2) / size)
+    a, b = first.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), rest], -1)
 
 
 def side_by_side(x: Any, cos: Any, sin: Any) -> Any:
@@ -98,105 +115,212 @@ def side_by_side(x: Any, cos: Any, sin: Any) -> Any:
     return x * c + torch.cat([-b, a], -1) * s
 
 
-def frequencies(change: Change) -> Change:
-    def changed(model: Any) -> None:
-        own = model.rotary_emb.inv_freq.data
-        own.copy_(change(own))
+def scaled_theta(model: Any) -> None:
+    """Llama 3.1's scaling of other frequencies."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    return changed
-
-
-def rounded(x: Any, cos: Any, sin: Any) -> Any:
-    return turned(x, angles(x, x.shape[-1]).half().float())
+    model.config.rope_parameters = {**LLAMA3, "rope_theta": 1e4}
+    model.rotary_emb.inv_freq = ROPE_INIT_FUNCTIONS["llama3"](model.config, "cpu")[0]
 
 
-# -- norms and activations ---------------------------------------------------------------------------------------------
+def sinusoids(model: Any) -> None:
+    """Vaswani's table."""
+    table = model.embeddings.position_embeddings.weight.data
+    angle = [[p / 10000 ** (j // 2 * 2 / table.shape[1]) for j in range(table.shape[1])] for p in range(len(table))]
+    table[:] = table.new_tensor([[(math.sin, math.cos)[j % 2](x) for j, x in enumerate(row)] for row in angle])
 
 
-def again(path: str) -> Change:
-    def changed(model: Any) -> None:
-        own = model.get_submodule(path)
-        own.forward = lambda x, right=own.forward: right(right(x))
-
-    return changed
+# -- norms, blocks -----------------------------------------------------------------------------------------------------
 
 
-SIDE, TIMES = "queries, keys and values side by side for each head", "scores times the mask"
-HALF, BESIDE = "half of each head rotated", "cos and sin repeated by neighbours"
-FLAT, AGAIN = "rotary frequencies not scaled", "last norm applied twice"
+def other(path: str, made: Any) -> Change:
+    """A norm by another formula, from x, its mean, its variance and the module."""
+    return put(path, lambda own: lambda x: made(x, x.mean(-1, keepdim=True), x.var(-1, False, keepdim=True), own))
 
 
-def in_heads(at: str, name: str) -> dict[str, str]:
-    return every(at + "scores", name) | every(at + "context", name)
+def exchanged(model: Any) -> None:
+    """Blocks 0 and 1 exchanged."""
+    layers = model.encoder.layer
+    layers[0], layers[1] = layers[1], layers[0]
 
 
-def masked(at: str, name: str) -> dict[str, str]:
-    """Scores as transformers shows them, with the mask added, and attention weights."""
-    return every(at + "scores", name) | every("attentions.{i}", name)
+def beside(own: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    """GPT-J's block by GPT-2's parts."""
+    x, _, mask = args[:3]
+    attended, *_ = own.attn(own.ln_1(x), attention_mask=mask)
+    return x + attended + own.mlp(own.ln_2(x))
 
 
-def gated(gate: Any, up: Any) -> Change:
-    """Llama's feed-forward: from its activation and what gate and up give, both factors."""
-    return called(
-        "layers.1.mlp",
-        lambda own, args: own.down_proj(
-            gate(own.act_fn, own.gate_proj(args[0]), own.up_proj(args[0]))
-            * up(own.act_fn, own.gate_proj(args[0]), own.up_proj(args[0]))
-        ),
-    )
+def like_llama(own: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    """Gemma's block as Llama's."""
+    attended, *_ = own.self_attn(hidden_states=own.input_layernorm(args[0]), **named)
+    x = args[0] + attended
+    return x + own.mlp(own.post_attention_layernorm(x))
 
 
-# -- attention ---------------------------------------------------------------------------------------------------------
-
-
-def before(v: Any) -> Any:
-    """Of the token before; the first one has zeros."""
-    made = v.roll(1, 2)
-    made[:, :, 0] = 0
-    return made
-
-
-def after(k: Any) -> Any:
-    """Of the token after; the last one has its own."""
-    made = k.roll(-1, 2)
-    made[:, :, -1] = k[:, :, -1]
-    return made
-
-
-def by_texts(scores: Any, mask: Any) -> Any:
-    """Masks repeated text by text, as for torch's own attention, whose first axis is texts times heads."""
-    batch, heads, *pairs = scores.shape
-    return scores + mask.expand(batch, 1, *pairs).squeeze(1).repeat(heads, 1, 1).view(batch, heads, *pairs)
-
-
+SIDE = "queries, keys and values side by side for each head"
+SEES, NARROW = "causal mask where there is none", "window one token too narrow"
 PLANTED: dict[str, Planted] = {
-    # -- how numbers lie
-    "GPT-2's c_attn read head by head": Planted("gpt2", in_heads(GPT2, SIDE), attention={"qkv": by_head}),
-    "ModernBERT's Wqkv read head by head": Planted(
-        "modernbert", in_heads(MODERN, SIDE), forward("layers.{i}.attn", of_each_head)),
-    # -- masks and softmax
+    # -- linear maps
+    "three at once": Planted(
+        "bert", {B0 + "attention.self.value": "weight transposed", B1 + N2: "eps 0.001",
+                 BERT.format(i=2) + ACT: "activation relu"},
+        several(weight(B0 + "attention.self.value", lambda x: x.T), setting(B1 + N2, eps=1e-3),
+                put(BERT.format(i=2) + ACT, lambda own: lambda x: x.relu()))),
+    "GPT-2's c_attn read head by head": Planted(
+        "gpt2", every(GPT2 + "scores", SIDE) | every(GPT2 + "context", SIDE), attention={"qkv": by_head}),
+    "ALBERT's feed-forward without bias": Planted(
+        "albert", {f"{ALBERT}[{i}].ffn": "bias missing" for i in range(DEPTH)}, bias(f"{ALBERT}.ffn")),
+    # -- norms
+    "eps of another size": Planted("gpt2", {"h.0.ln_1": "eps 1e-06"}, setting("h.0.ln_1", eps=1e-6),
+                                   prepare=small_rows),
+    "eps outside the root": Planted("gpt2", {"h.0.ln_1": "eps outside the root"}, other(
+        "h.0.ln_1", lambda x, mean, variance, own: (x - mean) / (variance.sqrt() + own.eps) * own.weight + own.bias),
+        prepare=small_rows),
+    "a norm's bias": Planted("bert", {B0 + N2: "bias missing"}, bias(B0 + N2)),
+    "weight and bias": Planted("bert", {B0 + N2: "weight and bias ignored"},
+                               several(bias(B0 + N2), weight(B0 + N2, lambda w: w * 0 + 1))),
+    "the other norm's": Planted("bert", {B0 + N2: f"weight and bias of {B0}{N1}"}, taken(B0 + N2, B0 + N1)),
+    "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own: lambda x: x)),
+    "ln_f twice": Planted("gpt2", {"ln_f": "last norm applied twice"},
+                          around("ln_f", lambda right, args, named: right(right(*args)))),
+    # -- activations, sums
+    "quick gelu": Planted("gpt2", {"h.1.mlp.act": "activation quick_gelu"},
+                          put("h.1.mlp.act", lambda own: lambda x: x * (1.702 * x).sigmoid())),
+    "no activation of the gate": Planted("qwen3", {"layers.2.mlp.act_fn": "activation left out"},
+                                         put("layers.2.mlp.act_fn", lambda own: lambda x: x)),
+    "activation not used": Planted("gpt2", {"h.1.mlp.c_proj": "computed from h.1.mlp.c_fc"}, called(
+        "h.1.mlp", lambda own, args, named: (own.act(x := own.c_fc(args[0])), own.c_proj(x))[1])),
+    "ModernBERT's Wi": Planted("modernbert", dict.fromkeys(
+        ("layers.1.mlp.act", "layers.1.mlp.Wo"), "gate and up exchanged"), called("layers.1.mlp", lambda own, args, named: own.Wo(
+            (both := own.Wi(args[0]).chunk(2, -1))[0] * own.act(both[1])))),
+    "Llama without its gate": Planted(
+        "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"}, called(
+            "layers.1.mlp", lambda own, args, named: own.down_proj(
+                (own.gate_proj(args[0]), own.act_fn(own.up_proj(args[0])) * own.up_proj(args[0]))[1]))),
+    "residual missing": Planted("bert", {B1 + "output.sum": "residual missing"}, called(
+        B1 + "output", lambda own, args, named: own.LayerNorm(own.dense(args[0])))),
+    # -- scores, masks
+    "another factor": Planted("bert", {B1 + SCORES: ""},
+                              attention={"scale": lambda q, scaling: 0.9 * scaling, "only": (1,)}),
+    "q and k exchanged": Planted("bert", every(BERT + SCORES, "scores of k and q"),
+                                 attention={"qkv": lambda q, k, v: (k, q, v)}),
+    "mask inverted": Planted("bert", every("attentions.{i}", "mask inverted"), attention=mask_as(-1e4, 0)),
+    "mask after softmax": Planted("bert", every("attentions.{i}", "mask after softmax"), attention={
+        **mask_as(0, 0), "after": lambda weights, mask: weights * (mask == 0)}),
     "GPT-2 that ignores padding": Planted(
         "gpt2", every("attentions.{i}", "padding seen"), attention={
             "mask": lambda mask: mask.amax(0, keepdim=True).expand_as(mask)}),
-    "BERT's mask from the ids": Planted("bert", masked(BERT + "attention.self.", "mask from the ids"), from_ids,
-                                        kinds=("plain", "mask_unlike_ids")),
-    "scores times 0 and 1": Planted(
-        "bert", every("attentions.{i}", TIMES), attention={"hide": lambda scores, mask: scores * (mask == 0)}),
-    # -- rotations
-    "half of Llama's head": Planted("llama", every(TODAY + "scores", HALF), rotated_by(half)),
-    "ModernBERT's cos by repeat_interleave": Planted(
-        "modernbert", every(MODERN + "scores", BESIDE), rotated_by(side_by_side)),
-    "linear scaling forgotten": Planted("llama", every(TODAY + "scores", FLAT), frequencies(lambda x: x * 4),
-                                        settings=LINEAR),
-    "yarn without its factor": Planted("llama", every(TODAY + "scores", "cos and sin without their factor"),
-                                       setting("rotary_emb", attention_scaling=1.0), settings=YARN),
-    # -- norms and activations
-    "ln_f twice": Planted("gpt2", {"ln_f": AGAIN}, again("ln_f")),
-    # -- maps, norms, activations
-    "Llama without its gate": Planted(
-        "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"},
-        gated(lambda act, gate, up: act(up), lambda act, gate, up: up)),
-    # -- attention
+    "BERT's mask from the ids": Planted("bert", masked(BERT + "attention.self.", "mask from the ids"),
+                                        around("", from_ids), kinds=("plain", "mask_unlike_ids")),
+    "scores times 0 and 1": Planted("bert", every("attentions.{i}", "scores times the mask"), attention={
+        "hide": lambda scores, mask: scores * (mask == 0)}),
     "masks repeated text by text": Planted(
         "bert", every("attentions.{i}", "another text's mask in some heads"), attention={"hide": by_texts}),
+    # transformers shows scores with the mask added
+    "EuroBERT read as causal": Planted("eurobert", masked(TODAY, SEES), replaced(
+        "create_bidirectional_mask", lambda right: partial(
+            importlib.import_module("transformers.masking_utils").create_causal_mask, past_key_values=None))),
+    "ModernBERT's window one narrower": Planted(
+        "modernbert", dict.fromkeys(("attentions.1", "layers.1.attn.scores"), NARROW), configured(local_attention=2)),
+    # -- rotations
+    "half of Llama's head": Planted("llama", every(TODAY + "scores", "half of each head rotated"), rotated_by(half)),
+    "ModernBERT's cos by repeat_interleave": Planted(
+        "modernbert", every("layers.{i}.attn.scores", "cos and sin repeated by neighbours"), rotated_by(side_by_side)),
+    "theta of 1e6": Planted("qwen3", every(TODAY + "scores", "theta 1e+06"), frequencies(
+        lambda x: x.new_tensor([1e6 ** (-i / len(x)) for i in range(len(x))]))),
+    "linear scaling forgotten": Planted("llama", every(TODAY + "scores", "rotary frequencies not scaled"),
+                                        frequencies(lambda x: x * 4), settings=LINEAR),
+    "yarn without its factor": Planted("llama", every(TODAY + "scores", "cos and sin without their factor"),
+                                       setting("rotary_emb", attention_scaling=1.0), settings=YARN),
+    # -- what a long text alone shows
+    "Llama's positions clipped at 7": Planted("llama", every(TODAY + "context", ""), rotated_by(clipped)),
+    "Mistral without its window of 512": Planted(
+        "mistral", every(TODAY + "context", "window forgotten"), configured(sliding_window=None),
+        settings={"sliding_window": 512}),
+    "BERT's positions clipped at 127": Planted(
+        "bert", {"position_ids": ""}, lambda model: model.embeddings.position_ids.clamp_(max=127),
+        prepare=more_positions, settings={"max_position_embeddings": 160}),
+    # -- distances: DeBERTa, MPNet, T5, umT5
+    "DeBERTa without content to position": Planted(
+        "deberta-v2", every(DEBERTA, "content to position missing"), terms(types=["p2c"])),
+    "DeBERTa without position to content": Planted(
+        "deberta-v2", every(DEBERTA, "position to content missing"), terms(types=["c2p"])),
+    "DeBERTa's distances turned round": Planted(
+        "deberta-v2", every(DEBERTA, "distances in the wrong direction"), terms(distances=lambda x: -x)),
+    "DeBERTa's far distances clipped": Planted(
+        "deberta-v2", every(DEBERTA, "distances without log buckets"), terms(distances=unsqueezed)),
+    "DeBERTa's scale for one term": Planted(
+        "deberta-v2", every(DEBERTA, "terms not counted in the scale"),
+        replaced("scaled_size_sqrt", lambda right: lambda q, _: right(q, 1))),
+    "MPNet's relative bias": Planted("mpnet", every("encoder.layer.{i}.attention.attn.scores", "relative bias missing"),
+                                     weight("encoder.relative_attention_bias", lambda x: x * 0)),
+    "T5's scores divided by sqrt(head_dim)": Planted(
+        "t5", every(f"{T5}.scores", "division by sqrt(head_dim)"),
+        in_blocks(T5, lambda path: setting(path, scaling=8**-0.5))),
+    "T5's bias to a distance of 64": Planted(
+        "t5", every(f"{T5}.context", "relative bias to a distance of 64"),
+        setting(T5.format(i=0), relative_attention_max_distance=64)),
+    "T5's bias in block 0 alone": Planted(
+        "t5", {f"{T5.format(i=i)}.scores": "relative bias in the first block alone" for i in range(1, DEPTH)},
+        several(*(around(T5.format(i=i), lambda right, args, named: right(*args, **{**named, "position_bias": None}))
+                  for i in range(1, DEPTH)))),
+    "T5's buckets by query - key": Planted("t5", every(f"{T5}.scores", "relative bias transposed"),
+                                           weight(f"{T5.format(i=0)}.relative_attention_bias", other_side)),
+    "umT5's blocks with block 0's bias": Planted(
+        "umt5", {f"{T5.format(i=i)}.scores": "relative bias of the first block" for i in range(1, DEPTH)},
+        several(*(taken(f"{T5.format(i=i)}.{TABLE}", f"{T5.format(i=0)}.{TABLE}") for i in range(1, DEPTH)))),
+    # -- heads and input layers
+    "the word table for Qwen3's head": Planted(
+        "qwen3-next_word", {"lm_head": "word table where the head has its own"},
+        taken("lm_head", "model.embed_tokens")),
+    "BERT's head transposed": Planted(
+        "bert-masked_word", {"cls.predictions.transform.dense": "weight transposed"},
+        weight("cls.predictions.transform.dense", lambda x: x.T)),
+    "BERT's head without bias": Planted("bert-answer", {"qa_outputs": "bias missing"}, bias("qa_outputs")),
+    "BERT's rows times sqrt(dim)": Planted(
+        "bert-masked_word", {"embeddings.word_embeddings": "word rows times sqrt(dim)"},
+        around(WORDS, lambda right, args, named: right(*args) * 12**0.5)),
+    "Llama's ids - 1": Planted(
+        "llama-next_word", {"embed_tokens": "rows of ids -1"},
+        around("model.embed_tokens", lambda right, args, named: right((args[0] - 1).clamp(min=0)))),
+    "BERT's positions": Planted(
+        "bert-masked_word", {"position_ids": "positions counted by the mask"}, around("", positions_by_mask)),
+}  # fmt: skip
+HONEST: dict[str, Planted] = {
+    "transformers": Planted("bert", {}),
+    "-1e4 for the mask": Planted("bert", {}, attention=mask_as(0, -1e4)),
+    "-inf for the mask": Planted("bert", {}, attention={"mask": lambda mask: mask.masked_fill(mask != 0, -math.inf)}),
+    "GPT-2": Planted("gpt2", {}),
+    "Qwen3": Planted("qwen3", {}),
+    "ModernBERT": Planted("modernbert", {}),
+    "ALBERT": Planted("albert", {}),
+    "DeBERTa": Planted("deberta-v2", {}),
+}
+
+
+class OfStates(NamedTuple):
+    """A port that gives its hidden states alone; what explains the whole of it, else what fits single blocks."""
+
+    port: Planted
+    matches: list[str]
+    fits: Mapping[int, str] = {}
+
+
+OF_STATES: dict[str, OfStates] = {
+    "blocks 0 and 1 exchanged": OfStates(
+        Planted("bert", {}, exchanged), [], {1: "weights of block 1", 2: "weights of block 0"}),
+    "sinusoids for a learned table": OfStates(
+        Planted("distilbert", {}, sinusoids), ["sinusoids in the place of learned positions"]),
+    "theta of 10000, scaled all the same": OfStates(
+        Planted("llama", {}, scaled_theta, settings={"rope_parameters": LLAMA3}), ["theta 10000"]),
+    "rows for neighbours": OfStates(
+        Planted("mistral", {}, several(*(
+            in_blocks(f"{TODAY}{x}_proj", lambda path: weight(path, by_neighbours)) for x in "qk"))),
+        ["queries and keys in the order of rows for neighbours"]),
+    "feed-forward beside attention": OfStates(
+        Planted("gpt2", {}, in_blocks("h.{i}", lambda path: called(path, beside))), ["feed-forward beside attention"]),
+    "Gemma's norms as Llama's": OfStates(
+        Planted("gemma3_text", {}, in_blocks("layers.{i}", lambda path: called(path, like_llama))),
+        ["norms as in Llama"]),
 }  # fmt: skip
