@@ -25,15 +25,16 @@ class Model:
         from sentence_transformers import SentenceTransformer
 
         self.torch = torch
-        self.whole = SentenceTransformer(str(folder), device="cpu", model_kwargs={"torch_dtype": torch.float32})
+        self.whole = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
         self.tokenizer: Any = self.whole.tokenizer
         self.bert: Any = self.whole[0].auto_model
 
-    def encode(self, texts: list[str], **options: Any) -> Array:
-        return np.asarray(self.whole.encode(texts, batch_size=8, **options), np.float32)
+    def encode(self, texts: list[str]) -> Array:
+        return np.asarray(self.whole.encode(texts, batch_size=8, convert_to_tensor=True).float().numpy())
 
-    def modules(self, kind: str) -> list[Any]:
-        return [module for module in self.bert.modules() if type(module).__name__ == kind]
+    @property
+    def blocks(self) -> Any:
+        return self.bert.encoder.layer if hasattr(self.bert, "encoder") else self.bert.layers
 
 
 def unit(x: Array) -> Array:
@@ -104,9 +105,10 @@ def on_text(change: Callable[[str], str]) -> Made:
     return lambda model, texts: model.encode([change(text) for text in texts])
 
 
-def on_model(change: Callable[[Model], Any]) -> Made:
+def on_model(*changes: Callable[[Model], Any]) -> Made:
     def made(model: Model, texts: list[str]) -> Array:
-        change(model)
+        for change in changes:
+            change(model)
         return model.encode(texts)
 
     return made
@@ -130,39 +132,33 @@ def cut_at(length: int) -> Made:
 
 def set_eps(eps: float) -> Callable[[Model], None]:
     def change(model: Model) -> None:
-        for norm in model.modules("LayerNorm"):
-            norm.eps = eps
+        for module in model.bert.modules():
+            for name in ("eps", "variance_epsilon"):
+                if hasattr(module, name):
+                    setattr(module, name, eps)
 
     return change
 
 
 def set_activation(name: str, **options: Any) -> Callable[[Model], None]:
     def change(model: Model) -> None:
-        for layer in model.bert.encoder.layer:
-            layer.intermediate.intermediate_act_fn = getattr(model.torch.nn, name)(**options)
+        for block in model.blocks:
+            inner, act = (block.mlp, "act_fn") if hasattr(block, "mlp") else (block.intermediate, "intermediate_act_fn")
+            setattr(inner, act, getattr(model.torch.nn, name)(**options))
 
     return change
 
 
-def leave_block(at: int) -> Callable[[Model], None]:
-    def change(model: Model) -> None:
-        del model.bert.encoder.layer[at]
-
-    return change
+def without_last(model: Model) -> None:
+    del model.blocks[-1]
 
 
-def zero_rows(name: str) -> Callable[[Model], None]:
-    def change(model: Model) -> None:
-        getattr(model.bert.embeddings, name).weight.data[...] = 0
-
-    return change
+def zero_rows(name: str) -> Callable[[Model], Any]:
+    return lambda model: getattr(model.bert.embeddings, name).weight.data.zero_()
 
 
-def rounded_weights(dtype: str) -> Callable[[Model], None]:
-    def change(model: Model) -> None:
-        model.whole.to(getattr(model.torch, dtype)).float()
-
-    return change
+def rounded_weights(dtype: str) -> Callable[[Model], Any]:
+    return lambda model: model.whole.to(getattr(model.torch, dtype)).float()
 
 
 def computed_in(dtype: str) -> Callable[[Model], None]:
@@ -170,21 +166,9 @@ def computed_in(dtype: str) -> Callable[[Model], None]:
 
 
 def int8_rows(model: Model) -> None:
-    for linear in model.modules("Linear"):
+    for linear in (module for module in model.bert.modules() if type(module).__name__ == "Linear"):
         step = linear.weight.data.abs().amax(1, keepdim=True) / 127
         linear.weight.data = (linear.weight.data / step).round() * step
-
-
-def eager(model: Model) -> None:
-    model.bert.set_attn_implementation("eager")
-
-
-def both(*changes: Callable[[Model], None]) -> Callable[[Model], None]:
-    def change(model: Model) -> None:
-        for each in changes:
-            each(model)
-
-    return change
 
 
 def as_printed(x: Array) -> Array:
@@ -202,21 +186,17 @@ def split_at_spaces(model: Model) -> None:
     model.tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
 
 
-def other_end(model: Model) -> None:
-    model.tokenizer.truncation_side = "left"
-
-
 HONEST: dict[str, tuple[str, Made]] = {
     "sentence-transformers": ("", lambda m, t: m.encode(t)),
-    "eager attention": ("", on_model(eager)),
+    "eager attention": ("", on_model(
+        lambda model: model.bert.set_attn_implementation("eager"))),
     "text by text": ("", by_hand()),
     "numbers of JSON, seven digits": ("", lambda m, t: as_printed(m.encode(t))),
     "float16 weights": ("float16", on_model(rounded_weights("float16"))),
     "computed in float16": ("float16", on_model(computed_in("float16"))),
     "stored as float16": ("float16", lambda m, t: m.encode(t).astype(np.float16).astype(np.float32)),
     "bfloat16 weights": ("bfloat16", on_model(rounded_weights("bfloat16"))),
-    "computed in bfloat16": ("bfloat16", lambda m, t: m.whole.to(m.torch.bfloat16).encode(
-        t, convert_to_tensor=True).float().numpy()),
+    "computed in bfloat16": ("bfloat16", on_model(computed_in("bfloat16"))),
     "computed in float16, pooled and normalized in float32": (
         "float16", lambda m, t: m.whole.half() and by_hand()(m, t)),
     "int8 weights, a scale for each row": ("int8", on_model(int8_rows)),
@@ -257,7 +237,7 @@ PLANTED: dict[str, tuple[str, Made]] = {
     "gelu by tanh": ("activation gelu_new", on_model(set_activation("GELU", approximate="tanh"))),
     "relu": ("activation relu", on_model(set_activation("ReLU"))),
     "silu": ("activation silu", on_model(set_activation("SiLU"))),
-    "last block": ("last block missing", on_model(leave_block(-1))),
+    "last block": ("last block missing", on_model(without_last)),
     "no positions": ("position rows left out", on_model(zero_rows("position_embeddings"))),
     "no types": ("type rows left out", on_model(zero_rows("token_type_embeddings"))),
     "truncated to 128 numbers": ("truncated to the first 128 numbers", lambda m, t: m.encode(t)[:, :128]),
@@ -265,11 +245,12 @@ PLANTED: dict[str, tuple[str, Made]] = {
                               lambda m, t: unit(m.encode(t)[:, :128])),
     "another order": ("texts in another order", lambda m, t: m.encode(t)[::-1].copy()),
     "tanh in float16": ("activation gelu_new", on_model(
-        both(set_activation("GELU", approximate="tanh"), rounded_weights("float16")))),
+        set_activation("GELU", approximate="tanh"), rounded_weights("float16"))),
     "BGE's prompt": ("'Represent this sentence for searching relevant passages: ' put before the texts", on_text(
         lambda text: f"Represent this sentence for searching relevant passages: {text}")),
     "256 beside the special ones": ("truncated at 256 tokens beside the special ones", cut_at(258)),
-    "the beginning truncated": ("truncated at the beginning", on_model(other_end)),
+    "the beginning truncated": ("truncated at the beginning", on_model(
+        lambda model: setattr(model.tokenizer, "truncation_side", "left"))),
     "1000 letters": ("text cut at 1000 letters", on_text(lambda text: text[:1000])),
     "no punctuation": ("text without punctuation", on_text(
         lambda text: "".join(c for c in text if c not in string.punctuation))),
