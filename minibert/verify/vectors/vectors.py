@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
     .npy; .safetensors with one array; .jsonl with a "vector" or an "embedding" a line, and maybe a "text". Raises
     ValueError that names file and line.
     """
-    ending, texts = opened(path).suffix.lower(), None
+    ending = opened(path).suffix.lower()
     if ending == ".npy":
         return as_vectors(read_npy(path), str(path)), None
     if ending == ".safetensors":
@@ -99,12 +100,11 @@ def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
         )
     rows, texts = list[Any](), list[str]()
     for number, line in enumerate(raw_lines(str(path)), 1):
-        if not line.strip():
-            continue
         try:
-            row = json.loads(line)
-            rows.append([float(x) for x in (row["vector"] if "vector" in row else row["embedding"])])
-            texts += [str(row["text"])] if "text" in row else []
+            if line.strip():
+                row = json.loads(line)
+                rows.append([float(x) for x in (row["vector"] if "vector" in row else row["embedding"])])
+                texts += [str(row["text"])] if "text" in row else []
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             wanted = 'an object with "vector", a list of numbers, and maybe "text"'
             raise ValueError(f"{path}, line {number}: expected {wanted} ({error!r:.80})") from None
@@ -180,13 +180,12 @@ class Search:
         found = self._explain(tried)
         for form in FORMS if not found and self.right.shape == self.vectors.shape else ():
             ours = self._made(self.ways.computed_in(ROUNDINGS[form]), self.several) - self.right[self.several]
-            found = self._within(form, ours, tried)
-            if not found and self._is_alike(ours):
+            if found := self._within(form, ours, tried):
+                break
+            if self._is_alike(ours):
                 report.rounding = form
                 hidden = f"{rms(self.apart):.1g} of their length"
                 return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
-            if found:
-                break
         report.matches = list(dict.fromkeys(way.name for way in found))
         report.ruled_out = [name for name in dict.fromkeys(way.name for way, _ in tried) if name not in report.matches]
         remedies = {way.name: way.remedy for way in found}
@@ -255,18 +254,18 @@ class Search:
 
         Ways that leave more on the few texts are not made of several.
         """
-        found, right, few = list[tuple[float, Way]](), self.right[self.several], slice(len(self.few))
-        rest = self.vectors[self.several] - right - ours
+        right, few = self.right[self.several], slice(len(self.few))
+        rest, found = self.vectors[self.several] - right - ours, list[tuple[float, Way]]()
         for way, made in tried if form == FORMS[0] else ():
             if made.shape == rest[few].shape and _leaves(rest[few], made - right[few]) <= HALF:
-                change = self._made(way.make, self.several) - right
-                if (left := _leaves(rest, change)) <= HALF and self._far(change + right + ours, self.several).max() <= (
-                    ROUNDS * distances(right + ours, right).max()
-                ):
-                    found.append((left, way._replace(remedy=f"In {form}. {way.remedy}")))
-        nearest, every = [way for _, way in sorted(found, key=lambda each: each[0])[:1]], range(len(self.texts))
-        most = ROUNDS * distances(right + ours, right).max()
-        return [way for way in nearest if self._far(self._made(way.make, every), every).max() <= most]
+                found.append((_leaves(rest, self._made(way.make, self.several) - right), way))
+        found = [each for each in sorted(found, key=itemgetter(0))[:1] if each[0] <= HALF]
+        most, every = ROUNDS * distances(right + ours, right).max(), range(len(self.texts))
+        return [
+            way._replace(remedy=f"In {form}. {way.remedy}")
+            for _, way in found
+            if self._far(self._made(way.make, every), every).max() <= most
+        ]
 
     # -- where no way fits ---------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_static import unknown_token
 from minibert.models.encoder import Encoder
+from minibert.models.run.pipeline import Pipeline
 from minibert.verify.judge.formats import narrowed
 from minibert.verify.mistakes.mistake import At, Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
@@ -29,6 +30,7 @@ from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import Formula
 
 Make = Callable[[list[str]], Array]
+Hand = Callable[[Encoded], tuple[list[int], Array]]  # ids of the tokens that are pooled, and their rows
 Rules = dict[str, Any]  # those of a tokenizer.json
 
 LENGTHS = (128, 256, 384, 512)  # of tokens
@@ -69,12 +71,13 @@ class Ways:
         (whole,) = self.tokenizer.encode(["a"])
         places = range(len(whole.input_ids) - len(inner) + 1)
         first = next((i for i in places if whole.input_ids[i : i + len(inner)] == inner), 0)
-        self.last = last = len(whole.input_ids) - first - len(inner)  # special tokens behind a text
+        last = len(whole.input_ids) - first - len(inner)  # special tokens behind a text
         steps = (Step(str(i), "after", step, (), step) for i, step in enumerate(self.own.after))
         self.pooled = At(encoder, "pooling", by_key(steps))  # what is done to pooled vectors
-        self._states = lru_cache(STATES)(self._all_states)
+        self._states = lru_cache(STATES)(partial(self._all_states, [at.plan for at in all_places(encoder)]))
         ends = ("special tokens", first, last), ("first special token", first, 0), ("last special token", 0, last)
-        self.ends = [each for each in ends if any(each[1:])]
+        self.ends = [(name, slice(begin, -end or None)) for name, begin, end in ends if begin or end]
+        self.special = first + last
 
     def settings(self) -> Iterator[Way]:
         """List other settings of the folder, other texts, and other tokenizers."""
@@ -88,99 +91,90 @@ class Ways:
             if mistake.on_vectors and not mistake.rounding:
                 yield Way(mistake.name, reason(mistake, self.encoder), self._with(mistake))
 
+    def formats(self) -> Iterator[Way]:
+        """List the model with its parameters in narrower formats."""
+        for mistake in MISTAKES:
+            if mistake.rounding:
+                yield Way(mistake.rounding, mistake.name, self._with(mistake))
+
+    def computed_in(self, rounding: Formula) -> Make:
+        """Make vectors with all parameters and all intermediates of the model rounded."""
+        return self._with(Mistake("", "", lambda at: narrowed(rounding, at).values()))
+
     # -- from texts to vectors -----------------------------------------------------------------------------------
 
     def _by(
         self, prompt: str | None = None, text: Callable[[str], str] = str, then: Callable[[Array], Array] = np.asarray,
-        tokenizer: Callable[[], Tokenizer] | None = None, **changes: Any,
+        tokenizer: Callable[[], Tokenizer] | None = None, hand: Hand | None = None, **changes: Any,
     ) -> Make:  # fmt: skip
-        """Make vectors by `encode` of the model with another text, another tokenizer or other settings."""
-        before = self.before if prompt is None else prompt
+        """Make vectors by `encode` of the model with another text, another tokenizer or other settings.
+
+        hand: computes each text's rows in the place of the model; of a text that it leaves no token the vector is NaN.
+        """
 
         @cache
-        def changed() -> Encoder:
-            return self.encoder.with_settings(tokenizer and tokenizer(), **changes)
+        def changed() -> Pipeline:
+            made = self.encoder.with_settings(tokenizer and tokenizer(), **changes)
+            return made.pipeline(prompt=self.before if prompt is None else prompt)
 
-        return lambda texts: np.asarray(then(np.asarray(changed().encode([*map(text, texts)], prompt=before))))
-
-    def _by_hand(
-        self, ids: Callable[[str], Encoded] | None = None, rows: Callable[[Encoded], Array] | None = None,
-        after: Callable[[], Sequence[Any]] | None = None,
-    ) -> Make:  # fmt: skip
-        """Make vectors text by text, from other ids, other rows of the tokens, or by other modules after pooling.
-
-        NaN where no token is left.
-        """
-        to_ids, to_rows, skip = ids or self._ids, rows or self._rows, 0
-        if self.before and not self.own.include_prompt:
-            (alone,) = self.tokenizer.encode([self.before], None, truncation=True, max_length=self.own.longest)
-            skip = len(alone.input_ids) - self.last
-
-        def one(text: str) -> Array:
-            encoded = to_ids(text)
-            found = to_rows(encoded) if encoded.input_ids else np.zeros((0, self.encoder.dim), np.float32)
-            if not len(found):
+        def one(encoded: Encoded, compute: Hand) -> Array:
+            ids, rows = compute(encoded)
+            if not ids:
                 return np.full(self.own.width(), np.nan, np.float32)
-            if self.own.picks is not None:
-                x = found[self.own.picks(np.array([encoded.input_ids]))]
-            else:
-                x = np.concatenate([POOLINGS[name](found[None], skip) for name in self.own.poolings], axis=1)
-            for step in after() if after else self.own.after:
-                x = step(x)
-            return np.nan_to_num(x[0, : self.own.width()], nan=np.inf)
+            found: Array = changed().results(self.encoder.embeddings.pack([Encoded(ids, None)]), rows)[0]
+            return found
 
-        return lambda texts: np.stack([one(text) for text in texts])
+        def make(texts: list[str]) -> Array:
+            asked = [*map(text, texts)]
+            if hand is None:
+                return np.asarray(then(np.asarray(changed().all(asked))))
+            return np.stack([one(encoded, hand) for encoded in changed().tokenize(asked, 0)])
 
-    def _ids(self, text: str, cut: slice = ALL, whole: bool = False) -> Encoded:
-        """Tokenize one text, and take a part of its tokens; `whole`: without truncating it first."""
-        most = None if whole else self.own.longest
-        (encoded,) = self.tokenizer.encode([self.before + text], None, truncation=True, max_length=most)
-        types = encoded.token_type_ids
-        return Encoded(encoded.input_ids[cut], None if types is None else types[cut])
+        return make
 
-    def _without(self, dropped: int, text: str) -> Encoded:
-        return Encoded([i for i in self._ids(text).input_ids if i != dropped], None)
+    def _rows(
+        self, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1, padding: int = 0,
+        seen: bool = False, plans: Sequence[Plan] = (),
+    ) -> tuple[list[int], Array]:  # fmt: skip
+        """Compute the rows of one hidden state of the tokens that are taken, with padding behind them.
 
-    def _rows(self, encoded: Encoded, cut: slice = ALL, state: int = -1, padding: int = 0, seen: bool = False) -> Array:
-        """Compute the rows of one hidden state, with padding behind the text, and take a part of them."""
-        ids, types = encoded.input_ids, encoded.token_type_ids
-        return self._states((*ids,), None if types is None else (*types,), padding, seen)[state][cut]
+        Gives ids and rows of the tokens that are pooled. plans: those of a wrong model.
+        """
+        ids, types = encoded.input_ids[taken], encoded.token_type_ids
+        if not ids:
+            return [], np.zeros((0, self.encoder.dim), np.float32)
+        kinds = () if types is None or not self.encoder.embeddings.adds_types else (*types[taken], *[0] * padding)
+        compute = partial(self._all_states, plans) if plans else self._states
+        made = [*ids, *[self.tokenizer.pad_id] * padding]
+        return made[pooled], compute((*made,), kinds, 0 if seen else padding)[state][pooled]
 
-    def _all_states(self, ids: tuple[int, ...], types: tuple[int, ...] | None, padding: int, seen: bool) -> list[Array]:
-        batch = self._batch(ids, types, padding)
-        if padding and not seen:
-            batch["attention_mask"] = (np.arange(len(ids) + padding) < len(ids)).astype(np.int64)[None]
-        return self._run(self._plans(), batch)
-
-    def _batch(self, ids: Sequence[int], types: Sequence[int] | None, padding: int = 0) -> dict[str, Array]:
-        batch = {"input_ids": np.array([[*ids, *[self.tokenizer.pad_id] * padding]], np.int64)}
-        if types is not None and self.encoder.embeddings.adds_types:
-            batch["token_type_ids"] = np.array([[*types, *[0] * padding]], np.int64)
-        return batch
+    def _all_states(
+        self, plans: Sequence[Plan], ids: tuple[int, ...], types: tuple[int, ...], unseen: int
+    ) -> list[Array]:
+        """Compute the hidden states of one text, (seq, dim) each; no token sees the last `unseen` ones."""
+        batch = {"input_ids": np.array([ids], np.int64)} | ({"token_type_ids": np.array([types])} if types else {})
+        if unseen:
+            batch["attention_mask"] = (np.arange(len(ids)) < len(ids) - unseen).astype(np.int64)[None]
+        values = begin(batch)
+        for i, plan in enumerate(plans):
+            value(f"hidden_states.{i}", plan, values)
+            values = kept(values)
+        return [values[f"hidden_states.{i}"][0] for i in range(len(plans))]
 
     def _with(self, mistake: Mistake) -> Make:
         """Make vectors of the model with a mistake in it; TypeError where it cannot be made in this one."""
-        plans = cache(partial(self._plans, mistake))  # rounded weights are a copy: made once, and not kept
-        after = cache(
-            lambda: [step.formula for step in (with_mistake(mistake, self.pooled) or self.pooled.plan).values()]
-        )
-        return self._by_hand(rows=lambda encoded: self._run(plans(), self._batch(*encoded[:2]))[-1], after=after)
 
-    def _plans(self, mistake: Mistake | None = None) -> list[Plan]:
-        places = [*all_places(self.encoder), self.pooled][: None if mistake else -1]
-        wrong = [mistake and with_mistake(mistake, at) for at in places]
-        if mistake and not any(wrong):
-            raise TypeError(f"this model has no place for {mistake.name!r}")
-        return [plan or at.plan for plan, at in zip(wrong, places, strict=True) if at is not self.pooled]
+        @cache  # rounded weights are a copy: made once, and not kept
+        def made() -> Make:
+            places = [*all_places(self.encoder), self.pooled]
+            wrong = [with_mistake(mistake, at) for at in places]
+            if not any(wrong):
+                raise TypeError(f"this model has no place for {mistake.name!r}")
+            *plans, pooled = [plan or at.plan for plan, at in zip(wrong, places, strict=True)]
+            after = tuple(step.formula for step in pooled.values())
+            return self._by(hand=partial(self._rows, plans=plans), after=after)
 
-    @staticmethod
-    def _run(plans: Sequence[Plan], batch: dict[str, Array]) -> list[Array]:
-        """Compute the hidden states of one text: (seq, dim) each."""
-        values, names = begin(batch), [f"hidden_states.{i}" for i in range(len(plans))]
-        for name, plan in zip(names, plans, strict=True):
-            value(name, plan, values)
-            values = kept(values)
-        return [values[name][0] for name in names]
+        return lambda texts: made()(texts)
 
     # -- settings: after the blocks ------------------------------------------------------------------------------
 
@@ -201,9 +195,9 @@ class Ways:
             if (name,) != self.own.poolings or self.own.picks:
                 make = self._after(self.own.after, poolings=(name,), picks=None)
                 yield Way(f"pooling {name}", f"The pooling is {shown}.", make)
-        for name, first, last in self.ends:
-            rows = partial(self._rows, cut=slice(first, -last or None))
-            yield Way(f"{name} left out of pooling", "Pool all tokens of the text.", self._by_hand(rows=rows))
+        for name, inner in self.ends:
+            make = self._by(hand=partial(self._rows, pooled=inner))
+            yield Way(f"{name} left out of pooling", "Pool all tokens of the text.", make)
 
     def _modules(self) -> Iterator[Way]:
         """List ways with a module left out or without its activation, other lengths, fewer numbers."""
@@ -232,7 +226,7 @@ class Ways:
         depth = len(self.encoder.stack.blocks)
         for i in range(depth):
             name = "last block missing" if i == depth - 1 else f"hidden_states.{i} pooled"
-            make = self._by_hand(rows=partial(self._rows, state=i))
+            make = self._by(hand=partial(self._rows, state=i))
             yield Way(name, f"Pool hidden_states.{depth}, which the last of {depth} blocks gives.", make)
 
     # -- settings: texts and ids ---------------------------------------------------------------------------------
@@ -252,18 +246,18 @@ class Ways:
                 yield Way(f"{named.get(text, repr(text))} put before the texts", should, self._by(prompt=text))
 
     def _lengths(self) -> Iterator[Way]:
-        most, own, special = self.encoder.max_length, self.own.longest, sum(self.ends[0][1:]) if self.ends else 0
+        most, own = self.encoder.max_length, self.own.longest
         remedy = f"The longest length is {own or 'without a limit'}, special tokens among them."
         for length in sorted({*LENGTHS, *filter(None, (most, own))}):
-            for more, words in ((0, ""), (special, " beside the special ones"))[: 1 + (special > 0)]:
+            for more, words in ((0, ""), (self.special, " beside the special ones"))[: 1 + (self.special > 0)]:
                 if length + more != own and (most is None or length + more <= most):
                     yield Way(f"truncated at {length} tokens{words}", remedy, self._by(longest=length + more))
         left = self.tokenizer.truncates_left
         yield Way(f"truncated at the {'end' if left else 'beginning'}", "A text that is too long loses its other end.",
                   self._by(tokenizer=self._other_end))  # fmt: skip
-        if own is not None and special:
+        if own is not None and self.special:
             yield Way("special tokens truncated", "Truncate the text's tokens, then put the special tokens.",
-                      self._by_hand(partial(self._ids, cut=slice(own), whole=True)))  # fmt: skip
+                      self._by(hand=partial(self._rows, taken=slice(own)), longest=None))  # fmt: skip
         for count in LETTERS:
             make = self._by(text=itemgetter(slice(count)))
             yield Way(f"text cut at {count} letters", "The longest length counts tokens.", make)
@@ -274,13 +268,16 @@ class Ways:
         return made
 
     def _special_tokens(self) -> Iterator[Way]:
-        for name, first, last in self.ends:
-            ids = partial(self._ids, cut=slice(first, -last or None))
-            yield Way(f"{name} left out", "Put them around each text, as the tokenizer does.", self._by_hand(ids))
+        for name, inner in self.ends:
+            make = self._by(hand=partial(self._rows, taken=inner))
+            yield Way(f"{name} left out", "Put them around each text, as the tokenizer does.", make)
         unknown = unknown_token(self._tokenizer_rules()["model"])
-        if unknown is not None and (dropped := self.tokenizer.id_of(unknown)) is not None:
+        dropped = None if unknown is None else self.tokenizer.id_of(unknown)
+        if dropped is not None:
             remedy = "Keep the unknown token: the model has a row for it. model2vec's own encode drops it."
-            yield Way("unknown token left out", remedy, self._by_hand(partial(self._without, dropped)))
+            make = self._by(hand=lambda encoded: self._rows(
+                Encoded([i for i in encoded.input_ids if i != dropped], None)))  # fmt: skip
+            yield Way("unknown token left out", remedy, make)
 
     def _tokenizer_rules(self) -> Rules:
         rules = list[Rules]()
@@ -332,39 +329,28 @@ class Ways:
     def padding(self) -> Iterator[Way]:
         """List padding that is pooled, or gets attention weights, to each length that a program usually pads to."""
         most = self.encoder.max_length or max(LENGTHS)
-        counts = {text: len(self._ids(text).input_ids) for text in self.texts}
-        fixed = {n for n in (LENGTHS[-1], self.own.longest) if n and max(counts.values()) <= n <= most}
-        several = [dict.fromkeys(counts, n) for n in sorted(fixed)]
+        encoded = self.encoder.pipeline(prompt=self.before).tokenize([*self.texts], 0)
+        ids = {text: (*each.input_ids,) for text, each in zip(self.texts, encoded, strict=True)}
+        longest = max(map(len, ids.values()))
+        several = [dict.fromkeys(ids.values(), n) for n in sorted({n for n in (LENGTHS[-1], self.own.longest)
+                                                                   if n and longest <= n <= most})]  # fmt: skip
         orders = [list(self.texts), sorted(self.texts, key=len, reverse=True)]
         for size in (*(size for size in REQUESTS if size < len(self.texts)), len(self.texts)):
             for order in orders:
-                requests = [order[i : i + size] for i in range(0, len(order), size)]
-                several.append({text: max(counts[each] for each in some) for some in requests for text in some})
+                requests = [[ids[text] for text in order[i : i + size]] for i in range(0, len(order), size)]
+                several.append({each: max(map(len, some)) for some in requests for each in some})
         for name, seen, pooled in (("padding pooled", False, True), ("padding seen", True, False),
                                    ("padding seen and pooled", True, True)):  # fmt: skip
             remedy = "Padding has no attention weight and no part in the pooling: pass the attention mask to both."
             for lengths in several:
-                yield Way(name, remedy, partial(self._padded, lengths, seen, pooled))
+                yield Way(name, remedy, self._by(hand=partial(self._padded, lengths, seen, pooled)))
 
-    def _padded(self, lengths: dict[str, int], seen: bool, pooled: bool, texts: list[str]) -> Array:
-        made = list[Array]()
-        for text in texts:
-            count, most = len(self._ids(text).input_ids), lengths[text] if seen else max(lengths.values())
-            cut = slice(lengths[text] if pooled else count)
-            made.append(self._by_hand(rows=partial(self._rows, cut=cut, padding=most - count, seen=seen))([text]))
-        return np.concatenate(made)
-
-    # -- narrower formats ----------------------------------------------------------------------------------------
-
-    def formats(self) -> Iterator[Way]:
-        """List the model with its parameters in narrower formats."""
-        for mistake in MISTAKES:
-            if mistake.rounding:
-                yield Way(mistake.rounding, mistake.name, self._with(mistake))
-
-    def computed_in(self, rounding: Formula) -> Make:
-        """Make vectors with all parameters and all intermediates of the model rounded."""
-        return self._with(Mistake("", "", lambda at: narrowed(rounding, at).values()))
+    def _padded(
+        self, lengths: dict[tuple[int, ...], int], seen: bool, pooled: bool, encoded: Encoded
+    ) -> tuple[list[int], Array]:
+        count, length = len(encoded.input_ids), lengths[(*encoded.input_ids,)]
+        padding = (length if seen else max(lengths.values())) - count  # unseen its count changes nothing
+        return self._rows(encoded, pooled=slice(length if pooled else count), padding=padding, seen=seen)
 
 
 def _normalizers(rules: Rules) -> list[Rules]:
