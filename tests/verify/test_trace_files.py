@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import zipfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from ports import BERT, ported, saved
 
 from minibert.equations.input_layer import Array
 from minibert.verify.report import Report
-from minibert.verify.sides.traces import read_traces
+from minibert.verify.sides.traces import read_arrays, read_traces
 from minibert.verify.vectors.vectors import read_vectors
 from minibert.verify.verify import verify
 
@@ -49,32 +50,74 @@ def test_a_port_may_write_npz(tmp_path: Path) -> None:
     assert not verify(MODEL, against=npz(path, arrays)).passed
 
 
-def test_bfloat16_in_numpy_s_files_is_named_with_its_key(tmp_path: Path) -> None:
-    # as ml_dtypes' bfloat16 comes back: two bytes each, of no type
-    raw = (saved()["plain|sum"].view(np.uint32) >> 16).astype(np.uint16).view(np.dtype("V2"))
-    refused(npz(tmp_path / "port.npz", {**saved(), "plain|sum": raw}), "plain|sum", "bfloat16", "store it as float32")
-    np.save(tmp_path / "v.npy", raw[0])
-    with pytest.raises(ValueError, match=re.escape(f"{tmp_path / 'v.npy'} is stored as bfloat16")):
-        read_vectors(tmp_path / "v.npy")
+SUM = saved()["plain|sum"]
+BITS = (SUM.view(np.uint32) >> 16).astype(np.uint16).view(np.dtype("V2"))  # as ml_dtypes' bfloat16 comes back
+NAMES = {"embeddings.word_embeddings": "wte", "embeddings.position_embeddings": "wpe"}
+OF_GPT2 = {f"{kind}|{NAMES[key]}": x for kind, _, key, x in ((*name.partition("|"), x) for name, x in saved().items())
+           if key in NAMES}  # fmt: skip
+OF_GPT2 |= {name: x for name, x in saved().items() if "|inputs|" in name}
+NARROW = {name: x[..., :8] for name, x in saved().items() if x.dtype == np.float32 and "inputs" not in name}
+WRONG_SHAPE = "plain|sum has shape {}, expected (3, 7, 16); "
 
 
 @pytest.mark.parametrize(
-    ("odd", "words"),
+    ("beside", "odd", "words"),
     [
-        (np.array(["a", "b"]), "is a text"),
-        (np.array([1 + 2j]), "complex128"),
-        (np.zeros(3, [("a", "f4"), ("b", "i4")]), "is stored as"),
-        (np.array(["2024-01-01"], "datetime64[D]"), "datetime64"),
+        (True, {"plain|sum": BITS}, "plain|sum is stored as bfloat16 or another type that NumPy does not know (|V2); "
+         "store it as float32"),
+        (True, {"types|sum": np.array(["a", "b"])}, "types|sum is a text"),
+        (True, {"types|sum": np.array([1 + 2j])}, "types|sum is stored as complex128"),
+        (True, {"types|sum": np.zeros(3, [("a", "f4"), ("b", "i4")])}, "types|sum is stored as"),
+        (True, {"types|sum": np.array(["2024-01-01"], "datetime64[D]")}, "types|sum is stored as datetime64"),
+        (True, {"plain|sum": np.array([{}], object)}, "plain|sum: not readable as NumPy (it holds Python objects"),
+        (True, {"plain|sum": SUM[:, 1:]}, WRONG_SHAPE.format((3, 6, 16))),
+        (True, {"plain|sum": SUM[0]}, WRONG_SHAPE.format((7, 16))),
+        (True, {"plain|sum": SUM[:0]}, WRONG_SHAPE.format((0, 7, 16))),
+        (True, NARROW, "plain|embeddings.word_embeddings has shape (3, 7, 8), expected (3, 7, 16)"),
+        (False, {"sum": np.zeros(2, np.float32)}, "expected names such as \"plain|sum\", found 'sum'"),
+        (False, {"mine|sum": np.zeros(2, np.float32)}, "no inputs for 'mine'; store them as \"mine|inputs|input_ids\""),
+        (False, {"plain|mine": np.zeros(2, np.float32)}, "expected names such as plain|position_ids"),
+        (False, OF_GPT2, "found wpe, wte, as of gpt2; expected names such as plain|position_ids"),
+        (False, {}, "found no tensor"),
     ],
-)
-def test_what_are_no_numbers_is_named_with_its_key(odd: Array, words: str, tmp_path: Path) -> None:
-    refused(npz(tmp_path / "port.npz", {**saved(), "types|sum": odd}), "types|sum", words)
+)  # fmt: skip
+def test_arrays_that_cannot_be_compared_are_named_with_what_is_expected(
+    beside: bool, odd: dict[str, Array], words: str, tmp_path: Path
+) -> None:
+    """Of a port that has the rest of a file too, or no intermediate but these."""
+    right = {name: x for name, x in saved().items() if beside}
+    refused(npz(tmp_path / "port.npz", {**right, **odd}), words)
 
 
-def test_python_objects_are_never_opened(tmp_path: Path) -> None:
-    path = tmp_path / "port.npz"
-    np.savez(path, **{**saved(), "plain|sum": np.array([{}], object)}, allow_pickle=True)
-    refused(path, "plain|sum", "Python objects")
+def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    whole = ported(saved(), tmp_path).read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    cut = "its header does not describe the {} bytes that follow; write it anew"
+    cases = [
+        (whole[:-1], "cut short or damaged: " + cut.format(len(whole) - header - 1)),
+        (whole[:header], "cut short or damaged: " + cut.format(0)),
+        (whole + b"more", "cut short or damaged: " + cut.format(len(whole) - header + 4)),
+        (whole[:100], f"cut short: its 100 bytes should begin with a header of {header - 8}; write it anew"),
+        (b"no such thing", "not a safetensors file, or cut short: its 13 bytes"),
+        (b"", "not a safetensors file, or cut short: its 0 bytes"),
+    ]
+    for content, says in cases:
+        (path := tmp_path / "bad.safetensors").write_bytes(content)
+        assert "deserial" not in refused(path, says)
+
+
+def test_bfloat16_is_widened_and_another_format_that_numpy_cannot_hold_is_named(tmp_path: Path) -> None:
+    def stored(name: str, dtype: str, content: bytes, count: int) -> Path:
+        header = json.dumps({name: {"dtype": dtype, "shape": [count], "data_offsets": [0, len(content)]}}).encode()
+        (path := tmp_path / "port.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + content)
+        return path
+
+    _, found, _ = read_arrays(stored("x", "BF16", b"\x80\x3f\x00\xc0", 2), lambda names: names)
+    assert found["x"].dtype == np.float32 and found["x"].tolist() == [1.0, -2.0]
+    refused(stored("plain|sum", "F8_E4M3", bytes(3), 3), "plain|sum is stored as F8_E4M3; store it as F32")
+    np.save(tmp_path / "v.npy", BITS[0])
+    with pytest.raises(ValueError, match=re.escape(f"{tmp_path / 'v.npy'} is stored as bfloat16")):
+        read_vectors(tmp_path / "v.npy")
 
 
 def test_an_array_is_not_made_that_the_file_does_not_hold(tmp_path: Path) -> None:
@@ -87,19 +130,6 @@ def test_an_array_is_not_made_that_the_file_does_not_hold(tmp_path: Path) -> Non
     (tmp_path / "v.npy").write_bytes(header.getvalue() + bytes(64))
     with pytest.raises(ValueError, match=r"v\.npy: not readable as NumPy \(its header describes"):
         read_vectors(tmp_path / "v.npy")
-
-
-def test_a_trace_of_another_family_is_named(tmp_path: Path) -> None:
-    names = {"embeddings.word_embeddings": "wte", "embeddings.position_embeddings": "wpe"}
-    arrays = {name: x for name, x in saved().items() if "inputs|" in name}
-    arrays |= {f"{kind}|{names[key]}": x for name, x in saved().items()
-               for kind, _, key in [name.partition("|")] if key in names}  # fmt: skip
-    refused(ported(arrays, tmp_path), "found wpe, wte, as of gpt2", "expected names such as plain|position_ids")
-
-
-def test_another_hidden_size_is_named_with_file_and_key(tmp_path: Path) -> None:
-    arrays = {name: x[..., :8] if x.dtype == np.float32 and "inputs" not in name else x for name, x in saved().items()}
-    refused(ported(arrays, tmp_path), "plain|embeddings.word_embeddings has shape (3, 7, 8), expected (3, 7, 16)")
 
 
 def test_what_is_missing_everywhere_is_one_line(tmp_path: Path) -> None:

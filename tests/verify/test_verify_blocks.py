@@ -34,8 +34,6 @@ from minibert.verify.sides.traces import read_traces, trace, write_traces
 
 verify_encoder = partial(verify_part, encoder=True)
 
-SHIPPED = 5e-6  # |difference| / max(1, |value|) after the blocks, measured with three BLAS kernels: 2.9e-6
-
 SQUARE = ("scores", *(f"attentions.{i}" for i in range(encoders.DEPTH)))  # as large as the square of a text's length
 
 Printed = pytest.CaptureFixture[str]
@@ -345,18 +343,13 @@ def test_at_tokens() -> None:
     assert at_pairs(pairs, mask, np.tri(2, dtype=bool)).tolist() == [[0], [4], [6], [7]]
 
 
-def test_another_shape_and_other_names_are_refused(
-    folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path
-) -> None:
+def test_another_shape_is_refused(folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path) -> None:
     model, name = str(folders["bert"]), "plain|attentions.0"
     with pytest.raises(ValueError, match=r"plain\|attentions.0 has shape \(3, 3, 7, 7\), expected \(3, 4, 7, 7\)"):
         verify_encoder(model, against=ported(saved | {name: saved[name][:, 1:].copy()}, tmp_path))
     for wrong in (saved[name][None], saved[name][:1]):  # one axis more, the first text alone
         with pytest.raises(ValueError, match=r"plain\|attentions.0 has shape \(1, .*, expected \(3, 4, 7, 7\)"):
             verify_encoder(model, against=ported(saved | {name: wrong.copy()}, tmp_path))
-    inputs = {key: value for key, value in saved.items() if "|inputs|" in key}
-    with pytest.raises(ValueError, match=r"expected names such as plain\|position_ids, "):
-        verify_encoder(model, against=ported(inputs | {"plain|mine": saved[name]}, tmp_path))
 
 
 def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
@@ -397,14 +390,6 @@ def test_what_cannot_be_done_is_said(folders: dict[str, Path], tmp_path: Path, c
 
 def test_an_encoder_is_known_by_all_its_parameters(minilm: Path, tmp_path: Path) -> None:
     """The same input layer before other blocks, as after fine-tuning, is not that checkpoint as a whole."""
-    with load_encoder(minilm) as encoder:
-        found = shipped.find(encoder)
-        assert found is not None
-        blocks = found.traces["text 1"].keys() - found.traces["text 2"].keys()
-        assert blocks == {f"hidden_states.{i}" for i in range(1, 7)}
-        trace = encoder.trace(**found.inputs["text 1"])
-        for key, theirs in found.traces["text 1"].items():
-            assert np.max(np.abs(trace[key] - theirs) / np.maximum(1, np.abs(theirs))) <= SHIPPED
     tensors = load_file(minilm / "model.safetensors")
     bias = tensors["encoder.layer.5.output.LayerNorm.bias"]
     bias[-1] = np.nextafter(bias[-1], np.float32(9))
