@@ -9,16 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import encoders
 import loops
-from ports import verify_part
+import ports
 
-from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.report import Report
-from minibert.verify.sides.traces import write_traces
 
-KINDS = ("plain", "left_pad")
 BLOCK = "encoder.layer.{i}."
 
 
@@ -29,14 +24,9 @@ class Planted(NamedTuple):
     wrong: Mapping[str, str]  # key -> name
 
 
-def judged(planted: Planted, folder: Path, of: Path | None = None) -> Report:
-    """What verify says of it, from two batches; `of`: a folder of the model that is there already."""
-    where = of or encoders.write(folder / planted.model, planted.model)
-    with load_encoder(where) as encoder:
-        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
-    made = loops.Port(where, planted.mistake, blocks=planted.blocks)
-    write_traces(folder / "port.safetensors", inputs, {kind: made.run(batch) for kind, batch in inputs.items()})
-    return verify_part(str(where), encoder=True, against=folder / "port.safetensors")
+def judged(planted: Planted, folder: Path, of: Path) -> Report:
+    """What verify says of it, from two batches; `of`: a folder of the model."""
+    return ports.judged(of, folder / "port.safetensors", loops.Port(of, planted.mistake, blocks=planted.blocks))
 
 
 def _all(mistake: str, *paths: str) -> dict[str, str]:

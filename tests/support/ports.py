@@ -11,12 +11,16 @@ from reference_files import BY_NAME
 from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
+from minibert.models.encoder import Encoder
+from minibert.models.open.load_encoder import load_encoder
+from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.judge.input_layer import batches
 from minibert.verify.report import Report
-from minibert.verify.sides.traces import read_traces, trace
+from minibert.verify.sides.traces import Traces, read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
+KINDS = ("plain", "left_pad")  # of batches: enough for most mistakes
 
 
 @cache
@@ -46,3 +50,17 @@ def verify_part(model: str, *texts: Any, against: Path | None = None, **options:
         inputs, traces = read_traces(against)
         options = {"kinds": [*{**inputs, **traces}], **options}
     return verify(model, *texts, against=against, **options)
+
+
+def few(encoder: Encoder, *kinds: str) -> Traces:
+    """Some of an encoder's batches."""
+    batches = encoder_batches(encoder)
+    return {kind: batches[kind] for kind in kinds or KINDS}
+
+
+def judged(folder: Path, path: Path, port: Any, **options: Any) -> Report:
+    """What verify says of a port, of which `run` gives the intermediates of one batch."""
+    with load_encoder(folder) as encoder:
+        inputs = few(encoder)
+    write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
+    return verify_part(str(folder), encoder=True, against=path, **options)

@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import encoders
 import loops
 import numpy as np
 import pytest
-from ports import verify_part
+from ports import few, verify_part
 
 import minibert
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces, write_traces
 
 Array = np.ndarray[Any, Any]
-KINDS = ("plain", "left_pad")
 DDOF = "variance divided by dim - 1"
 # of two batches of a model of 16 numbers; MiniLM's are enough for these too
 HIDDEN = {("activation gelu_new", "float16"), ("activation gelu_new", "bfloat16"), ("eps 0.001", "bfloat16")}
@@ -43,14 +40,9 @@ class Narrow(loops.Port):
         return self.round(super().dense(path, rows))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoders.write(tmp_path_factory.mktemp("formats") / "bert", "bert")
-
-
 def written(folder: Path, port: loops.Port, form: str, states_alone: bool = False) -> tuple[Traces, Traces]:
     with load_encoder(folder) as encoder:
-        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
+        inputs = few(encoder)
     traces = {kind: port.run(batch) for kind, batch in inputs.items()}
     rounding = ROUNDINGS.get(form, np.asarray)
     return inputs, {

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import encoders
 import loops
 import numpy as np
 import planted_loops
 import pytest
 from encoder_files import CASE
-from ports import verify_part
+from ports import few, judged, verify_part
 from safetensors.numpy import load_file
 
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
+from minibert.verify.judge.blocks import EncoderSubject
 from minibert.verify.judge.local import local_mistakes
-from minibert.verify.report import Report
 from minibert.verify.sides.traces import write_traces
 
-KINDS = ("plain", "left_pad")
 Q0, O1, DOWN1 = (f"encoder.layer.{path}" for path in (
     "0.attention.self.query", "1.attention.output.dense", "1.output.dense"))  # fmt: skip
 N0, N1 = "encoder.layer.0.attention.output.LayerNorm", "encoder.layer.1.output.LayerNorm"
@@ -102,13 +98,6 @@ PLANTED: dict[str, dict[str, tuple[str, Callable[[Any, Array], Array]]]] = {
 }  # fmt: skip
 
 
-def judged(folder: Path, path: Path, port: loops.Port) -> Report:
-    with load_encoder(folder) as encoder:
-        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
-    write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
-    return verify_part(str(folder), encoder=True, against=path)
-
-
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_wrong_module_is_found_and_named_by_itself(name: str, folder: Path, tmp_path: Path) -> None:
     planted = PLANTED[name]
@@ -132,8 +121,7 @@ def test_a_module_that_several_blocks_use_is_judged_in_each(block: int) -> None:
     stored = {name.removeprefix("albert."): x for name, x in load_file(case.folder / "model.safetensors").items()}
     with case.load() as encoder:
         subject = EncoderSubject(encoder, case.load)
-        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in KINDS}
-        theirs = {}
+        inputs, theirs = few(encoder), {}
         for kind, batch in inputs.items():
             right = encoder.trace(**batch)
             made = right[entering] @ stored[f"{path}.attention.query.weight"]
@@ -207,9 +195,7 @@ def test_a_right_port_is_not_looked_at(folder: Path, tmp_path: Path) -> None:
 def test_numbers_of_padding_that_are_none_do_not_spread(folder: Path, tmp_path: Path) -> None:
     """A port may leave anything at padding."""
     with load_encoder(folder) as encoder:
-        inputs = {"left_pad": encoder_batches(encoder)["left_pad"]}
-        subject = EncoderSubject(encoder, partial(load_encoder, folder))
-        assert subject.noun == "encoder"
+        inputs = few(encoder, "left_pad")
     made = Wrong(folder, {Q0: no_bias(Q0)}).run(inputs["left_pad"])
     padding = inputs["left_pad"]["attention_mask"] == 0
     for key, x in made.items():
@@ -218,13 +204,6 @@ def test_numbers_of_padding_that_are_none_do_not_spread(folder: Path, tmp_path: 
     write_traces(tmp_path / "port.safetensors", inputs, {"left_pad": made})
     report = verify_part(str(folder), encoder=True, against=tmp_path / "port.safetensors")
     assert [each.key for each in report.local] == [Q0]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("planted")
-    names = sorted({each.model for each in planted_loops.PLANTED.values()})
-    return {name: encoders.write(root / name, name) for name in names}
 
 
 @pytest.mark.parametrize("name", planted_loops.PLANTED)

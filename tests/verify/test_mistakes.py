@@ -13,7 +13,7 @@ import numpy as np
 import planted_loops
 import pytest
 from head_files import HEAD_CASE
-from ports import verify_part
+from ports import few, verify_part
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
@@ -29,7 +29,7 @@ from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import begin, places, plain_parts
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
-from minibert.verify.sides.traces import BLOCKS, HEAD, Traces, read_traces, trace, write_traces
+from minibert.verify.sides.traces import BLOCKS, HEAD, read_traces, trace, write_traces
 from minibert.verify.sides.written import read_against
 from minibert.verify.verify import compare_with
 
@@ -67,11 +67,6 @@ SAME = (
     "padding seen|mask .*|the first text's mask for all", "relative bias to a distance of .*",
     "norm of the sum, not before it|norms as in Llama",
 )  # fmt: skip
-
-
-def few(encoder: Encoder, *kinds: str) -> Traces:
-    batches = encoder_batches(encoder)
-    return {kind: batches[kind] for kind in kinds or ("plain", "left_pad")}
 
 
 def named(encoder: Encoder, name: str) -> list[Mistake]:

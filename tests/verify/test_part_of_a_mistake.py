@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import encoders
 import numpy as np
 import pytest
 from ports import verify_part
@@ -64,12 +63,6 @@ def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form
                     fed.flow[key] = ROUNDINGS[form](fed.flow[key])
                 named[key] = fed.flow[key]
     return traces, most
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("parts")
-    return {name: encoders.write(root / name, name) for name in MODELS}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import encoders
 import numpy as np
 import pytest
-from ports import ported, verify_part
+from ports import few, ported, verify_part
 from reference_files import REFERENCE
 from safetensors.numpy import load_file
 
@@ -128,7 +128,7 @@ def test_a_port_that_scales_no_frequency_is_named(changes: dict[str, object], na
     folder = encoders.write(tmp_path / "right", "gte", **given)
     wrong = encoders.write(tmp_path / "wrong", "gte", **given | changes)
     with load_encoder(folder) as encoder, load_encoder(wrong) as port:
-        inputs = {kind: batch for kind, batch in encoder_batches(encoder).items() if kind in ("plain", "left_pad")}
+        inputs = few(encoder)
         traces = {kind: dict(port.trace(**batch)) for kind, batch in inputs.items()}
     write_traces(tmp_path / "port.npz", inputs, traces)
     report = verify_encoder(str(folder), against=tmp_path / "port.npz")
