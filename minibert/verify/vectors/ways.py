@@ -330,27 +330,29 @@ class Ways:
         """List padding that is pooled, or gets attention weights, to each length that a program usually pads to."""
         most = self.encoder.max_length or max(LENGTHS)
         encoded = self.encoder.pipeline(prompt=self.before).tokenize([*self.texts], 0)
-        ids = {text: (*each.input_ids,) for text, each in zip(self.texts, encoded, strict=True)}
-        longest = max(map(len, ids.values()))
-        several = [dict.fromkeys(ids.values(), n) for n in sorted({n for n in (LENGTHS[-1], self.own.longest)
-                                                                   if n and longest <= n <= most})]  # fmt: skip
+        counts = {text: len(each.input_ids) for text, each in zip(self.texts, encoded, strict=True)}
+        fixed = {n for n in (LENGTHS[-1], self.own.longest) if n and max(counts.values()) <= n <= most}
+        several = [dict.fromkeys(counts, n) for n in sorted(fixed)]
         orders = [list(self.texts), sorted(self.texts, key=len, reverse=True)]
         for size in (*(size for size in REQUESTS if size < len(self.texts)), len(self.texts)):
             for order in orders:
-                requests = [[ids[text] for text in order[i : i + size]] for i in range(0, len(order), size)]
-                several.append({each: max(map(len, some)) for some in requests for each in some})
+                requests = [order[i : i + size] for i in range(0, len(order), size)]
+                several.append({text: max(counts[each] for each in some) for some in requests for text in some})
         for name, seen, pooled in (("padding pooled", False, True), ("padding seen", True, False),
                                    ("padding seen and pooled", True, True)):  # fmt: skip
             remedy = "Padding has no attention weight and no part in the pooling: pass the attention mask to both."
             for lengths in several:
-                yield Way(name, remedy, self._by(hand=partial(self._padded, lengths, seen, pooled)))
+                yield Way(name, remedy, partial(self._padded, counts, lengths, seen, pooled))
 
     def _padded(
-        self, lengths: dict[tuple[int, ...], int], seen: bool, pooled: bool, encoded: Encoded
-    ) -> tuple[list[int], Array]:
-        count, length = len(encoded.input_ids), lengths[(*encoded.input_ids,)]
-        padding = (length if seen else max(lengths.values())) - count  # unseen its count changes nothing
-        return self._rows(encoded, pooled=slice(length if pooled else count), padding=padding, seen=seen)
+        self, counts: dict[str, int], lengths: dict[str, int], seen: bool, pooled: bool, texts: list[str]
+    ) -> Array:
+        made = list[Array]()
+        for text in texts:
+            padding = (lengths[text] if seen else max(lengths.values())) - counts[text]  # unseen it changes nothing
+            taken = slice(lengths[text] if pooled else counts[text])
+            made.append(self._by(hand=partial(self._rows, pooled=taken, padding=padding, seen=seen))([text]))
+        return np.concatenate(made)
 
 
 def _normalizers(rules: Rules) -> list[Rules]:
