@@ -191,8 +191,9 @@ PLANTED: dict[str, Planted] = {
                                          put("layers.2.mlp.act_fn", lambda own: lambda x: x)),
     "activation not used": Planted("gpt2", {"h.1.mlp.c_proj": "computed from h.1.mlp.c_fc"}, called(
         "h.1.mlp", lambda own, args, named: (own.act(x := own.c_fc(args[0])), own.c_proj(x))[1])),
-    "ModernBERT's Wi": Planted("modernbert", dict.fromkeys(
-        ("layers.1.mlp.act", "layers.1.mlp.Wo"), "gate and up exchanged"), called("layers.1.mlp", lambda own, args, named: own.Wo(
+    "ModernBERT's Wi": Planted(
+        "modernbert", dict.fromkeys(("layers.1.mlp.act", "layers.1.mlp.Wo"), "gate and up exchanged"),
+        called("layers.1.mlp", lambda own, args, named: own.Wo(
             (both := own.Wi(args[0]).chunk(2, -1))[0] * own.act(both[1])))),
     "Llama without its gate": Planted(
         "llama", {"layers.1.mlp.act_fn": "computed from layers.1.mlp.up_proj"}, called(

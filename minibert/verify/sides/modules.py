@@ -51,7 +51,8 @@ class Paths:
     """
 
     def __init__(self, subject: Subject, modules: Iterable[str], name: str) -> None:
-        self._subject, there = subject, dict.fromkeys(filter(None, modules))
+        there, self._transposed = dict.fromkeys(filter(None, modules)), {*subject.transposed_in_reference}
+        self._positions = {step.path for step, _ in subject.layer.steps if isinstance(step, Positions)}
         steps = [step for step, _ in subject.layer.steps]
         own = [step.path for step, bound in subject.layer.steps if callable(bound)]
         self.prefix = prefix = _prefix(steps[0].path, [*there], ("", *subject.layer.family.prefixes), name)
@@ -78,7 +79,15 @@ class Paths:
         """Give one batch's intermediates under our names."""
         found = dict(_paired(self.leaving, seen.leaving)) | dict(_paired(self.entering, seen.entering))
         shape = tokens_of(batch)[1].shape
-        return {key: as_traced(self._subject, key, x, shape) for key, x in found.items()} | dict(seen.known)
+        return {key: self._as_traced(key, x, shape) for key, x in found.items()} | dict(seen.known)
+
+    def _as_traced(self, key: str, x: Array, shape: tuple[int, ...]) -> Array:
+        """Put what a module of transformers gives in the order of a trace's axes; shape is (batch, seq)."""
+        if x.ndim == 3 and x.shape[:2] == shape[::-1] and shape[0] != shape[1]:
+            x = x.swapaxes(0, 1)  # XLNet computes with (seq, batch)
+        if key in self._transposed:
+            x = x.swapaxes(1, 2)
+        return x[None] if x.ndim == 2 and key in self._positions else x  # Marian and Pegasus: one row for all texts
 
 
 def _paired(keys: Mapping[str, Sequence[str]], calls: Calls) -> Iterator[tuple[str, Array]]:
@@ -97,14 +106,3 @@ def _prefix(first: str, modules: Sequence[str], usual: Sequence[str], name: str)
         shown = ", ".join(modules[:4]) or "none"
         raise ValueError(f"{name}: expected a module {first}, as this model has it; found {len(found)} among {shown}")
     return chosen[0]
-
-
-def as_traced(subject: Subject, key: str, x: Array, shape: tuple[int, ...]) -> Array:
-    """Put what a module of transformers gives in the order of a trace's axes; shape is (batch, seq)."""
-    if x.ndim == 3 and x.shape[:2] == shape[::-1] and shape[0] != shape[1]:
-        x = x.swapaxes(0, 1)  # XLNet computes with (seq, batch)
-    if key in subject.transposed_in_reference:
-        x = x.swapaxes(1, 2)
-    if x.ndim == 2 and any(isinstance(step, Positions) and key == step.path for step, _ in subject.layer.steps):
-        x = x[None]  # Marian and Pegasus give one row for all texts
-    return x
