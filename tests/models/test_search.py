@@ -46,8 +46,9 @@ def test_other_names_of_a_search() -> None:
     assert [[each["corpus_id"] for each in row] for row in found] == ids.tolist()
     assert [[each["score"] for each in row] for row in found] == scores.tolist()
     assert [len(row) for row in minibert.semantic_search(some[0], some)] == [10]
-    (best, *_), *_ = minibert.semantic_search(some[0], some, score_function=dot)
+    (best, *_), *_ = minibert.semantic_search(2 * some[0], some, score_function=dot)
     assert type(best["corpus_id"]) is int and type(best["score"]) is float
+    assert best["score"] == pytest.approx(float((2 * some @ some[0]).max()), abs=1e-6)
     assert minibert.semantic_search(some[:2], some[:0]) == [[], []]
 
 
