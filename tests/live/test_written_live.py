@@ -18,7 +18,6 @@ from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference
 PAGE = (REFERENCE / "GOLDEN.md").read_text(encoding="utf-8")
-ACT = "encoder.layer.0.intermediate.intermediate_act_fn"
 QUERY, DENSE = "encoder.layer.1.attention.self.query", "encoder.layer.0.intermediate.dense"
 
 
