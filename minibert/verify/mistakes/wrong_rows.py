@@ -219,7 +219,7 @@ def embeds_scaled(step: Step) -> Step | None:
 
 
 def types(change: Callable[[Array], Array], where: Callable[[int], bool]) -> Wrong:
-    """The rows of other types, in tables of so many rows."""
+    """The rows of other types, in tables whose number of rows `where` takes."""
     return rows(
         Add, lambda own, module, ids: module(change(ids)),
         lambda own, module: own.ids == "token_type_ids" and where(module.table.shape[0]),
