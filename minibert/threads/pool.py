@@ -197,8 +197,8 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
 def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
     """Give a function that runs `work` with its argument on another thread, one job after another.
 
-    One job at a time, no queue. At the end of the context all are done, whatever else went wrong. An error
-    of `work` is raised by the next call, or at the end.
+    One job at a time, no queue. At the end of the context all are done, whatever else went wrong: only a second Ctrl-C
+    leaves one that has begun. An error of `work` is raised by the next call, or at the end.
     """
     under_way: list[Job[Any]] = []
 
@@ -213,5 +213,9 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
     try:
         yield submit
     finally:
-        if under_way:
-            under_way[0].finish()
+        for job in under_way:
+            try:
+                job.finish()
+            except KeyboardInterrupt:
+                job.ended.wait()
+                raise
