@@ -56,7 +56,7 @@ class Texts:
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
         self._stdin: Iterator[Record] | None = None  # its first rows were read to know its columns
-        found = [self._columns(*each, keep) for each in zip(self.names, self._forms, strict=True)]
+        found = [self._columns(*each, keep, id_column or ID) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
         where = _shown(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
@@ -90,7 +90,7 @@ class Texts:
                         columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
                     yield pa.table({**columns, PLACE: [f"{where}, row {next(row)}" for _ in range(len(table))]})
 
-    def _columns(self, name: str, form: str, keep: Sequence[str] | None) -> tuple[Any, int]:
+    def _columns(self, name: str, form: str, keep: Sequence[str] | None, ids: str) -> tuple[Any, int]:
         """Find a file's columns and their types, and count its rows."""
         pa = arrow()
         if form == "parquet":
@@ -103,20 +103,29 @@ class Texts:
             rest = iter(records)
             records = list(islice(rest, self._at_once))
             self._stdin = chain(records, rest)
-        rows, seen = 0, defaultdict[str, dict[type, Any]](dict)  # of each column a value of each type
+        # of each column a value of each type, and of its integers the largest: a job must not fail at it in hours
+        rows, seen = 0, defaultdict[str, dict[type, Any]](dict)
         for rows, record in enumerate(records, 1):  # noqa: B007
             for column, value in record.items():
-                seen[column][type(value)] = value
+                values = seen[column]
+                if type(value) is not int or abs(value) >= abs(values.get(int, 0)):
+                    values[type(value)] = value
         kinds = {}
         for column, values in (seen if rows else {self.text_column: {}}).items():
             try:
-                with reading(_shown(name), "a table", OverflowError):
-                    kinds[column] = _plain(pa.array([*values.values()]).type)
-            except pa.ArrowException:
+                if column == ids and {int, float} <= {*values}:  # as one type an integer would be another id
+                    raise pa.ArrowTypeError
+                kinds[column] = _plain(pa.array([*values.values()]).type)
+            except (pa.ArrowException, OverflowError) as error:
+                shown = "values of several types, " + " and ".join(sorted(each.__name__ for each in values))
+                if isinstance(error, OverflowError):
+                    shown = "an integer of more than 64 bits"
+                if column == ids:
+                    wrong = f"column {column!r} holds {shown}; name another with ", Option("id_column")
+                    raise error_of(ValueError, *wrong, place=_shown(name)) from None
                 if keep is None or column in keep:
-                    shown = " and ".join(sorted(each.__name__ for each in values))
-                    wrong = f"column {column!r} holds values of several types, {shown}; name the columns to keep with "
-                    raise error_of(ValueError, wrong, Option("keep"), place=_shown(name)) from None
+                    wrong = f"column {column!r} holds {shown}; name the columns to keep with ", Option("keep")
+                    raise error_of(ValueError, *wrong, place=_shown(name)) from None
                 kinds[column] = pa.list_(pa.null())  # nested: it is not kept
         return pa.schema(kinds), rows
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -190,8 +191,8 @@ class Server:
     async def info(self, request: Any) -> Any:
         """GET /info: of the first model, and in `models` of all."""
         about = [model.about() for model in self.models]
-        limits = self.limits._asdict()
-        return as_json({**about[0], "models": about, "limits": limits, "requests_inside": self.inside})
+        own = {"limits": self.limits._asdict(), "requests_inside": self.inside}
+        return as_json({**about[0], "models": about, **own, "version": sys.modules["minibert"].__version__})
 
     async def list_models(self, request: Any) -> Any:
         """GET /v1/models, or of one of them /v1/models/NAME."""

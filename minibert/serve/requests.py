@@ -73,7 +73,10 @@ A_FORM: Field = (f"one of {', '.join(map(repr, FORMS))}", lambda value: value in
 RIGHT: Field = ("'Right': texts lose their end here", lambda value: str(value).lower() == "right")
 ALWAYS: Field = ("true: they are always added", lambda value: value is True)
 NEVER: Field = ("false: each text has a vector of its own", lambda value: value is False)
-EMPTY: Field = ("an object without fields", lambda value: isinstance(value, dict) and not any(value.values()))
+EMPTY: Field = (
+    "an object without fields, as raw_scores stands beside inputs",
+    lambda value: isinstance(value, dict) and not any(value.values()),
+)
 FIRST: Field = ("-1 or an integer >= 1", lambda value: type(value) is int and (value == -1 or value >= 1))
 ALL: Field = ("-1; of documents send max_tokens_per_doc", lambda value: type(value) is int and value == -1)
 ONE_NAME: Field = (
@@ -152,7 +155,7 @@ def read_fields(known: Mapping[str, Field], body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
         raise Refusal(400, f"expected a body of JSON in UTF-8: {error}"[:200]) from None
     if not isinstance(found, dict):
-        raise wrong("the body", "a JSON object", found)
+        raise Refusal(400, f"the body must be a JSON object, found {_shown(found)}")
     given = {name: value for name, value in found.items() if value is not None}
     for name, value in given.items():
         field = known.get(name)
@@ -171,8 +174,14 @@ def read_fields(known: Mapping[str, Field], body: bytes) -> dict[str, Any]:
 
 def wrong(name: str, expected: str, found: Any) -> Refusal:
     """Say that a field is of another kind than it must be."""
+    return Refusal(400, f"{name} must be {expected}, found {_shown(found)}", name)
+
+
+def _shown(found: Any) -> str:
+    if isinstance(found, dict) and found:
+        return f"an object with {', '.join(map(repr, found)):.40}"
     kinds: dict[type, str] = {type(None): "nothing", list: "a list", dict: "an object"}
-    return Refusal(400, f"{name} must be {expected}, found {kinds.get(type(found)) or f'{found!r:.40}'}", name)
+    return kinds.get(type(found)) or f"{found!r:.40}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -297,4 +297,5 @@ def test_what_the_server_tells_of_itself(address: Address) -> None:
     assert (found["model"], found["dimension"], found["max_seq_length"], found["gives"]) == (NORMED, 8, 30, ["vectors"])
     assert [each["model"] for each in found["models"]][:2] == [NORMED, PROMPTS]
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
+    assert found["version"] == minibert.__version__
     assert found["limits"] == {"waiting": 256, "body": 16777216, "texts": 2048, "grace": 60}

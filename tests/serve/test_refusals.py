@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
         P,
         {"inputs": "a", "parameters": {"top_k": 2}},
         400,
-        "parameters must be an object without fields, found an object",
+        "parameters must be an object without fields, as raw_scores stands beside inputs, found an object with 'top_k'",
     ),
     (P, {"inputs": []}, 400, "'inputs' is empty; send at least one text"),
     (P, {"inputs": [7]}, 400, OF_PREDICT),
