@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -254,18 +253,18 @@ class Search:
 
         Ways that leave more on the few texts are not made of several.
         """
-        right, few = self.right[self.several], slice(len(self.few))
-        rest, found = self.vectors[self.several] - right - ours, list[tuple[float, Way]]()
+        found, right, few = list[tuple[float, Way]](), self.right[self.several], slice(len(self.few))
+        rest = self.vectors[self.several] - right - ours
         for way, made in tried if form == FORMS[0] else ():
             if made.shape == rest[few].shape and _leaves(rest[few], made - right[few]) <= HALF:
-                found.append((_leaves(rest, self._made(way.make, self.several) - right), way))
-        found = [each for each in sorted(found, key=itemgetter(0))[:1] if each[0] <= HALF]
-        most, every = ROUNDS * distances(right + ours, right).max(), range(len(self.texts))
-        return [
-            way._replace(remedy=f"In {form}. {way.remedy}")
-            for _, way in found
-            if self._far(self._made(way.make, every), every).max() <= most
-        ]
+                change = self._made(way.make, self.several) - right
+                if (left := _leaves(rest, change)) <= HALF and self._far(change + right + ours, self.several).max() <= (
+                    ROUNDS * distances(right + ours, right).max()
+                ):
+                    found.append((left, way._replace(remedy=f"In {form}. {way.remedy}")))
+        nearest, every = [way for _, way in sorted(found, key=lambda each: each[0])[:1]], range(len(self.texts))
+        most = ROUNDS * distances(right + ours, right).max()
+        return [way for way in nearest if self._far(self._made(way.make, every), every).max() <= most]
 
     # -- where no way fits ---------------------------------------------------------------------------------------
 
