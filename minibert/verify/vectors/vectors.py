@@ -251,12 +251,12 @@ class Search:
     def _within(self, form: str, ours: Array, tried: Sequence[tuple[Way, Array]]) -> list[Way]:
         """Find the way that is in vectors of float16: of the difference beyond its rounding it leaves less than half.
 
-        Ways that leave more on the few texts are not made of several.
+        Ways that come no nearer on the few texts are not made of several: of so few, rounding is too large a share.
         """
         found, right, few = list[tuple[float, Way]](), self.right[self.several], slice(len(self.few))
         rest = self.vectors[self.several] - right - ours
         for way, made in tried if form == FORMS[0] else ():
-            if made.shape == rest[few].shape and _leaves(rest[few], made - right[few]) <= HALF:
+            if made.shape == rest[few].shape and _leaves(rest[few], made - right[few]) < 1:
                 change = self._made(way.make, self.several) - right
                 if (left := _leaves(rest, change)) <= HALF and self._far(change + right + ours, self.several).max() <= (
                     ROUNDS * distances(right + ours, right).max()
