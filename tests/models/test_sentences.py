@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def test_shapes() -> None:
     tokens = encoder.encode(["we", "we lived"], output_value="token_embeddings")
     assert [rows.shape for rows in tokens] == [(3, 8), (4, 8)]
     assert encoder.encode([], output_value="token_embeddings") == []
+    named = Enum("Named", {"tokens": "token_embeddings"}, type=str)
+    assert len(encoder.encode("we lived", output_value=named.tokens)) == len(tokens[1])
     assert np.allclose(tokens[1], encoder(**encoder.tokenize("we lived"))[0], atol=1e-6)
 
 

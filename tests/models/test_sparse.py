@@ -244,6 +244,7 @@ def test_the_route_of_a_text_without_a_task(tmp_path: Path, change: Callable[[An
     assert not alike(*routes.values())
     assert alike(encoder.encode_sparse(ROUTED), routes[default])
     assert all(alike(encoder.encode_sparse(ROUTED, task=task), vectors) for task, vectors in routes.items())
+    assert all(alike(encoder.encode_query(ROUTED, prompt="", task=task), every) for task, every in routes.items())
     with pytest.raises(ValueError, match="task must be None, 'query' or 'document', found 'passage'"):
         encoder.encode_sparse("we", task="passage")
 

@@ -60,6 +60,7 @@ SHOWN: dict[str, tuple[str, float]] = {
     "padding row zeroed": ("bert", 0.05),
     "bias missing": ("albert", 0.05),
     "mask not applied to the rows": ("xlm", 1.0),
+    "type 0 for all tokens": ("bert", 0.1),
     "type 1 for all tokens": ("bert", 0.1),
     "token types exchanged": ("bert", 0.1),
     "gamma and beta exchanged": ("bert", 0.1),

@@ -105,7 +105,8 @@ def check_known(asked: EncodeOptions | PredictOptions) -> None:
     check_positive("batch_size", asked.batch_size)
     for name, known in KNOWN.items():
         found = getattr(asked, name, known[0])
-        if not any(found is each or str(found) == each for each in known):  # torch.device("cpu") is "cpu"
+        word = found if isinstance(found, str) else str(found)  # torch.device("cpu") is "cpu"
+        if not any(found is each or word == each for each in known):
             *others, last = map(repr, known)
             said = f"{', '.join(others)} or {last}" if others else last
             advice = ": this encoder gives NumPy arrays on the CPU; leave it out" if name in OF_ARRAYS else ""

@@ -199,6 +199,7 @@ class Sentences(Model):
         self,
         task: str,
         texts: Texts | None,
+        /,  # a caller's own `task` is among the options
         prompt_name: str | None = None,
         prompt: str | None = None,
         *given: Any,

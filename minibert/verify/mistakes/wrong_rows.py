@@ -242,6 +242,7 @@ OF_ROWS: tuple[Mistake, ...] = (
     *(Mistake("rows added in the other order", "Float addition is not associative; a third of all entries differ.",
               in_order(order)) for order in (lambda of: (of[0], *reversed(of[1:])), lambda of: (*of[1:], of[0]))),
     Mistake("type row 0 added", "GPT-2 and XLM add a row for types only where types are passed.", first_type),
+    Mistake("type 0 for all tokens", TYPES_ARE, types(np.zeros_like, lambda rows: rows > 1)),
     Mistake("type 1 for all tokens", TYPES_ARE, types(np.ones_like, lambda rows: rows > 1), on_vectors=True),
     Mistake("token types exchanged", TYPES_ARE, types(lambda ids: 1 - ids, lambda rows: rows == 2)),
     Mistake("positions from 0", FIRST, partial(counted, by("padding"), as_if(rule="count")), on_vectors=True),
