@@ -2,7 +2,7 @@
 
 Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
 Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from
-`equations.similarity`, tables and rows from a layer. One file: each picture is a function of its own, read by itself.
+`equations.similarity`, tables and rows from a layer. One file: each picture is one function, read by itself.
 
 Values from 0 up become colours by viridis: its lightness rises evenly with the value. Signed values become colours by
 PuOr: 0 is nearly white, and the farther from 0, the darker, violet below and orange above. The colour-blind see both

@@ -163,7 +163,7 @@ def test_lines_are_counted_through_all_pieces(monkeypatch: Patch, at: int) -> No
 
 
 def named(content: bytes, where: str, folder: Path, monkeypatch: Patch) -> str:
-    """How the option names this content."""
+    """Give the name by which the option reads this content."""
     (folder / "lines").write_bytes(content)
     typed(monkeypatch, content)
     return str(folder / "lines") if where == "a file" else "-"

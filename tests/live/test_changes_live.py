@@ -54,7 +54,7 @@ CLOSE = 1e-5  # of the largest logit, both in float32: measured 1e-6
 
 
 def hold(torch: Any, module: Any, kind: str) -> None:
-    """Keep the factor of a norm or an activation as it is: no gradient passes through it."""
+    """Keep the factor of a norm or an activation constant: no gradient passes through it."""
     inner = module.forward
 
     def norm(x: Any) -> Any:

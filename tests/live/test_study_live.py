@@ -1,4 +1,4 @@
-"""What the study files say of the reference."""
+"""The study files' sentences about the reference are checked with it."""
 
 from __future__ import annotations
 

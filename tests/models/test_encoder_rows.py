@@ -1,4 +1,4 @@
-"""What every row of blocks must do where little is computed at a time, or nothing, or much, or a text in parts.
+"""Every row of blocks computes the same where little is computed at a time, or nothing, or much, or a text in parts.
 
 Each of these ways is rare in use, and a mistake in one shows in some rows alone: those with a bias, a causal mask, a
 norm before. Therefore all of them are tried on all rows.

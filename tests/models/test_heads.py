@@ -470,7 +470,7 @@ def test_narrow_weights_are_converted_once_and_float64(tmp_path: Path) -> None:
 
 
 def test_without_maps_a_head_is_read_with_the_rest(tmp_path: Path) -> None:
-    """What changes the file later changes nothing then."""
+    """A later change of the file changes no number then."""
     case = HEAD_CASE["roberta-classes"]
     folder = copied(case, tmp_path)
     with minibert.load_encoder(folder, mmap=False) as encoder:

@@ -439,7 +439,7 @@ def hasty() -> Iterator[None]:
 
 
 def together(*works: Callable[[], object]) -> None:
-    """Run each on a thread of its own, all from one moment on, until all have ended."""
+    """Run each on another thread, all from one moment on, until all have ended."""
     start = threading.Barrier(len(works))
 
     def begin(work: Callable[[], object]) -> None:

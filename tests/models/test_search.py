@@ -168,7 +168,7 @@ def test_a_vector_that_is_no_number_is_named(compare: Any, bad: float) -> None:
 
 
 def test_scores_that_are_no_numbers_come_last() -> None:
-    """Those of a function of the caller's, in blocks of any size."""
+    """The caller's function scores blocks of any size."""
     scores = np.full(25, np.nan)
     scores[[3, 8, 6, 1, 10]] = 3, 3, 2, 1, 0
     places = np.arange(25)[:, None]

@@ -1,4 +1,4 @@
-"""What a folder says of its sentence vectors: what is read, once, and what is refused when the model is loaded."""
+"""A folder's settings of sentence vectors are read once, or refused when the model is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked for or set in place of what the folder says: lengths, prompts, sizes, measure."""
+"""A caller's lengths, prompts, sizes and measure stand before the folder's."""
 
 from __future__ import annotations
 

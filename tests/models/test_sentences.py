@@ -259,7 +259,7 @@ def test_texts_by_each_of_their_names(method: str) -> None:
 
 
 def test_prompts_are_those_of_sentence_transformers() -> None:
-    """What it gave as `prompts` for the same folders, in its order."""
+    """The reference gave these `prompts` for the same folders, in this order."""
     for name, want in (
         ("sentences-bare", {"query": "", "document": ""}),
         ("sentences-prompts", {"query": "the clouds: ", "document": "", "passage": "above! "}),

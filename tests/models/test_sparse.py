@@ -323,7 +323,7 @@ def test_what_is_no_such_router(tmp_path: Path, file: str, change: Any, message:
 
 
 def test_a_table_that_does_not_fit(tmp_path: Path) -> None:
-    """One that is no list of numbers, or shorter than the vocabulary of its own tokenizer, or not there."""
+    """One that is no list of numbers, or shorter than its tokenizer's vocabulary, or not there."""
     folder = shutil.copytree(REFERENCE / NAME, tmp_path / "model")
     path = folder / QUERY / "model.safetensors"
     save_file({"weight": np.ones(60, np.float32)}, path)

@@ -436,7 +436,7 @@ def test_entities_of_one_text_and_of_many() -> None:
 
 
 def test_a_special_token_that_a_text_holds_has_a_place_in_it() -> None:
-    """Those that the model adds have none."""
+    """Special tokens that the model adds have no span."""
     tokenizer = opened("uses-entities").sentence_tokenizer
     ((encoded, spans),) = tokenizer.encode_with_spans(["we [MASK] the"])
     assert len(encoded.input_ids) == 5 and spans == [None, (0, 2), (3, 9), (10, 13), None]

@@ -76,7 +76,7 @@ Answer = Callable[..., Any]
 
 
 def said(lab: ModuleType, name: str, answer: Answer, printed: Printed) -> str:
-    """What the check prints of an answer that is called by the exercise's name."""
+    """Give the lines that the check prints of an answer, called by the exercise's name."""
 
     def tried(*arguments: Any) -> Any:
         return answer(*arguments)

@@ -1,4 +1,4 @@
-"""What is shipped: one wheel for every machine with the package and its licence, and the types of its methods."""
+"""One wheel is shipped for every machine with the package and its licence, and the types of its methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server refuses: each time in words, with a status of the client's, and in OpenAI's form."""
+"""The server refuses in words, with a status of the client's, and in OpenAI's form."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Planted(NamedTuple):
 
 
 def judged(planted: Planted, folder: Path, of: Path) -> Report:
-    """What verify says of it, from two batches; `of`: a folder of the model."""
+    """Judge the port by two batches; `of`: a folder of the model."""
     return ports.judged(of, folder / "port.safetensors", loops.Port(of, planted.mistake, blocks=planted.blocks))
 
 

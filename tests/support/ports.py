@@ -59,7 +59,7 @@ def few(encoder: Encoder, *kinds: str) -> Traces:
 
 
 def judged(folder: Path, path: Path, port: Any, **options: Any) -> Report:
-    """What verify says of a port, of which `run` gives the intermediates of one batch."""
+    """Judge a port, whose `run` gives the intermediates of one batch."""
     with load_encoder(folder) as encoder:
         inputs = few(encoder)
     write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})

@@ -1,4 +1,4 @@
-"""What mypy and an editor know of calls: never run, mypy reads it (tests/project/test_package.py)."""
+"""Mypy and an editor know the types of these calls: never run, mypy reads it (tests/project/test_package.py)."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
 
     So a page has one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
     `bias` is that of each head by distance, key - query, from -(seq - 1) on, of each block where blocks have their own;
-    None where there is none. `terms` names the other terms of a score, which depend on the text.
+    None without such a bias. `terms` names the other terms of a score, which depend on the text.
     """
     stack, works = encoder.stack, [block.attention for block in encoder.stack.blocks]
     rows = []

@@ -19,7 +19,7 @@ from .wrong_attention import again, attention, several_heads
 
 
 def causal(right: bool, wrong: bool, ahead: int, at: At) -> Iterator[Step]:
-    """Another causal mask, in a model whose own is the right one; `ahead`: so many tokens after itself are seen."""
+    """Another causal mask, in a model whose own is the right one; `ahead`: tokens after itself that each sees."""
     for step in at.of("keep"):
         if at.stack.causal == right:
             yield step._replace(formula=lambda real, own=step.part: visibility_mask(wrong, own.window, real, ahead))
