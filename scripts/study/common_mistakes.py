@@ -133,7 +133,7 @@ assert off > 1e-4
 
 # %%
 measure("rows added in the other order", "type rows left out", "position rows left out")
-measure("type 1 for all tokens", "token types exchanged")
+measure("type 0 for all tokens", "type 1 for all tokens", "token types exchanged")
 measure("type row 0 added", on="gpt2")
 
 # %% [markdown]
