@@ -151,7 +151,7 @@ SAID = {
         "centred: 'the' 5.14 long, the median word 6.91; 99% of words are longer\n",
         "   0.292   0.078  -0.035   2 of 3\n",
     ),
-    "common_mistakes": ("\n7 of 18 pass: ",),
+    "common_mistakes": ("\n8 of 19 pass: ",),
 }
 
 
