@@ -151,7 +151,7 @@ def encoder_of(
     if blocks.vector is not None and not sentences.kind:
         sentences = sentences._replace(**blocks.vector.bind(config, bind()))
     if stack.causal and not opened.static:
-        _warn_of_own_code(config, place, "mean" in sentences.poolings)
+        _warn_of_own_code(config, family.model_type, place, "mean" in sentences.poolings)
     options: dict[str, Any] = dict(dtype=dtype, threads=threads, low_memory=low_memory, same_bits=same_bits)
     reopen = opened.again(load_encoder, **options, **asked.given())
     encoder = Encoder(
@@ -163,10 +163,9 @@ def encoder_of(
     return encoder
 
 
-def _warn_of_own_code(config: Config, place: str, by_mean: bool) -> None:
+def _warn_of_own_code(config: Config, kind: str, place: str, by_mean: bool) -> None:
     """Warn where a causal model's class is one of the folder's own code, which is not run."""
-    kind, names = config["model_type"], architectures(config)
-    begin = kind.partition("_")[0]
+    names, begin = architectures(config), kind.partition("_")[0]
     known = [name for name in names if name.lower().startswith(begin) and REFERENCE_CLASS.fullmatch(name[len(begin) :])]
     if not config.get("auto_map") or len(known) == len(names):
         return
