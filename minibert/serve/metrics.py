@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Record:
             self.lock = os.open(self.folder, os.O_RDONLY)
             self.close()
             fcntl.flock(self.lock, fcntl.LOCK_SH)
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
         own: dict[str, Any] = {"registry": CollectorRegistry()}
         for name in ("texts", "tokens", "truncated"):
@@ -58,7 +59,7 @@ class Record:
         self.registry = own["registry"]
         if self.folder:
             self.registry = CollectorRegistry()
-            multiprocess.MultiProcessCollector(self.registry, self.folder)
+            self.registry.register(self)
 
     def close(self) -> None:
         """Remove the files of a folder where no other worker counts."""
@@ -76,14 +77,29 @@ class Record:
         """Give the numbers in Prometheus' text form, of all workers that share a folder. Raises Refusal."""
         if not self.counts:
             raise Refusal(501, "metrics need the package prometheus-client: pip install 'prometheus-client>=0.21'")
-        from prometheus_client import generate_latest, multiprocess
+        from prometheus_client import generate_latest
 
-        for file in Path(self.folder).glob("gauge_live*.db") if self.folder else ():
-            try:
-                os.kill(process := int(file.stem.rpartition("_")[2]), 0)
-            except ProcessLookupError:
-                multiprocess.mark_process_dead(process, self.folder)
         return bytes(generate_latest(self.registry))
+
+    def collect(self) -> Iterable[Any]:
+        """Add the numbers in the files of all workers, as prometheus-client asks of a collector.
+
+        A file that another worker has just made is empty for a moment. The gauge of a worker that has ended is removed.
+        """
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        files = []
+        for file in Path(self.folder or "").glob("*.db"):
+            if file.name.startswith("gauge_live"):
+                try:
+                    os.kill(int(file.stem.rpartition("_")[2]), 0)
+                except ProcessLookupError:
+                    file.unlink(missing_ok=True)
+                    continue
+            with suppress(FileNotFoundError):
+                if file.stat().st_size:
+                    files.append(str(file))
+        return MultiProcessCollector.merge(files)  # type: ignore[no-any-return]
 
     def inside(self, number: int) -> None:
         """Note that a request was accepted (1), or answered (-1)."""

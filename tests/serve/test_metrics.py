@@ -95,6 +95,7 @@ def test_processes_of_one_folder_give_their_sums(tmp_path: Path, monkeypatch: py
         return process
 
     killed, first, last = start(), start(), start()
+    (folder / "counter_0.db").touch()  # as a worker's is between its making and its first number
     killed.kill()
     killed.communicate(timeout=SECONDS)
     for process, others in ((first, 1), (last, 0)):
