@@ -1,34 +1,30 @@
-"""Rotary frequencies for texts longer than a model was first trained on: the seven rules of today's models.
+"""Rotary frequencies for texts longer than a model was first trained on: the four rules of the models here.
 
 A model that has never seen position 9000 turns its slow pairs to angles it has never seen either. Each rule slows
 the pairs down so that a long text's angles fall where a short one's were, and each takes another choice of pairs.
 
     linear         Gemma 3 (full layers)    every pair is slowed by the factor
-    dynamic        long Llama 1 and 2       the base grows with the text; short texts keep their frequencies
     yarn           Qwen, DeepSeek, gpt-oss  slow pairs by the factor, fast ones not, a ramp between; louder cos and sin
-    longrope       Phi-3, Phi-4-mini        a searched factor for each pair, one list for short texts, one for long
     llama3         Llama 3.1 and later      slow pairs by the factor, fast ones not, a ramp by wavelength between
     ntk            GTE                      a base times the factor, whatever the length, and all pairs a little slower
-    proportional   Gemma 4 (full layers)    only the first pairs turn, with the exponents of the whole head
 
-Two of them, dynamic and longrope, depend on the length of the text; they take it as an argument. Two, yarn and
-longrope, also multiply cos and sin by a factor: pass it to `rotary_angles`.
+One of them, yarn, also multiplies cos and sin by a factor: pass it to `rotary_angles`. Rules by which frequencies
+change with a text's length (dynamic, longrope) have no formula here: with them a text's vectors would change with the
+texts around it.
 
-Three mistakes are made again and again, and the tests reject each: cos and sin without their
-factor; frequencies multiplied by the factor where they are divided; the length that the model reaches today
-(max_position_embeddings) taken for the one it was first trained on (original_max_position_embeddings).
+Three mistakes are made again and again, and the tests reject each: cos and sin without their factor; frequencies
+multiplied by the factor where they are divided; the length that the model reaches today (max_position_embeddings) taken
+for the one it was first trained on (original_max_position_embeddings).
 
 Every operation is float32 in the reference's order, powers are float64, rounded once. Of equal unscaled frequencies
-those of linear, llama3 and proportional equal torch's to the bit. Of dynamic, yarn and longrope (2072 settings: dims
-8..256, bases 1e4..1e6, factors 1.5..40) 1.3 % differ in the last bits of the powers, by at most 2.2e-7 of themselves. A
-position multiplies the error of a frequency: with equal ones cos and sin differ by at most 1.2e-7 up to position
-131071, with one near 1 that differs in its last bit by up to 7.8e-3 there, which is 131071 * 2^-24 (1.4e-3 in the
-published settings tried).
+those of linear and llama3 equal torch's to the bit. Of yarn (dims 8..256, bases 1e4..1e6, factors 1.5..40) 1.3 % differ
+in the last bits of the powers, by at most 2.2e-7 of themselves. A position multiplies the error of a frequency: with
+equal ones cos and sin differ by at most 1.2e-7 up to position 131071, with one near 1 that differs in its last bit by
+up to 7.8e-3 there, which is 131071 * 2^-24 (1.4e-3 in the published settings tried).
 
 Sources
     Chen et al. 2023, "Extending Context Window of LLMs via Positional Interpolation" (arXiv:2306.15595): linear
-    Peng et al. 2023, "YaRN" (arXiv:2309.00071): yarn, and dynamic in section 3.3
-    Ding et al. 2024, "LongRoPE" (arXiv:2402.13753): longrope
+    Peng et al. 2023, "YaRN" (arXiv:2309.00071): yarn
     Grattafiori et al. 2024, "The Llama 3 Herd of Models" (arXiv:2407.21783), and its published code: llama3
     Su 2023 (kexue.fm/archives/9706), and NTKScalingRotaryEmbedding of vLLM: ntk
     transformers 5.23, modeling_rope_utils: all but ntk, and the order of operations
@@ -39,7 +35,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .input_layer import Array
 from .rotary import rotary_frequencies, rotary_powers
@@ -82,34 +77,6 @@ def ntk_frequencies(dim: int, base: float, factor: float) -> Array:
     """
     _check(factor=factor)
     return linear_frequencies(rotary_frequencies(dim, base * factor), factor ** (2 / dim))
-
-
-def dynamic_frequencies(dim: int, base: float, factor: float, trained_length: int, length: int) -> Array:
-    """Let the base grow with the text once it is longer than the texts of training.
-
-        s = factor * max(length, trained_length) / trained_length - (factor - 1)
-        f[i] = rotary_frequencies(dim, base * s^(dim / (dim - 2)))[i]
-
-    -> (ceil(dim / 2),), float32. Up to trained_length s is 1, and nothing changes. The first pair never changes,
-    the last is slowed by s.
-
-    The trap: keys in a cache keep the angles of the length at which they were rotated. The reference also remembers:
-    after a long text it keeps that text's frequencies until one shorter than trained_length comes. Here the
-    frequencies are those of `length` alone, as in a module that has seen nothing else.
-
-    Raises ValueError for a dim of 2 or less. Source: Peng et al. 2023, section 3.3; the reference's code.
-
-    >>> dynamic_frequencies(4, base=100.0, factor=2.0, trained_length=8, length=16)  # s = 3, base 100 * 3^2
-    array([1.        , 0.03333334], dtype=float32)
-    """
-    _check(base=base, factor=factor, trained_length=trained_length)
-    if dim <= 2:
-        raise ValueError(f"dynamic scaling needs more than one pair of dimensions, found dim={dim}")
-    if length <= trained_length:
-        return rotary_frequencies(dim, base)
-    s = np.float32(factor) * np.float32(length) / np.float32(trained_length) - np.float32(factor - 1)
-    growth = np.float32(float(s) ** (dim / (dim - 2)))
-    return rotary_frequencies(dim, float(np.float32(base) * growth))
 
 
 def yarn_frequencies(
@@ -179,52 +146,6 @@ def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all
     return louder(mscale) / louder(mscale_all_dim) if mscale and mscale_all_dim else louder(1.0)
 
 
-def longrope_frequencies(
-    dim: int, base: float, short_factor: ArrayLike, long_factor: ArrayLike, original_length: int, length: int
-) -> Array:
-    """Divide each pair's frequency by that pair's factor: one list up to original_length, another one beyond.
-
-        f'[i] = 1 / (short_factor[i] * base^(2i / dim))     length <= original_length
-        f'[i] = 1 / (long_factor[i] * base^(2i / dim))      else
-
-    short_factor and long_factor (dim / 2,) -> (dim / 2,), float32. The factor on cos and sin is
-    `longrope_attention_factor`, for short texts too.
-
-    The trap: one token past original_length changes all frequencies, so cached keys no longer fit.
-
-    Raises ValueError for lists of another length, or with a number that is not above 0. Source: Ding et al. 2024.
-
-    >>> lists = {"short_factor": [1.0, 1.0], "long_factor": [1.0, 4.0]}
-    >>> longrope_frequencies(4, base=100.0, **lists, original_length=8, length=8)
-    array([1. , 0.1], dtype=float32)
-    >>> longrope_frequencies(4, base=100.0, **lists, original_length=8, length=9)
-    array([1.   , 0.025], dtype=float32)
-    """
-    _check(original_length=original_length)
-    powers = rotary_powers(dim, base)
-    short, long = (np.asarray(factors, np.float32) for factors in (short_factor, long_factor))
-    for name, factors in (("short_factor", short), ("long_factor", long)):
-        if factors.shape != powers.shape or not ((factors > 0) & (factors < np.inf)).all():
-            raise ValueError(f"{name} must be {len(powers)} numbers above 0, one a pair; found shape {factors.shape}")
-    return np.float32(1) / ((long if length > original_length else short) * powers)
-
-
-def longrope_attention_factor(factor: float, original_length: int) -> float:
-    """Give the number that longrope multiplies cos and sin by: `sqrt(1 + ln(factor) / ln(original_length))`.
-
-    factor = max_position_embeddings / original_max_position_embeddings; 1 for factors up to 1. -> a Python float.
-
-    Raises ValueError for an original_length of 1 or less. Source: Ding et al. 2024; Phi-3's published code.
-
-    >>> longrope_attention_factor(8.0, original_length=2)  # sqrt(1 + 3)
-    2.0
-    """
-    _check(factor=factor)
-    if original_length <= 1:
-        raise ValueError(f"original_length must be above 1, found {original_length}")
-    return math.sqrt(1 + math.log(factor) / math.log(original_length)) if factor > 1 else 1.0
-
-
 def llama3_frequencies(
     frequencies: Array, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
 ) -> Array:
@@ -262,24 +183,3 @@ def llama3_frequencies(
     slowed = frequencies / np.float32(factor)
     between = (np.float32(1) - smooth) * frequencies / np.float32(factor) + smooth * frequencies
     return np.where(long, slowed, np.where(short, frequencies, between))
-
-
-def proportional_frequencies(head_dim: int, base: float, share: float = 1.0, factor: float = 1.0) -> Array:
-    """Turn the first pairs alone, with the exponents of the whole head; the others get frequency 0.
-
-        f'[i] = base^(-2i / head_dim) / factor     i < trunc(share * head_dim / 2)
-        f'[i] = 0                                  the other pairs of the head
-
-    -> (head_dim / 2,), float32. The trap: partial rotation as GPT-NeoX has it takes exponents of 2i / (share *
-    head_dim), other frequencies, and pairs dimension i with another one.
-
-    Raises ValueError for a share outside 0 to 1. Source: Gemma 4 in the reference.
-
-    >>> proportional_frequencies(8, base=10000.0, share=0.5)
-    array([1. , 0.1, 0. , 0. ], dtype=float32)
-    """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must be between 0 and 1, found {share!r}")
-    frequencies = rotary_frequencies(head_dim, base)[: head_dim // 2]
-    frequencies[int(share * head_dim // 2) :] = 0
-    return linear_frequencies(frequencies, factor)

@@ -57,8 +57,7 @@ PHI3 = _llama_like(
     "phi3",
     "Phi3Model",
     4096,
-    # a part of the head may rotate, and longrope goes by two older names
-    attention=scheme("rotary", share=1.0, longrope_names=("su", "yarn")),
+    attention=scheme("rotary", share=1.0),  # a part of the head may rotate
     defaults={"pad_token_id": 32000, "original_max_position_embeddings": 4096},
 )
 

@@ -13,7 +13,6 @@ from minibert.equations.similarity import cosine_similarity, principal_component
 from minibert.errors import Option, error_of
 from minibert.families.parts.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.parts.layer_plan import layer_plan
-from minibert.families.parts.rotations import Rotation
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.text.explain import first_of_text, name_of
@@ -60,7 +59,7 @@ def picture(
     rows, similarity, table       the position table; rows also shows a token of the text, if one is given
     sum                           how a token's vector is computed
     tokens                        the word rows of the text's tokens, on a map
-    relative-bias, alibi, rotary  the position scheme inside attention; scaled rotary: wavelengths before and after
+    relative-bias, alibi, rotary  the position scheme inside attention
     attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
 
     `token` chooses another token for rows and sum, counted from 0 as `explain` does; default: the text's first, after
@@ -180,24 +179,8 @@ def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
 
 
 def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
-    """Draw the angles; of frequencies that are scaled, as in Llama 3, the wavelengths before and after scaling."""
-    rotations = _scheme(layer, Rotary).rotations
-    for rotation in rotations.values():
-        if rotation.unscaled is not None:
-            return _wavelengths(rotation, layer.config.get("max_position_embeddings"))
-    frequencies = next(iter(rotations.values())).frequencies  # of the first kind of attention layer
+    frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
     return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
-
-
-def _wavelengths(rotation: Rotation, reached: int | None) -> Any:
-    assert rotation.unscaled is not None  # asked before
-    trained, scaled = rotation.original_length, {f"after {rotation.rope_type}": rotation.frequencies}
-    if rotation.by_length is not None and trained is not None:
-        longer = max(reached or 0, 4 * trained)  # dynamic scaling begins where the text of training ends
-        texts = [trained, longer] if rotation.rope_type == "longrope" else [longer]
-        scaled = {f"after {rotation.rope_type}, texts of {length:,}": rotation.at(length) for length in texts}
-    lengths = {"first trained on": trained, "max_position_embeddings": reached if reached != trained else None}
-    return plot.wavelengths(rotation.unscaled, scaled, {name: n for name, n in lengths.items() if n is not None})
 
 
 OF_ONE_TOKEN = ("rows", "sum")

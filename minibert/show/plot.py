@@ -269,33 +269,6 @@ def rotary(angles: Array, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def wavelengths(
-    unscaled: Array, scaled: Mapping[str, Array], lengths: Mapping[str, int], ax: Axes | None = None
-) -> Axes:
-    """Rotary's wavelengths, in tokens for a whole turn, before and after scaling, against lengths of texts.
-
-        wavelength = 2 pi / frequency
-
-    unscaled (pairs,), scaled: name -> frequencies (pairs,), lengths: name -> tokens. Pairs above a line do not come
-    round in such a text: of the text of training, they have never shown the angles that a longer one asks for. A pair
-    that does not turn (frequency 0) has no point.
-    """
-    ax = _axes(ax, 8, 4.5)
-    for place, (name, frequencies) in enumerate({"before scaling": unscaled, **scaled}.items()):
-        turning = np.flatnonzero(frequencies)
-        wavelength = 2 * np.pi / frequencies[turning].astype(np.float64)
-        style = "-" if place in (0, len(scaled)) else ":"  # of several scaled ones the last is drawn through
-        colour = DARK if place else LIGHT
-        ax.plot(turning, wavelength, style, color=colour, linewidth=1.4, marker=".", markersize=4, label=name)
-    for name, length in lengths.items():
-        ax.axhline(length, color="0.5", linewidth=0.8, linestyle="--")
-        ax.annotate(f"{name}: {length:,}", (0, length), (2, 3), textcoords="offset points", fontsize="small")
-    ax.set_yscale("log")
-    ax.set(xlabel="pair of dimensions", ylabel="wavelength in tokens")
-    ax.legend(loc="lower right", frameon=False)
-    return _bare(ax)
-
-
 def token_map(
     coordinates: Array, labels: Sequence[str], ax: Axes | None = None, shares: Sequence[float] | None = None
 ) -> Axes:

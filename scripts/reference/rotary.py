@@ -15,16 +15,12 @@ SIZES = {
     "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 4, "vocab_size": 8,
     "pad_token_id": 0,
 }  # fmt: skip
-LISTS = {"short_factor": [1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 2.5, 2.75],
-         "long_factor": [1.0, 1.5, 3.0, 8.0, 20.0, 40.0, 60.0, 64.0]}  # fmt: skip
 LAYERS = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 
 # name -> family, its classes' stem, config.json, the length of the first training, the longest that is allowed
 Setting = tuple[str, str, dict[str, Any], int, int]
 SETTINGS: dict[str, Setting] = {
     "linear": ("llama", "Llama", {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_theta": 1e4}, 4096, 16384),
-    "dynamic": ("llama", "Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-                4096, 4096),
     "yarn": ("qwen2", "Qwen2", {
         "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
         "rope_theta": 1e6}, 32768, 131072),
@@ -34,20 +30,12 @@ SETTINGS: dict[str, Setting] = {
     "yarn with mscale": ("llama", "Llama", {"rope_parameters": {
         "rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1.0,
         "mscale_all_dim": 0.5, "rope_theta": 1e4}}, 4096, 163840),
-    "longrope": ("phi3", "Phi3", {
-        "rope_scaling": {"type": "longrope", **LISTS}, "original_max_position_embeddings": 4096, "rope_theta": 1e4},
-        4096, 131072),
-    "longrope of a part": ("phi3", "Phi3", {
-        "rope_scaling": {"rope_type": "longrope", **{name: given[:6] for name, given in LISTS.items()}},
-        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75}, 4096, 131072),
     "llama3": ("llama", "Llama", {
         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                          "original_max_position_embeddings": 8192}, "rope_theta": 5e5}, 8192, 131072),
     "llama3 in wide heads": ("llama", "Llama", {
         "head_dim": 64, "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}, "rope_theta": 1e4}, 8192, 8193),
-    "proportional": ("llama", "Llama", {"rope_parameters": {
-        "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}}, 8192, 131072),
     "linear in GPT-NeoX": ("gpt_neox", "GPTNeoX", {
         "rope_scaling": {"type": "linear", "factor": 2.0}, "rotary_pct": 0.5, "rotary_emb_base": 1e4}, 2048, 4096),
     "by layer type": ("gemma3", "Gemma3Text", {
@@ -62,19 +50,12 @@ SETTINGS: dict[str, Setting] = {
         "rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1.0,
         "mscale_all_dim": 0.5, "attention_factor": 0.7, "beta_fast": 16, "beta_slow": 2, "rope_theta": 1e4}},
         4096, 131072),
-    "longrope, factor said": ("llama", "Llama", {"rope_parameters": {
-        "rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096, "factor": 16.0,
-        "rope_theta": 1e4}}, 4096, 131072),
-    "longrope, cos said": ("llama", "Llama", {"rope_parameters": {
-        "rope_type": "longrope", **LISTS, "original_max_position_embeddings": 4096, "attention_factor": 1.25,
-        "rope_theta": 1e4}}, 4096, 131072),
     "by layer type, older word": ("gemma3", "Gemma3Text", {
         "head_dim": 16, **LAYERS, "rope_scaling": {"factor": 8.0, "type": "linear"}}, 32768, 131072),
     "by layer type, each its own": ("gemma3", "Gemma3Text", {"head_dim": 16, **LAYERS, "rope_parameters": {
         "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "truncate": False,
                            "original_max_position_embeddings": 8192},
-        "sliding_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 70.0,
-                              "factor": 2.0}}}, 8192, 32768),
+        "sliding_attention": {"rope_type": "linear", "rope_theta": 70.0, "factor": 2.0}}}, 8192, 32768),
     "by layer type in ModernBERT": ("modernbert", "ModernBert", {
         **LAYERS, "global_rope_theta": 8e4, "local_rope_theta": 90.0,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}, 8192, 65536),

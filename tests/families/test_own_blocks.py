@@ -114,7 +114,7 @@ def test_a_row_of_one_s_own(
             for n, k in ((4, 3), (0, 0), (0, 2))
         ),
         # a text's vectors would change with the texts around it
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "change with a text's length are not computed"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' scaling of the rotary frequencies"),
     ],
 )
 def test_a_config_that_is_not_computed_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:

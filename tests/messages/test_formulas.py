@@ -63,15 +63,10 @@ POSITIONS: list[Row] = [
     (REFUSED, "not negative", lambda: equations.relative_sinusoids(-1, 1, 4)),
     (REFUSED, "'bi' or 'uni', found 'both'", lambda: equations.relative_sinusoids(1, 1, 4, "both")),
     (REFUSED, "factor must be a number above 0, found 0.0", lambda: equations.linear_frequencies(ONES, 0.0)),
-    (REFUSED, "more than one pair", lambda: equations.dynamic_frequencies(2, 1e4, 2.0, 8, 16)),
-    (REFUSED, "above 0, found inf", lambda: equations.dynamic_frequencies(4, 1e4, math.inf, 8, 16)),
+    (REFUSED, "above 0, found inf", lambda: equations.linear_frequencies(ONES, math.inf)),
     (REFUSED, "even dim", lambda: equations.yarn_frequencies(5, 1e4, 2.0, 8)),
     (REFUSED, "factor must be a number above 0", lambda: equations.yarn_attention_factor(-1.0)),
-    (REFUSED, r"long_factor must be 2 .* shape \(1,\)",
-     lambda: equations.longrope_frequencies(4, 1e4, [1, 2], [1], 8, 8)),
-    (REFUSED, "original_length must be above 1", lambda: equations.longrope_attention_factor(2.0, 1)),
     (REFUSED, "high_freq_factor must be above", lambda: equations.llama3_frequencies(ONES, 2.0, 4.0, 1.0, 8)),
-    (REFUSED, "between 0 and 1, found 1.5", lambda: equations.proportional_frequencies(8, 1e4, 1.5)),
 ]  # fmt: skip
 TRAINING: list[Row] = [
     (REFUSED, "k must be an integer >= 1, found 0", lambda: equations.top_k(ONES, 0)),

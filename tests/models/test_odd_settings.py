@@ -54,11 +54,8 @@ LLAMA3 = {
 # more than the cases' own files have: name -> case, changes of config.json, other files
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, {}),
-    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}}, {}),
-    "proportional": ("llama", {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}, {}),
     "yarn": ("llama", {"rope_parameters": YARN}, {}),
     "llama3": ("llama", {"rope_scaling": LLAMA3}, {}),
-    "longrope": ("phi3", {"rope_parameters": None}, {}),  # filled in below: its lists are as long as half a head
     "tokenizer": (
         "bert",
         {"tokenizer_class": "BertTokenizer"},
@@ -192,10 +189,6 @@ def prepared(name: str, folder: Path) -> Path:
             shutil.copy(path, folder / path.name)
     path = config_of(folder)
     config = json.loads(path.read_text(encoding="utf-8"))
-    if name == "longrope":
-        half = config["hidden_size"] // config["num_attention_heads"] // 2
-        factors = {"short_factor": [1.0] * half, "long_factor": [2.0] * half, "rope_theta": 100.0}
-        changes = {"rope_parameters": {"rope_type": "longrope", **factors, "original_max_position_embeddings": 16}}
     path.write_text(json.dumps(config | changes), encoding="utf-8")
     for file, content in files.items():
         (folder / file).write_text(json.dumps(content), encoding="utf-8")
@@ -240,7 +233,7 @@ def outcome(folder: Path, changes: list[tuple[str, tuple[Any, ...], Any]]) -> li
 # a case for each model_type, and the folders that have more files
 BY_TYPE = {json.loads((REFERENCE / case / "config.json").read_text())["model_type"]: case for case in CASES}
 WHOLE = [*BY_TYPE.values(), *SENTENCES, *VARIANTS]
-FEW = ("bert", "gpt2", "t5-encoder", "deberta-v2", "xlnet", "yarn", "longrope", "sentences-dense", "tokenizer")
+FEW = ("bert", "gpt2", "t5-encoder", "deberta-v2", "xlnet", "yarn", "llama3", "sentences-dense", "tokenizer")
 EVERY = 5  # no divisor of the number of odd values
 SAMPLE = 12  # changes of each of the few, others for each of them
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import encoders
 import matplotlib.pyplot as plt
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from reference_files import BY_NAME, REFERENCE
+from reference_files import BY_NAME
 
 import minibert
 from minibert.cli import main
@@ -136,40 +134,6 @@ def test_a_token_appears_once_on_the_map(layer: EmbeddingLayer) -> None:
 @pytest.mark.parametrize(("layer", "kind"), [("mpnet", "relative-bias"), ("modernbert", "rotary")], indirect=["layer"])
 def test_schemes_of_attention_are_drawn(layer: EmbeddingLayer, kind: str) -> None:
     assert picture(kind, layer).axes[0].has_data()
-
-
-LISTS = {"short_factor": [1.0] * 4, "long_factor": [8.0] * 4, "original_max_position_embeddings": 16}
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-
-
-@pytest.mark.parametrize(
-    ("name", "scaling", "curves", "rules"),
-    [
-        ("llama", {"rope_type": "llama3", **LLAMA3}, ["after llama3"], [16, 128]),
-        ("llama", {"rope_type": "linear", "factor": 4.0}, ["after linear"], [128]),
-        ("llama", {"rope_type": "dynamic", "factor": 4.0}, ["after dynamic, texts of 512"], [128]),
-        ("phi3", {"rope_type": "longrope", **LISTS},
-         ["after longrope, texts of 16", "after longrope, texts of 128"], [16, 128]),
-        ("gemma3_text", {"rope_type": "linear", "factor": 8.0}, ["after linear"], [128]),
-    ],
-)  # fmt: skip
-def test_scaled_rotary_positions_are_drawn_against_the_length_of_training(
-    tmp_path: Path, name: str, scaling: dict[str, Any], curves: list[str], rules: list[int]
-) -> None:
-    config = json.loads((REFERENCE / name / "config.json").read_text(encoding="utf-8"))
-    config |= {"max_position_embeddings": 128, "original_max_position_embeddings": None, "rope_scaling": scaling}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes((REFERENCE / name / "model.safetensors").read_bytes())
-    with minibert.load(tmp_path) as layer:
-        ax = picture("rotary", layer).axes[0]
-        assert layer.attention_position.rotations  # what is drawn can be asked for
-        rotation = next(r for r in layer.attention_position.rotations.values() if r.unscaled is not None)
-    drawn = {line.get_label(): np.asarray(line.get_ydata()) for line in ax.lines[: 1 + len(curves)]}
-    assert list(drawn) == ["before scaling", *curves]
-    np.testing.assert_allclose(drawn["before scaling"], 2 * np.pi / rotation.unscaled)
-    np.testing.assert_allclose(drawn[curves[-1]], 2 * np.pi / rotation.at(10**6 if len(curves) > 1 else 512))
-    assert (drawn[curves[-1]][1:] > drawn["before scaling"][1:]).any()
-    assert [line.get_ydata()[0] for line in ax.lines[1 + len(curves) :]] == rules
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
     "relative_bias": lambda ax: plot.relative_bias(TOEPLITZ, ax),
     "alibi": lambda ax: plot.alibi(np.array([0.5, 0.25]), ax=ax),
     "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
-    "wavelengths": lambda ax: plot.wavelengths(np.ones(3), {"after": np.ones(3) / 2}, {"trained on": 8}, ax),
     "token_map": lambda ax: plot.token_map(normal(3, 2), ["a", "b", "c"], ax),
     "attention_grid": lambda ax: plot_blocks.attention_grid(weights(3, 3), ["a", "b", "c"], ax),
     "attention_heads": lambda ax: plot_blocks.attention_heads(weights(2, 3, 4, 4), ax),
@@ -257,19 +256,6 @@ def test_alibi_draws_a_line_for_each_head(ax: Axes) -> None:
         assert np.array_equal(line.get_ydata(), -slope * np.arange(64))
     assert texts_of(ax.texts) == [f"slope 1/{n}" for n in (2, 4, 8, 16, 32, 64, 256)]
     assert texts_of(plot.alibi(np.array([0.3]), ax=Figure().subplots()).texts) == ["slope 0.3"]
-
-
-def test_wavelengths_are_tokens_for_a_whole_turn(ax: Axes) -> None:
-    before, after = np.array([np.pi, np.pi / 8, np.pi / 64]), np.array([np.pi, np.pi / 16, 0])
-    plot.wavelengths(before, {"short": before, "long": after}, {"trained on": 4096, "reaches": 8192}, ax)
-    assert ax.get_yscale() == "log"
-    curves, rules = ax.lines[:3], ax.lines[3:]
-    assert [curve.get_label() for curve in curves] == ["before scaling", "short", "long"]
-    for curve, wavelengths in zip(curves, ([2, 16, 128], [2, 16, 128], [2, 32]), strict=True):
-        np.testing.assert_allclose(np.asarray(curve.get_ydata()), wavelengths)  # a pair that stands still has none
-    assert curves[1].get_linestyle() != curves[2].get_linestyle()
-    assert [np.asarray(rule.get_ydata()).tolist() for rule in rules] == [[4096, 4096], [8192, 8192]]
-    assert texts_of(ax.texts) == ["trained on: 4,096", "reaches: 8,192"]
 
 
 def test_rotary_shows_the_cosine_of_every_angle(ax: Axes) -> None:

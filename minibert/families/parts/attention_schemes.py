@@ -73,28 +73,23 @@ class Rotary(AttentionPosition):
     rotations: Mapping[str | None, Rotation]
     pairing: str = "halves"
     offers: ClassVar[str] = "rotary positions"
-    call: ClassVar[str] = "rotary(position_ids, layer_type=None, length=None)"
+    call: ClassVar[str] = "rotary(position_ids, layer_type=None)"
 
     @property
     def frequencies(self) -> Mapping[str | None, Array]:
-        """By layer type, of texts no longer than those of the first training."""
+        """The frequencies by layer type."""
         return {layer_type: rotation.frequencies for layer_type, rotation in self.rotations.items()}
 
-    def rotary(
-        self, position_ids: ArrayLike, layer_type: str | None = None, length: int | None = None
-    ) -> tuple[Array, Array]:
-        """As `rotary_angles`, with the frequencies and the factor of this model at a text's length.
+    def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
+        """As `rotary_angles`, with this model's frequencies and factor.
 
-        The length counts where the model's rule asks for it (dynamic, longrope); unless given it is the largest
-        position in the whole batch + 1, as in the reference. ValueError for a layer_type that this model does not have.
+        Raises ValueError for a layer_type that this model does not have.
         """
         if layer_type not in self.rotations:
             types = ", ".join(repr(name) for name in self.rotations)
             raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
         rotation = self.rotations[layer_type]
-        if length is None:
-            length = int(np.max(np.asarray(position_ids), initial=-1)) + 1
-        return rotary_angles(position_ids, rotation.at(length), rotation.attention_factor)
+        return rotary_angles(position_ids, rotation.frequencies, rotation.attention_factor)
 
 
 class RelativeBias(AttentionPosition):
@@ -189,7 +184,6 @@ def rotary(
     share: float | None = None,
     theta_keys: tuple[str, ...] = ("rope_theta",),
     share_key: str = "partial_rotary_factor",
-    longrope_names: tuple[str, ...] = (),
     pairing: str = "halves",
 ) -> Rotary:
     """Read one rotation for all layers: `rope_parameters`, else the older keys, else the family's default.
@@ -197,8 +191,7 @@ def rotary(
     theta is the family's default (Nomic 1000), theta_keys its older names (GPT-NeoX "rotary_emb_base"). share is
     the default of the rotating part of a head (GPT-NeoX 0.25, under "rotary_pct"); None: the whole head rotates
     and no key can change it, as in Llama, unless the frequencies are scaled: all rules read "partial_rotary_factor".
-    A `rope_scaling` takes the place of `rope_parameters`. longrope_names: this family's other
-    names of longrope (Phi-3).
+    A `rope_scaling` takes the place of `rope_parameters`.
 
     Raises CheckpointError for a rope_type that is not known, for parameters that differ by layer, and for numbers
     that are absent or impossible.
@@ -222,7 +215,7 @@ def rotary(
     }
     if config.get("original_max_position_embeddings") is not None:  # beside the parameters it counts before one in them
         given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    rotation = read_rotation(config, Config(given), share is not None, longrope_names)
+    rotation = read_rotation(config, Config(given), share is not None)
     return Rotary(rotations={None: rotation}, pairing=pairing)
 
 
@@ -244,7 +237,7 @@ def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> 
         raise config.refused(f"'ntk' scaling must have a factor of 1 or more and no 'mixed_b', found {dict(scaling)}")
     base = number(config, "rope_theta", default=theta)
     unscaled = rotary_frequencies(dim, base)
-    rotation = Rotation(ntk_frequencies(dim, base, factor), rope_type="ntk", unscaled=unscaled)
+    rotation = Rotation(ntk_frequencies(dim, base, factor), unscaled=unscaled)
     return Rotary(rotations={None: rotation})
 
 

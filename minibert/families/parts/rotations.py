@@ -12,12 +12,8 @@ from typing import NamedTuple
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_frequencies
 from minibert.equations.rotary_scaling import (
-    dynamic_frequencies,
     linear_frequencies,
     llama3_frequencies,
-    longrope_attention_factor,
-    longrope_frequencies,
-    proportional_frequencies,
     yarn_attention_factor,
     yarn_frequencies,
 )
@@ -31,11 +27,8 @@ LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twic
 class Rotation(NamedTuple):
     """The rotation of queries and keys in layers of one type.
 
-    frequencies        at lengths up to that of the first training
     attention_factor   the factor on cos and sin
     original_length    the length of the first training, where the rule needs it
-    by_length          length -> frequencies, where they depend on it
-    rope_type          the name of the rule
     unscaled           the frequencies before scaling, None where nothing is scaled
     of_base            rope_theta -> the rotation by the same rule, None where nothing is scaled
     """
@@ -43,19 +36,8 @@ class Rotation(NamedTuple):
     frequencies: Array
     attention_factor: float = 1.0
     original_length: int | None = None
-    by_length: Callable[[int], Array] | None = None
-    rope_type: str = "default"
     unscaled: Array | None = None
     of_base: Callable[[float], Rotation] | None = None
-
-    def at(self, length: int) -> Array:
-        """Give the frequencies for a text of this length.
-
-        >>> import numpy as np
-        >>> Rotation(np.ones(2, np.float32)).at(length=7)
-        array([1., 1.], dtype=float32)
-        """
-        return self.frequencies if self.by_length is None else self.by_length(length)
 
 
 def number(config: Config, *keys: str, default: float | None = None) -> float:
@@ -82,18 +64,14 @@ def head_dim(config: Config) -> int:
     return size
 
 
-def read_rotation(
-    config: Config,
-    given: Config,
-    partial_by_default: bool = False,
-    longrope_names: tuple[str, ...] = (),
-) -> Rotation:
+def read_rotation(config: Config, given: Config, partial_by_default: bool = False) -> Rotation:
     """Read one rotation from its settings, which hold "rope_theta"; lengths and sizes from the config.
 
     Only a part of a head may rotate: where a rule scales the frequencies, and where the family's own unscaled rule
     reads "partial_rotary_factor" too (`partial_by_default`).
 
-    Raises CheckpointError for a rope_type that is not known and for numbers that are absent or impossible.
+    Raises CheckpointError for a rope_type that is not known, as one whose frequencies change with a text's length: a
+    text's vectors would change with the texts around it; and for numbers that are absent or impossible.
 
     >>> config = Config({"head_dim": 4, "max_position_embeddings": 32})
     >>> yarn = {"rope_type": "yarn", "rope_theta": 100.0, "factor": None, "original_max_position_embeddings": 8}
@@ -103,7 +81,7 @@ def read_rotation(
     (1.1386, 8)
     """
     rope_type = given.get("rope_type", given.get("type", "default"))
-    rope_type = "longrope" if rope_type in longrope_names else rope_type
+    rope_type = "longrope" if "short_factor" in given else rope_type  # Phi-3's files call it "su" and "yarn" too
     if not isinstance(rope_type, str) or rope_type not in RULES:
         raise config.refused(
             f"it asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type'), which minibert does "
@@ -114,10 +92,9 @@ def read_rotation(
     dim, base = int(size * share), given["rope_theta"]
     if not 1 <= dim <= size:
         raise config.refused(f"it asks to rotate {dim} of the {size} dimensions of a head")
-    dim = size if rope_type == "proportional" else dim
     of_base = partial(RULES[rope_type], config, given, dim)
     try:
-        rotation = of_base(base)._replace(rope_type=rope_type)
+        rotation = of_base(base)
         if rope_type != "default":
             rotation = rotation._replace(unscaled=rotary_frequencies(dim, base), of_base=of_base)
     except (TypeError, ValueError) as error:
@@ -131,12 +108,6 @@ def read_rotation(
 
 
 # -- one function a rule: (config, given, dim, base) -> frequencies, and what else the rule gives ------------------
-
-
-def _dynamic(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    length = whole(config, "max_position_embeddings")
-    by_length = partial(dynamic_frequencies, dim, base, number(given, "factor"), length)
-    return Rotation(by_length(length), original_length=length, by_length=by_length)
 
 
 def _stated(given: Config, key: str) -> float | None:
@@ -167,22 +138,6 @@ def _yarn(config: Config, given: Config, dim: int, base: float) -> Rotation:
     return Rotation(yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
 
 
-def _numbers(given: Config, key: str) -> tuple[float, ...]:
-    found = given.get(key)
-    if not isinstance(found, list | tuple):
-        raise given.refused(f"{key!r} must be a list of numbers, found {found!r}")
-    return tuple(number(Config({f"{key}[{i}]": value}), f"{key}[{i}]") for i, value in enumerate(found))
-
-
-def _longrope(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    length = _original_length(config, given)
-    short_factor, long_factor = _numbers(given, "short_factor"), _numbers(given, "long_factor")
-    by_length = partial(longrope_frequencies, dim, base, short_factor, long_factor, length)
-    stated = _stated(given, "attention_factor")
-    attention_factor = stated or longrope_attention_factor(_stretch(config, given, length), length)
-    return Rotation(by_length(length), attention_factor, length, by_length)
-
-
 def _llama3(config: Config, given: Config, dim: int, base: float) -> Rotation:
     length = _original_length(config, given)
     factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
@@ -198,18 +153,10 @@ def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
     return Rotation(linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
 
 
-def _proportional(config: Config, given: Config, dim: int, base: float) -> Rotation:
-    share = number(given, "partial_rotary_factor", default=1.0)
-    return Rotation(proportional_frequencies(dim, base, share, number(given, "factor", default=1.0)))
-
-
 # by name, so that a rotation that keeps its rule can be pickled
 RULES: dict[str, Callable[[Config, Config, int, float], Rotation]] = {
     "default": _default,
     "linear": _linear,
-    "dynamic": _dynamic,
     "yarn": _yarn,
-    "longrope": _longrope,
     "llama3": _llama3,
-    "proportional": _proportional,
 }

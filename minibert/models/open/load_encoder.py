@@ -196,8 +196,6 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     others |= blocks.others(config, binder)
     rotated = any(block.attention.rotated for block in bound)
     rotary = cast("Rotary | None", scheme if rotated else None)
-    if rotary is not None and any(rotation.by_length for rotation in rotary.rotations.values()):
-        raise config.refused("rotary frequencies that change with a text's length are not computed in the blocks")
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
     stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits)
     binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")

@@ -134,7 +134,7 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("rotary frequencies not scaled", "config.json names a rule, as linear, ntk, llama3, yarn, that slows "
             "them down for longer texts.",
             partial(turned, lambda own: None if own.unscaled is None else Rotation(own.unscaled))),
-    Mistake("cos and sin without their factor", "yarn and longrope multiply cos and sin by a number.",
+    Mistake("cos and sin without their factor", "yarn multiplies cos and sin by a number.",
             partial(turned, lambda own: None if own.attention_factor == 1 else own._replace(attention_factor=1.0))),
     Mistake("rotary frequencies in bfloat16", "Angles are computed in float32, whatever the weights are stored in.",
             with_frequencies(to_bfloat16), rounding="bfloat16"),
