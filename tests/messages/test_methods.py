@@ -35,6 +35,8 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Of:
     return opened
 
 
+RERANKER, DENSE, LATE = "uses-reranker", "sentences-dense", "late-fixed"
+
 # -- integers from 1 on --------------------------------------------------------------------------------------------
 
 POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
@@ -43,6 +45,8 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
     ("k", lambda of, n: of("uses-inference").classify("we", n)),
     ("k", lambda of, n: of("bert").embeddings.nearest("we", n)),
     ("k", lambda of, n: minibert.search([[1.0]], np.ones((2, 1)), n)),
+    *((f"{of}_chunk_size", lambda _, n, of=of: minibert.semantic_search([1.0], [[1.0]], **{f"{of}_chunk_size": n}))
+      for of in ("query", "corpus")),
     ("tokens", lambda of, n: of("gpt2").complete("we", tokens=n)),
     ("top_k", lambda of, n: of("uses-reranker").rank("we", ["a"], n)),
     ("batch_size", lambda of, n: of("uses-reranker").predict([PAIR], batch_size=n)),
@@ -55,10 +59,11 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
     ("threads", lambda of, n: of("bert").embeddings(IDS, threads=n)),
     ("threads", lambda of, n: of("sentences-dense").encode("we", threads=n)),
     ("threads", lambda of, n: of("sentences-dense").encode_stream(["we"], threads=n)),
+    *(("threads", lambda of, n, name=name: of(name).rank("we", ["a"], threads=n)) for name in (RERANKER, LATE)),
     ("threads", lambda of, n: of("uses-reranker").predict(PAIR, threads=n)),
     ("threads", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", threads=n)),
     ("threads", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", threads=n)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("found", [0, -1, True, 2.0, "5", np.True_, np.int64(0), np.float32(2), np.array([2])])
@@ -76,9 +81,10 @@ def call(name: str, method: str, *given: Any, **more: Any) -> Callable[[Of], obj
     return lambda of: getattr(of(name), method)(*given, **more)
 
 
-RERANKER, DENSE, ONE_TEXT, A_STR = "uses-reranker", "sentences-dense", "texts must be a str or a list of str", "a str"
-LATE, NEXT = "late-fixed", ("next_words", "complete")
-YES_NO = "head is next_word, and rerankers that answer with a word, yes or no, are not .*; load a reranker with a head"
+ONE_TEXT, A_STR, NEXT = "texts must be a str or a list of str", "a str", ("next_words", "complete")
+YES_NO = (
+    "heads of this model are next_word, and rerankers that answer with a word, yes or .*; load a reranker with a head"
+)
 LENGTH, PLACE = r"the longest sequence is 24 \(the position table\); shorten it$", r"texts\[1\] must be a str, found "
 VALUES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^text 1 has no \[MASK\]; write it in the place of a word to be found$", call("bert", "fill", ["[MASK]", "we"])),
@@ -108,7 +114,8 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("truncate_dim is for sentence vectors, and this model gives a vec", call(LATE, "encode", "we", truncate_dim=2)),
     ("precision 'int8' is for sentence vectors", call(LATE, "encode", "we", precision="int8")),
     ("folder was saved as a SparseEncoder", call("uses-sparse", "encode", "we")),
-    ("a SentenceTransformer, .*; bge-m3's sparse_linear.pt is a", call("sentences-cls", "encode_sparse", "we")),
+    ("a SentenceTransformer, .*; for sparse vectors load the folder of", call("sentences-cls", "encode_sparse", "we")),
+    ("apply_softmax is for pairs, and this model has none", call(LATE, "rank", "we", ["a"], apply_softmax=True)),
     ("was saved as a CrossEncoder, .*; for sparse vectors load the folder of", call(RERANKER, "encode_sparse", "we")),
     ("prompt_name must be one of this model's 'query', 'document'", call("uses-sparse", "encode_sparse", "we", "ask")),
     *((f"{name} must be .*, found {odd!r}".replace("[", r"\["), call(DENSE, "encode", ["we"], **{name: odd}))
@@ -144,6 +151,9 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
         (r"pairs\[0\] must be a pair .* found one text", ["we", ("a", "b")]),
         (r"pairs\[0\] must be a pair .* found a list of nothing", [[]]),
         (r"pairs\[0\] must be a pair .* found dict", [{"text": "we", "text_pair": "a"}]))),
+    *((rf"{method}\(\) got multiple values for argument 'prompt_name'", call(DENSE, method, "we", "a", prompt_name="b"))
+      for method in ("encode_query", "encode_document")),
+    (r"tokens_cut\(\) got an unexpected keyword arg", call(DENSE, "tokens_cut", "we", precision="int8")),
     ("query must be a str, found int", call(RERANKER, "rank", 7, ["a"])),
     ("documents must be many texts, found one str", call(RERANKER, "rank", "we", "a text")),
     (r"documents\[1\] must be a str, found NoneType", call(RERANKER, "rank", "we", ["a", None])),

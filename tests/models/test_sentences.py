@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
+from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
 from minibert.models.sentences.sentences import CHUNK
 from minibert.show.text.info import info
 
@@ -111,6 +113,20 @@ def test_a_text_without_a_token_and_float64() -> None:
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "encode_stream", "predict", "rank"])
+def test_a_signature_names_every_option_with_its_type(method: str) -> None:
+    """A notebook completes these names, and `help` shows them."""
+    options = EncodeOptions if "encode" in method else PredictOptions
+    found = list(inspect.signature(getattr(minibert.Encoder, method)).parameters.values())
+    start = [each.name for each in found].index("prompt_name")
+    named = found[start : start + len(options._fields)]
+    assert [(each.name, each.annotation) for each in named] == [
+        (name, kind.__forward_arg__) for name, kind in options.__annotations__.items()
+    ]
+    assert {each.name: each.default for each in named} == options._field_defaults
+    assert all(each.kind is each.KEYWORD_ONLY for each in found[start + len(named) :])
 
 
 def test_arguments_of_habit_and_prompts() -> None:

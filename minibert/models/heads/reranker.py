@@ -17,7 +17,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Tokenizer, listed, refuse_surrogates
 from minibert.models.run.pipeline import Pipeline, check_positive
-from minibert.models.sentences.arguments import PredictOptions, check_known, given_once, taken
+from minibert.models.sentences.arguments import PredictOptions, check_known, given_once, shows, taken
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences
 
@@ -38,6 +38,7 @@ class Pairs(Sentences):
     @overload
     def predict(self, *pairs: Any, **options: Any) -> Any: ...
 
+    @shows(PredictOptions)
     def predict(self, pairs: Any = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
 
@@ -56,6 +57,7 @@ class Pairs(Sentences):
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
         return _scores(self, pairs, asked, "predict")
 
+    @shows(PredictOptions)
     def rank(
         self,
         query: str,
@@ -86,10 +88,11 @@ class Pairs(Sentences):
                 raise error_of(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
         check_positive("top_k", top_k, or_none=True)
         if self.sentence_config.late:
-            if asked.activation_fn is not None:
-                raise ValueError("activation_fn is for pairs, and this model has none; leave it out")
-            wanted = self.encode_query(query, asked.prompt_name, asked.prompt)
-            every = self.encode_document(items, show_progress_bar=asked.show_progress_bar)
+            for name in ("activation_fn", "apply_softmax"):
+                if getattr(asked, name):
+                    raise ValueError(f"{name} is for pairs, and this model has none; leave it out")
+            wanted = self.encode_query(query, asked.prompt_name, asked.prompt, threads=asked.threads)
+            every = self.encode_document(items, show_progress_bar=asked.show_progress_bar, threads=asked.threads)
             (scores,) = self.similarity([wanted], every)
         elif (labels := scoring_head(self).labels) == 1:
             scores = _scores(self, [(query, text) for text in items], asked, "rank")
@@ -170,7 +173,8 @@ def scoring_head(model: Sentences) -> BoundHead:
     if "next_word" in model.heads and "classes" not in model.heads:
         raise error_of(
             CheckpointError,
-            "this model's head is next_word, and rerankers that answer with a word, yes or no, are not computed here; ",
+            f"the heads of this model are {', '.join(model.heads)}, and rerankers that answer with a word, yes or no, "
+            "are not computed here; ",
             Load(f"a reranker with a head of classes, such as {RERANKER}"),
         )
     return model.head("classes")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any, NamedTuple, TypeVar, cast
 
 from numpy.typing import ArrayLike
 
@@ -22,6 +23,7 @@ OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # of these what
 PAGE = 'the page "from sentence-transformers" says what takes its place'
 ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
 Asked = TypeVar("Asked", "EncodeOptions", "PredictOptions")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EncodeOptions(NamedTuple):
@@ -90,6 +92,30 @@ class PredictOptions(NamedTuple):
     device: Any = None
     threads: int | None = None
     """As in `encode`."""
+
+
+def shows(options: type[Any]) -> Callable[[F], F]:
+    """Name the options in a method's signature, in the place of `*given` and `**options`: `help` shows them there."""
+    named = signature(options).parameters.values()
+    shown = [each.replace(annotation=options.__annotations__[each.name].__forward_arg__) for each in named]
+
+    def show(method: Any) -> Any:
+        own = list(signature(method).parameters.values())
+        place = [each.name for each in own].index("given")
+        method.__signature__ = signature(method).replace(parameters=[*own[:place], *shown, *own[place + 1 : -1]])
+        return method
+
+    return show
+
+
+def like(method: F) -> Callable[[Callable[..., Any]], F]:
+    """Give another method the types and the signature of this one."""
+
+    def show(other: Any) -> F:
+        other.__signature__ = signature(method)
+        return cast("F", other)
+
+    return show
 
 
 def taken(options: type[Asked], method: str, given: Sequence[Any], named: Mapping[str, Any]) -> Asked:

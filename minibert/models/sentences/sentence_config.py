@@ -119,10 +119,9 @@ class SentenceConfig(NamedTuple):
         Raises ValueError.
         """
         if self.kind not in ("", wanted) and not self.static:
-            pickled = "; bge-m3's sparse_linear.pt is a pickle, which is not read" if wanted == SPARSE else ""
             raise error_of(
                 ValueError,
-                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}{pickled}; "
+                f"this model's folder was saved as a {self.kind}, whose methods here are {USES[self.kind]}; "
                 f"for {GIVES[wanted]} ",
                 Load(f"the folder of a {wanted}"),
             )

@@ -21,7 +21,7 @@ from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, quantize, taken
+from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, like, quantize, shows, taken
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
@@ -90,6 +90,7 @@ class Sentences(Model):
     @overload
     def encode(self, *texts: Any, **options: Any) -> Any: ...
 
+    @shows(EncodeOptions)
     def encode(
         self,
         texts: Texts | None = None,
@@ -142,6 +143,7 @@ class Sentences(Model):
             warn(f"{truncated.count} of {len(items)} texts truncated, which tokens_cut counts: {own.longest_from}")
         return found[0] if isinstance(texts, str) else found
 
+    @shows(EncodeOptions)
     def encode_stream(self, texts: Iterable[str], *given: Any, **options: Any) -> Iterator[Array]:
         """Turn texts into vectors while they come: a generator in, a generator out, a vector (dim,) for each text.
 
@@ -159,18 +161,10 @@ class Sentences(Model):
         found = self.steps(asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
         return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
-    @overload
-    def encode_query(self, texts: str, *given: Any, output_value: OfText = ..., **more: Any) -> Vector: ...
-    @overload
-    def encode_query(self, texts: Iterable[str], *given: Any, output_value: OfText = ..., **more: Any) -> Matrix: ...
-    @overload
-    def encode_query(self, texts: str, *given: Any, output_value: Tokens, **more: Any) -> Matrix: ...
-    @overload
-    def encode_query(self, texts: Iterable[str], *given: Any, output_value: Tokens, **more: Any) -> list[Matrix]: ...
-    @overload
-    def encode_query(self, *texts: Any, **options: Any) -> Any: ...
-
-    def encode_query(self, texts: Texts | None = None, *prompt: Any, **options: Any) -> Any:
+    @like(encode)
+    def encode_query(
+        self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
+    ) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
         Where the folder has no such prompt, as many have none, nothing is put before a text: then this is `encode`
@@ -178,30 +172,22 @@ class Sentences(Model):
         Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them; of a MultiVectorEncoder's
         token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
         """
-        return self._for_task("query", texts, *prompt, **options)
+        return self._for_task("query", texts, prompt_name, prompt, *given, **options)
 
-    @overload
-    def encode_document(self, texts: str, *given: Any, output_value: OfText = ..., **more: Any) -> Vector: ...
-    @overload
-    def encode_document(self, texts: Iterable[str], *given: Any, output_value: OfText = ..., **more: Any) -> Matrix: ...
-    @overload
-    def encode_document(self, texts: str, *given: Any, output_value: Tokens, **more: Any) -> Matrix: ...
-    @overload
-    def encode_document(self, texts: Iterable[str], *given: Any, output_value: Tokens, **more: Any) -> list[Matrix]: ...
-    @overload
-    def encode_document(self, *texts: Any, **options: Any) -> Any: ...
-
-    def encode_document(self, texts: Texts | None = None, *prompt: Any, **options: Any) -> Any:
+    @like(encode)
+    def encode_document(
+        self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
+    ) -> Any:
         """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
-        return self._for_task("document", texts, *prompt, **options)
+        return self._for_task("document", texts, prompt_name, prompt, *given, **options)
 
     def _for_task(
         self,
         task: str,
         texts: Texts | None,
         /,  # a caller's own `task` is among the options
-        prompt_name: str | None = None,
-        prompt: str | None = None,
+        prompt_name: Prompt,
+        prompt: Prompt,
         *given: Any,
         **options: Any,
     ) -> Any:
@@ -212,18 +198,20 @@ class Sentences(Model):
         return self.encode(*texts, **options)
 
     @overload
-    def tokens_cut(self, texts: str, *given: Any, **options: Any) -> int: ...
+    def tokens_cut(self, texts: str, prompt_name: Prompt = ..., prompt: Prompt = ..., task: Prompt = ...) -> int: ...
     @overload
-    def tokens_cut(self, texts: Iterable[str], *given: Any, **options: Any) -> Vector: ...
+    def tokens_cut(
+        self, texts: Iterable[str], prompt_name: Prompt = ..., prompt: Prompt = ..., task: Prompt = ...
+    ) -> Vector: ...
 
-    def tokens_cut(self, texts: Texts, *given: Any, **options: Any) -> Any:
+    def tokens_cut(self, texts: Any, prompt_name: Prompt = None, prompt: Prompt = None, task: Prompt = None) -> Any:
         """Count the tokens that `encode` leaves out of each text: one str -> an int, many -> (n,) int64.
 
-        A text with its prompt and the special tokens is truncated at `max_seq_length`. What is passed and raised is as
-        in `encode`; `prompt_name="query", task="query"` counts for `encode_query`.
+        A text with its prompt and the special tokens is truncated at `max_seq_length`. `prompt_name="query",
+        task="query"` counts for `encode_query`. Raises as `encode`.
         """
         found: list[int] = []
-        pipeline = self.steps(taken(EncodeOptions, "tokens_cut", given, options))
+        pipeline = self.steps(EncodeOptions(prompt_name, prompt, task=task))
         for chunk in chunked(listed(texts)[0], pipeline.chunk):
             found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
         return found[0] if isinstance(texts, str) else np.array(found, np.int64)
