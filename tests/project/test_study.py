@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -159,25 +160,6 @@ UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_a_study_file_runs_as_a_script_on_the_real_checkpoint(name: str, minilm: Path, tmp_path: Path) -> None:
-    """As a notebook it has run too: test_study_notebooks.py looks at that."""
-    printed = run(name, tmp_path, MINIBERT_MODEL=str(minilm))  # a folder called `model`, as the demo names it
-    assert [said for said in SAID.get(name, ()) if said not in printed] == []
-    assert ("UNTRAINED" in printed) == (name in UNTRAINED)
-    of_another = (
-        "001_gpt2_positions",
-        "002_sinusoids_t5",
-        "t5_relative_bias",
-        "007_training",
-        "010_induction",
-        "heads",
-        "learning",
-    )
-    assert (f"model: {'/'.join(minilm.parts[-2:])}\n" in printed) != (name in of_another)
-
-
-@pytest.mark.slow
 def test_what_is_said_of_bert_base_holds_for_its_positions(
     reference_folder: Path, bert_positions: Array, tmp_path: Path
 ) -> None:
@@ -230,31 +212,22 @@ def test_another_minilm_is_looked_at_and_not_held_to_this_one_s_numbers(
     assert "model: other-MiniLM\nwhat the text says of all-MiniLM-L6-v2 is not for this model" in printed
 
 
-@pytest.mark.slow
-def test_a_given_gpt2_is_looked_at(tmp_path: Path) -> None:
-    """Sinusoids stand for positions that text has taught: neighbours are similar."""
+def gpt2_of_sinusoids(folder: Path) -> Path:
+    """They stand for positions that text has taught: neighbours are similar."""
     config = {**GPT2, "n_embd": 64, "n_positions": 128}
     named = {"wte.weight": numbers(config["vocab_size"], 64), "wpe.weight": sinusoidal_positions(128, 64)}
-    folder = write_byte_level(write(tmp_path / "my-gpt2", config, named))
-    printed = run("001_gpt2_positions", tmp_path, MINIBERT_MODEL=str(folder))
-    assert "model: my-gpt2\n" in printed and "UNTRAINED" not in printed and "(128, 64)" in printed
+    return write_byte_level(write(folder, config, named))
 
 
-@pytest.mark.slow
-def test_a_given_gpt2_s_blocks_are_read(minilm: Path, tmp_path: Path) -> None:
+def gpt2_with_blocks(folder: Path) -> Path:
     import encoders  # here, since all other studies stand without the blocks
 
-    folder = write_byte_level(encoders.write(tmp_path / "my-gpt2", "gpt2", vocab_size=261))
-    printed = run("gpt2_blocks", tmp_path, MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(folder))
-    assert f"GPT-2: {folder}\n" in printed and "UNTRAINED" not in printed and "c_attn holds (16, 48)" in printed
+    return write_byte_level(encoders.write(folder, "gpt2", vocab_size=261))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["001_gpt2_positions", "gpt2_blocks"])
-def test_a_small_gpt2_that_was_trained_again_is_looked_at(name: str, minilm: Path, tmp_path: Path) -> None:
-    """Its tokens are letters, wherever it stands: it has no room for a sentence."""
-    own = shutil.copytree(STUDY / "gpt2-words", tmp_path / "own")
-    run(name, tmp_path, MINIBERT_BERT=str(minilm), MINIBERT_GPT2=str(own))
+def gpt2_of_letters(folder: Path) -> Path:
+    """As trained again: wherever it stands, its tokens are letters, and it has no room for a sentence."""
+    return shutil.copytree(STUDY / "gpt2-words", folder)
 
 
 def write_t5(folder: Path) -> Path:
@@ -265,15 +238,24 @@ def write_t5(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_given_t5_is_looked_at_with_its_tokenizer(tmp_path: Path) -> None:
-    folder = write_t5(tmp_path / "my-t5")
-    for name, said in (
-        ("002_sinusoids_t5", ("('the', ",)),
-        ("t5_relative_bias", ("(relative_attention_bias): Embedding(32, 2)\n", "relative bias (2, 160, 160)")),
-    ):
-        printed = run(name, tmp_path, "--model", str(folder))
-        assert "model: my-t5\n" in printed and "UNTRAINED" not in printed
-        assert [each for each in said if each not in printed] == []
+@pytest.mark.parametrize(
+    ("name", "variable", "make", "said"),
+    [
+        ("001_gpt2_positions", "MODEL", gpt2_of_sinusoids, ("model: my-own\n", "(128, 64)")),
+        ("gpt2_blocks", "GPT2", gpt2_with_blocks, ("GPT-2: ", "c_attn holds (16, 48)")),
+        ("001_gpt2_positions", "GPT2", gpt2_of_letters, ()),
+        ("gpt2_blocks", "GPT2", gpt2_of_letters, ()),
+        ("002_sinusoids_t5", "T5", write_t5, ("model: my-own\n", "('the', ")),
+        ("t5_relative_bias", "T5", write_t5, ("Embedding(32, 2)\n", "relative bias (2, 160, 160)")),
+    ],
+)
+def test_a_given_model_is_looked_at(
+    name: str, variable: str, make: Callable[[Path], Path], said: tuple[str, ...], minilm: Path, tmp_path: Path
+) -> None:
+    """As scripts, with warnings as errors; all files run as notebooks, at which test_study_notebooks.py looks."""
+    named = {"MINIBERT_BERT": str(minilm), f"MINIBERT_{variable}": str(make(tmp_path / "my-own"))}
+    printed = run(name, tmp_path, **named)
+    assert "UNTRAINED" not in printed and [each for each in said if each not in printed] == []
 
 
 def test_another_family_where_a_bert_is_needed_is_said(tmp_path: Path) -> None:
@@ -400,44 +382,44 @@ def folders(tmp_path: Path, monkeypatch: Patch) -> dict[str, str]:
     return named | {"other gpt2": str(write(tmp_path / "other", GPT2)), "t5": str(write_t5(tmp_path / "t5"))}
 
 
-def test_each_family_has_a_variable_of_its_own(folders: dict[str, str], study: ModuleType, monkeypatch: Patch) -> None:
-    for family in ("bert", "gpt2", "t5"):
-        monkeypatch.setenv(f"MINIBERT_{family.upper()}", folders[family])
-    for family in ("bert", "gpt2", "t5"):
-        model = study.load(family)
-        assert (model.source, model.trained, model.layer.family.model_type) == (folders[family], True, family)
-    monkeypatch.setenv("MINIBERT_GPT2", folders["bert"])
-    with pytest.raises(SystemExit, match=r"about gpt2, but MINIBERT_GPT2 names .* which is bert"):
-        study.load("gpt2")
+@pytest.mark.parametrize(
+    ("variables", "family", "expected"),
+    [
+        *(({"BERT": "bert", "GPT2": "gpt2", "T5": "t5"}, family, family) for family in ("bert", "gpt2", "t5")),
+        ({"MODEL": "gpt2"}, "gpt2", "gpt2"),
+        ({"MODEL": "gpt2", "GPT2": "other gpt2"}, "gpt2", "other gpt2"),
+        ({"MODEL": "bert"}, "gpt2", "own"),  # a BERT is none of its family
+        ({"GPT2": "bert"}, "gpt2", "about gpt2, but MINIBERT_GPT2 names .* which is bert"),
+        ({"MODEL": "gpt2"}, "bert", "about bert, but MINIBERT_MODEL names .* which is gpt2; .* MINIBERT_BERT"),
+    ],
+)
+def test_which_model_a_file_looks_at(
+    variables: dict[str, str], family: str, expected: str,
+    folders: dict[str, str], study: ModuleType, monkeypatch: Patch,
+) -> None:  # fmt: skip
+    for variable, folder in variables.items():
+        monkeypatch.setenv(f"MINIBERT_{variable}", folders[folder])
+    if expected.startswith("about"):
+        with pytest.raises(SystemExit, match=expected):
+            study.load(family)
+        return
+    model = study.load(family)
+    source = str(study.GPT2) if expected == "own" else folders[expected]
+    assert (model.source, model.trained, model.layer.family.model_type) == (source, True, family)
 
 
-def test_the_general_variable_stands_in_where_its_family_fits(
-    folders: dict[str, str], study: ModuleType, monkeypatch: Patch, capsys: Printed
-) -> None:
-    monkeypatch.setenv("MINIBERT_MODEL", folders["gpt2"])
-    assert study.load("gpt2").source == folders["gpt2"]
-    capsys.readouterr()
-    with monkeypatch.context() as patch:
-        patch.setattr(study, "untrained_t5", lambda: "t5 made")
-        model = study.load("t5")
-    assert (model.layer, model.trained) == ("t5 made", False)
-    told = "model: an UNTRAINED T5, random numbers; name a trained one with --model or MINIBERT_T5\n\n"
-    assert capsys.readouterr().out == told
-    with pytest.raises(SystemExit, match=r"about bert, but MINIBERT_MODEL names .* which is gpt2; .* MINIBERT_BERT"):
-        study.load("bert")
-    monkeypatch.setenv("MINIBERT_GPT2", folders["other gpt2"])
-    assert study.load("gpt2").source == folders["other gpt2"]
-
-
-def test_where_no_gpt2_is_named_the_small_trained_one_is_loaded(
+def test_where_no_model_is_named_it_is_said_which_is_looked_at(
     folders: dict[str, str], study: ModuleType, monkeypatch: Patch, capsys: Printed
 ) -> None:
     model = study.load("gpt2")
     assert (model.source, model.trained) == (str(study.GPT2), True)
     encoder, ids = study.gpt2_encoder()
     assert encoder.tokens(ids) == ["<|endoftext|>", *"muddy"]
-    model_line, _, gpt2_line = capsys.readouterr().out.splitlines()
-    assert model_line == f"model: {study.WORDS}; name another with --model or MINIBERT_GPT2"
-    assert gpt2_line == f"GPT-2: {study.WORDS}; name another with MINIBERT_GPT2"
-    monkeypatch.setenv("MINIBERT_MODEL", folders["bert"])
-    assert study.load("gpt2").source == str(study.GPT2), "a BERT is none of its family"
+    monkeypatch.setattr(study, "untrained_t5", lambda: "t5 made")
+    model = study.load("t5")
+    assert (model.layer, model.trained) == ("t5 made", False)
+    assert [line for line in capsys.readouterr().out.splitlines() if line] == [
+        f"model: {study.WORDS}; name another with --model or MINIBERT_GPT2",
+        f"GPT-2: {study.WORDS}; name another with MINIBERT_GPT2",
+        "model: an UNTRAINED T5, random numbers; name a trained one with --model or MINIBERT_T5",
+    ]
