@@ -31,17 +31,13 @@ import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
 from minibert.bulk.texts import VECTOR, arrow
 from minibert.commands.common import add_prompts
-from minibert.models.open.vectors import KINDS, open_vectors
+from minibert.models.open.vectors import open_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # what errors advise as arguments of a function -> what to type here; of an error in a worker only its text is left
-IN_SHELL = {
-    "truncation=True": "--truncate",
-    "local_files_only=True": "--local-files-only",
-    'vectors="input"': "--vectors input",
-}
+IN_SHELL = {"local_files_only=True": "--local-files-only"}
 
 
 def arguments_of(argv: list[str] | None) -> argparse.Namespace:
@@ -56,12 +52,7 @@ def arguments_of(argv: list[str] | None) -> argparse.Namespace:
         help="how many workers, each on one core; the cluster needs one core more, for reading and writing",
     )  # fmt: skip
     parser.add_argument("--address", metavar="A", help="of a Ray cluster that runs (default: RAY_ADDRESS, or none)")
-    parser.add_argument("--vectors", choices=KINDS, default=KINDS[0], help="as in minibert bulk (default: sentence)")
     parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
-    parser.add_argument(
-        "--truncate", action="store_true",
-        help="with --vectors input, cut texts that are too long for the model; sentence vectors always do",
-    )  # fmt: skip
     parser.add_argument(
         "--rows-per-shard", type=int, default=ROWS_PER_SHARD, metavar="N",
         help="at most so many rows in a file of OUTPUT; a worker that dies loses as many (default: %(default)s)",
@@ -124,11 +115,11 @@ def refuse_used(output: Path, source: Path) -> None:
 def embedder_of(arguments: argparse.Namespace) -> minibert.Embedder:
     """Open the model once here: an error comes before anything starts, and all workers get the commit found now."""
     names = ("prompt_name", "prompt", "local_files_only")
-    options: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"truncation": arguments.truncate}
-    found = open_vectors(arguments.model, arguments.vectors, revision=arguments.revision, **options)
+    options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    found = open_vectors(arguments.model, revision=arguments.revision, **options)
     commit = found.opened.commit
     found.model.close()
-    return minibert.Embedder(arguments.model, arguments.vectors, arguments.text_column, revision=commit, **options)
+    return minibert.Embedder(arguments.model, arguments.text_column, revision=commit, **options)
 
 
 def start(address: str | None, workers: int) -> None:
@@ -227,7 +218,7 @@ def run(arguments: argparse.Namespace) -> None:
     finish(folder, output, rows)
     commit = embedder.options["revision"]
     of = embedder.model if commit is None else f"{embedder.model} at commit {commit}"
-    print(f"bulk_ray.py: wrote {output}: {rows:,} rows with {embedder.vectors} vectors of {of}", file=sys.stderr)
+    print(f"bulk_ray.py: wrote {output}: {rows:,} rows with vectors of {of}", file=sys.stderr)
 
 
 def remove(folder: Path) -> None:

@@ -20,7 +20,6 @@ from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
 from minibert.errors import Option, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
-from minibert.models.run.truncated_texts import length_of
 from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind, prefetch
@@ -42,7 +41,6 @@ def bulk(
     *,
     form: str = "arrow",
     rows_per_shard: int = ROWS_PER_SHARD,
-    truncation: bool = False,
     skip: bool = False,
     precision: str = "float32",
     progress: Progress = lambda done, expected: None,
@@ -65,18 +63,18 @@ def bulk(
         "id_column": texts.id_column,
         "result": model.result,
         "dim": model.width,
-        "max_seq_length": None if model.kind == "input" else model.model.max_seq_length,
+        "max_seq_length": model.model.max_seq_length,
         "precision": precision,
         **model.compared,
         "format": form,
         "rows_per_shard": int(rows_per_shard),  # JSON knows no integer of NumPy's
-        "truncate": truncation,
         "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
     }
     with locked(folder) as check:
         said, rows = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(said["read"], texts.expected)
-        shards = _shards(rows, texts.schema.empty_table(), rows_per_shard) if not said["last"] else iter(())
+        none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
+        shards = _shards(rows, none, rows_per_shard) if not said["last"] else iter(())
         with behind(partial(_write, folder, check)) as submit:
             for table, last in prefetch(lambda found: found, shards, model.pipeline.prefetching):
                 good, vectors, said = _computed(table, said, texts, model, skip, progress)
@@ -150,64 +148,52 @@ def _computed(
 
     said: by the shard before. skip: a row without a text is left out; else it is a ValueError.
     """
-    pipeline, every, read = model.pipeline, table[texts.text_column].to_pylist(), said["read"]
-    left_out, cut = dict[int, str](), 0
+    every, places, pipeline = table[texts.text_column].to_pylist(), table[PLACE].to_pylist(), model.pipeline
+    good, bad = ([i for i, text in enumerate(every) if (text is None) is wrong] for wrong in (False, True))
+    if bad and not skip:
+        advice = f"{NO_TEXT}; ", Option("bad_rows", "skip"), " leaves such rows out"
+        raise error_of(ValueError, *advice, place=places[bad[0]])
+    cut, read, found = 0, said["read"], list[Any]()
 
-    def tokenize(rows: list[int], _: int) -> list[Any]:
+    def tokenize(rows: list[int], start: int) -> list[Any]:
         nonlocal cut
-        wrong = {i: NO_TEXT for i in rows if every[i] is None}
-        good = [i for i in rows if i not in wrong]
-        encoded: list[Any] = _tokenized(pipeline, {i: every[i] for i in good}, table)
-        if model.kind == "input" and not said["truncate"]:
-            most = (
-                f"the longest sequence is {model.model.max_length} (the position table); truncation shortens such texts"
-            )
-            long = {i: length_of(ids) for i, ids in zip(good, encoded, strict=True) if ids.truncated}
-            wrong |= {i: f"the text has {length} tokens, but {most}" for i, length in long.items()}
-            encoded = [ids for ids in encoded if not ids.truncated]
-        if wrong and not skip:
-            first = min(wrong)
-            advice = f"{wrong[first]}; ", Option("bad_rows", "skip"), " leaves such rows out"
-            raise error_of(ValueError, *advice, place=table[PLACE][first].as_py())
-        left_out.update(wrong)
+        encoded = _tokenized(pipeline, [every[i] for i in rows], [places[i] for i in rows])
         cut += sum(ids.truncated > 0 for ids in encoded)
         return encoded
 
-    stream = pipeline._replace(tokenize=tokenize).stream
-    chunks, found = [*chunked(range(len(every)), pipeline.chunk)], []
-    for rows, made in zip(chunks, stream(chunks, prefetching=True), strict=True):
-        if len(made):
-            found.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
+    chunks = [*chunked(good, pipeline.chunk)]
+    for rows, made in zip(chunks, pipeline._replace(tokenize=tokenize).stream(chunks, prefetching=True), strict=True):
+        found.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
         progress(read + rows[-1] + 1, texts.expected)
-    good = [i for i in range(len(every)) if i not in left_out]
+    if bad:  # they may be the last ones
+        progress(read + len(every), texts.expected)
     if found and said["precision"] in STEPS and "ranges" not in said:
         if len(numbers := np.concatenate([rows_of(each) for each in found])) < 2:
             wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
             raise error_of(ValueError, Option("precision", said["precision"]), wrong)
         said = {**said, "ranges": ranges_of(numbers).tolist()}
-    kept = arrow().array([i not in left_out for i in range(len(every))], arrow().bool_())
-    return table.filter(kept), found, {
+    return table.filter(table[texts.text_column].is_valid()), found, {
         **said,
         "shards": said["shards"] + 1,
         "read": read + len(every),
         "rows": said["rows"] + len(good),
         "cut": said["cut"] + cut,
-        "skipped": said["skipped"] + len(left_out),
-        "left_out": [f"{table[PLACE][i].as_py()}: {left_out[i]}" for i in sorted(left_out)],
+        "skipped": said["skipped"] + len(bad),
+        "left_out": [f"{places[i]}: {NO_TEXT}" for i in bad],
         "at": read + good[-1] if good else None,
     }  # fmt: skip
 
 
-def _tokenized(pipeline: Any, texts: dict[int, str], table: Any) -> list[Any]:
-    """Tokenize the texts of some rows; a text that the tokenizer refuses is an error with its place."""
+def _tokenized(pipeline: Any, texts: list[str], places: list[str]) -> list[Any]:
+    """Tokenize texts; one that the tokenizer refuses is an error with its place."""
     try:
-        encoded: list[Any] = pipeline.tokenize([*texts.values()], 0)
+        encoded: list[Any] = pipeline.tokenize(texts, 0)
     except TokenizerError:
-        for i, text in texts.items():  # the first that is refused alone
+        for text, place in zip(texts, places, strict=True):  # the first that is refused alone
             try:
                 pipeline.tokenize([text], 0)
             except TokenizerError as error:
-                raise error_of(TokenizerError, *parts_of(error), place=table[PLACE][i].as_py()) from None
+                raise error_of(TokenizerError, *parts_of(error), place=place) from None
         raise
     return encoded
 

@@ -19,7 +19,9 @@ early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""
 GONE = {
     "--workers": "one process uses all cores; on many machines run scripts/bulk_ray.py, or give each process its own "
-    "files and its own FOLDER"
+    "files and its own FOLDER",
+    "--vectors": "the vectors are those of `minibert encode`; `minibert embed -o FILE.npy` writes the input layer's",
+    "--truncate": "a text that is too long is truncated, as by `minibert encode`",
 }
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
@@ -34,11 +36,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
     )
-    parser.add_argument(
-        "--vectors", choices=("sentence", "input"), default="sentence",
-        help="sentence: as `minibert encode` (default); input: the mean of the input layer's rows, without "
-        "context",
-    )  # fmt: skip
     parser.add_argument("--text-column", default="text", metavar="NAME", help="the column of the texts (default: text)")
     parser.add_argument(
         "--id-column", metavar="NAME",
@@ -62,10 +59,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
     )
-    parser.add_argument(
-        "--truncate", action="store_true",
-        help="with --vectors input: truncate texts that are too long for the model; sentence vectors always do",
-    )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("error", "skip"), default="error",
         help="how to treat rows without text: stop with an error (default), or leave them out",
@@ -101,12 +94,9 @@ def run(arguments: Any) -> None:
     texts = Texts(arguments.inputs, *columns, rows)
     asked = SentenceOptions(**sentence_options(arguments))
     names = ("prompt_name", "prompt", "threads", "same_bits")
-    model = open_vectors(
-        arguments.model, arguments.vectors, asked=asked, **from_hub(arguments),
-        truncation=True,  # `bulk` itself decides about texts that are too long
-        **{name: getattr(arguments, name) for name in names},
-    )  # fmt: skip
-    named = ("model", "vectors", "prompt_name", "prompt", "text_column", "same_bits")
+    options = {name: getattr(arguments, name) for name in names}
+    model = open_vectors(arguments.model, asked=asked, **from_hub(arguments), **options)
+    named = ("model", "prompt_name", "prompt", "text_column", "same_bits")
     settings = {
         "minibert": arguments.version,
         **{name: getattr(arguments, name) for name in named},
@@ -117,7 +107,7 @@ def run(arguments: Any) -> None:
     }
     with model.model, closing(Progress()) as progress:
         said = bulk(
-            texts, folder, model, settings, form=arguments.format, rows_per_shard=rows, truncation=arguments.truncate,
+            texts, folder, model, settings, form=arguments.format, rows_per_shard=rows,
             skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=progress,
         )  # fmt: skip
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"

@@ -76,7 +76,7 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
     arguments.unnamed = False  # the folder names it
     try:
         asked = asked.with_defaults(meta.get("options"))
-        model = open_vectors(name, meta["vectors"], truncation=True, asked=asked, threads=arguments.threads, **hub)
+        model = open_vectors(name, asked=asked, threads=arguments.threads, **hub)
     except MinibertError as error:
         if arguments.named is not None:
             raise
@@ -97,12 +97,7 @@ def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> Tex
 
 def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
     """Give the steps from questions to vectors, with the prompt for queries."""
-    from minibert.models.open.vectors import check_kind
-
-    if model.kind == "input":
-        check_kind(model.kind, name, prompt)
-        return model.pipeline
-    encoder: Any = model.model
+    encoder = model.model
     name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
     return (encoder.sparse_steps if model.result == "sparse" else encoder.pipeline)(name, prompt, task="query")
 

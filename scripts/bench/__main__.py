@@ -53,8 +53,8 @@ What is measured, and how it was chosen
                   OpenAI's client does. Every answer is compared with what `encode` and `predict` give. Memory is what
                   the process has for itself (Pss_Anon)
     bulk          from JSON lines on the disk to shards on the disk, MiniLM; each contender in a process of its own. In
-                  memory: `encode` and `embed` of the same texts in a list. Memory: a whole run, looked at ten times a
-                  second. Requests: counted by a server of this machine that answers as the Hub does
+                  memory: `encode` of the same texts in a list. Memory: a whole run, looked at ten times a second.
+                  Requests: counted by a server of this machine that answers as the Hub does
     halves        one process with two cores beside two with one core and half of the texts each: whole runs of `bulk`,
                   start included
     weights       a whole model of Qwen3-Embedding-0.6B's sizes in bfloat16, made up: load_encoder(low_memory=True)

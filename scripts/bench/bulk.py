@@ -19,9 +19,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tokenizers import Tokenizer
-
 import minibert
 from minibert.bulk import job
 from minibert.bulk.texts import Texts
@@ -33,24 +30,20 @@ from .measure import MIB, Figures, Limit, Row, Settings, compare, in_turn
 from .models import real_model, short_texts
 
 OURS = "minibert bulk"
-SHORT = 1_000_000  # texts
+NUMBER, SHORT = 2_000, 100_000  # texts
 EVERY = 0.1  # seconds between two looks at a run's memory
 DAY = 86_400
 
-# kind of vectors -> how many texts; the limit of our speed beside each peer
-KINDS: dict[str, tuple[int, dict[str, Limit | None]]] = {
-    "sentence": (2_000, {"encode in memory": Limit(">=", 0.9), "sentence-transformers": None}),
-    "input": (60_000, {"embed in memory": Limit(">=", 0.8), "tokenizing alone": None, "model2vec": None}),
-}
+# the limit of our speed beside each peer
+PEERS: dict[str, Limit | None] = {"encode in memory": Limit(">=", 0.9), "sentence-transformers": None}
 
 
 def bulk(settings: Settings) -> Iterable[Row]:
     """JSON lines of 5 to 40 words to Arrow, on two threads; MiniLM."""
     with tempfile.TemporaryDirectory() as scratch:
-        for kind in KINDS:
-            texts = Path(scratch, f"{kind}.jsonl")
-            child("bulk.write_texts", texts, KINDS[kind][0], 5, 40)
-            yield from _speeds(settings, kind, texts)
+        texts = Path(scratch, "texts.jsonl")
+        child("bulk.write_texts", texts, NUMBER, 5, 40)
+        yield from _speeds(settings, texts)
         yield from _memory(settings, Path(scratch))
     for who, (requests, sent) in child("bulk.asks").items():
         yield Row(f"what 100 workers ask of the Hub, {who}", f"{100 * requests:,} requests",
@@ -61,23 +54,20 @@ def halves(settings: Settings) -> Iterable[Row]:
     """8,000 texts of 5 to 40 words, whole runs: two processes with one core and half of the texts each, beside one."""
     number = 2_000 if settings.quick else 8_000
     with tempfile.TemporaryDirectory() as scratch:
-        texts = Path(scratch, "sentence.jsonl")
+        texts = Path(scratch, "texts.jsonl")
         child("bulk.write_texts", texts, number, 5, 40)
-        yield _two_processes("sentence", texts, number, Path(scratch))
+        yield _two_processes(texts, number, Path(scratch))
 
 
-def _speeds(settings: Settings, kind: str, texts: Path) -> Iterable[Row]:
-    number, peers = KINDS[kind]
-    what = f"{kind} vectors of {number:,} texts"
-    with contenders("bulk.contender", (OURS, *peers), kind, texts) as made:
+def _speeds(settings: Settings, texts: Path) -> Iterable[Row]:
+    what = f"vectors of {NUMBER:,} texts"
+    with contenders("bulk.contender", (OURS, *PEERS), texts) as made:
         times = Figures(in_turn({who: each.ask for who, each in made.items()}, settings.rounds(5)))
     seconds = statistics.median(times[OURS])
-    for who, limit in peers.items():
-        yield times.row(what, who, OURS, faster=True, limit=limit, note=f"{number / seconds:,.0f} rows/s")
-    days = seconds / number * 1e9 * THREADS / DAY
-    yield Row(
-        f"a billion {kind} vectors at this rate", f"{days:,.1f} days of one core", note="the rate above, times 1e9"
-    )
+    for who, limit in PEERS.items():
+        yield times.row(what, who, OURS, faster=True, limit=limit, note=f"{NUMBER / seconds:,.0f} rows/s")
+    days = seconds / NUMBER * 1e9 * THREADS / DAY
+    yield Row("a billion vectors at this rate", f"{days:,.1f} days of one core", note="the rate above, times 1e9")
 
 
 # -- whole runs of the command -----------------------------------------------------------------------------------
@@ -86,8 +76,8 @@ def _speeds(settings: Settings, kind: str, texts: Path) -> Iterable[Row]:
 class Run:
     """One run of the command on some cores: seconds, and its resident memory while it worked."""
 
-    def __init__(self, kind: str, texts: Path, folder: Path, cores: Sequence[int]) -> None:
-        command = [sys.executable, "-m", "minibert", "bulk", str(texts), "-o", str(folder), "--vectors", kind]
+    def __init__(self, texts: Path, folder: Path, cores: Sequence[int]) -> None:
+        command = [sys.executable, "-m", "minibert", "bulk", str(texts), "-o", str(folder)]
         self.started = time.perf_counter()
         self.memory: list[float] = []
         self.process = subprocess.Popen(
@@ -117,37 +107,37 @@ def _wait(*runs: Run) -> float:
     return seconds
 
 
-def _two_processes(kind: str, texts: Path, number: int, scratch: Path) -> Row:
+def _two_processes(texts: Path, number: int, scratch: Path) -> Row:
     """The same texts by one process with two cores, and by two with one core each and half of the texts."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     lines = texts.read_text().splitlines(keepends=True)
-    halves = [scratch / f"{kind}-{part}.jsonl" for part in range(2)]
+    halves = [scratch / f"half-{part}.jsonl" for part in range(2)]
     for part, half in enumerate(halves):
         half.write_text("".join(lines[part * number // 2 : (part + 1) * number // 2]))
-    folders, most = (scratch / f"{kind}-{i}" for i in count()), 0.0
+    folders, most = (scratch / f"out-{i}" for i in count()), 0.0
 
     def two() -> float:
         nonlocal most
-        pair = [Run(kind, half, next(folders), [core]) for half, core in zip(halves, cores, strict=False)]
+        pair = [Run(half, next(folders), [core]) for half, core in zip(halves, cores, strict=False)]
         seconds = _wait(*pair)
         most = max(pair[0].memory)
         return seconds
 
     against = "one process, two cores"
-    takes = {against: lambda: _wait(Run(kind, texts, next(folders), cores)), OURS: two}
+    takes = {against: lambda: _wait(Run(texts, next(folders), cores)), OURS: two}
     times = Figures(in_turn(takes, 3, start=1))
     rate = number / statistics.median(times[OURS])
     note = f"two processes: {rate:,.0f} rows/s; each {most / MIB:.0f} MiB, the model's pages shared"
-    return times.row(f"{kind} vectors of {number:,} texts, whole runs", against, OURS, faster=True, note=note)
+    return times.row(f"vectors of {number:,} texts, whole runs", against, OURS, faster=True, note=note)
 
 
 def _memory(settings: Settings, scratch: Path) -> list[Row]:
-    """A million short texts through the input layer: does memory grow with them?"""
-    number, texts = 100_000 if settings.quick else SHORT, scratch / "short.jsonl"
+    """Many short texts: does memory grow with them?"""
+    number, texts = 20_000 if settings.quick else SHORT, scratch / "short.jsonl"
     child("bulk.write_texts", texts, number, 1, 4)
-    run = Run("input", texts, scratch / "short", sorted(os.sched_getaffinity(0))[:2])
+    run = Run(texts, scratch / "short", sorted(os.sched_getaffinity(0))[:2])
     seconds = _wait(run)
-    quarter, what = len(run.memory) // 4, f"input vectors of {number:,} short texts: peak memory"
+    quarter, what = len(run.memory) // 4, f"vectors of {number:,} short texts: peak memory"
     early, late = max(run.memory[quarter : 2 * quarter]), max(run.memory[3 * quarter :])
     return [
         compare(what, [max(run.memory)], [500 * MIB], "allowed", "B", limit=Limit("<=", 500, "MiB"),
@@ -167,41 +157,23 @@ def write_texts(file: str, number: str, fewest: str, most: str) -> None:
         out.writelines(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(made))
 
 
-def contender(who: str, kind: str, file: str) -> Callable[[], tuple[Callable[[], Any], int]]:
+def contender(who: str, file: str) -> Callable[[], tuple[Callable[[], Any], int]]:
     model = str(real_model())
     with Path(file).open(encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
     call = {
-        OURS: lambda: ours(kind, file),
+        OURS: lambda: ours(file),
         "encode in memory": lambda: partial(minibert.load_encoder(model).encode, texts),
-        "embed in memory": lambda: partial(minibert.load(model).embed, texts),
-        "tokenizing alone": lambda: partial(tokenizer().encode_batch_fast, texts),
-        "model2vec": lambda: partial(model2vec().encode, texts),
         "sentence-transformers": lambda: partial(torch_encode(model), texts),
     }[who]()
     return lambda: (call, 1)
 
 
-def ours(kind: str, file: str) -> Callable[[], Any]:
+def ours(file: str) -> Callable[[], Any]:
     """From a file to a folder of shards, as the command does it, each time into a new folder; the model stays open."""
-    model = open_vectors(str(real_model()), kind, truncation=True)
+    model = open_vectors(str(real_model()))
     folders = (Path(f"{file}-{number}") for number in count())  # the section removes them all
     return lambda: job.bulk(Texts([file]), next(folders), model, {})
-
-
-def tokenizer() -> Any:
-    made = Tokenizer.from_file(str(real_model() / "tokenizer.json"))
-    made.no_padding()
-    made.no_truncation()
-    return made
-
-
-def model2vec() -> Any:
-    """Its own defaults; with the table of the same model, so that it does the same lookups."""
-    from model2vec import StaticModel
-
-    with minibert.load(real_model()) as layer:
-        return StaticModel(np.array(layer.word_embeddings.weight), tokenizer())
 
 
 def asks() -> dict[str, tuple[int, int]]:

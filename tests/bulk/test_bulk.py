@@ -52,9 +52,9 @@ def job(source: Path, folder: Path, model: TextModel, keep: list[str] | None = N
     return bulk(Texts([str(source)], keep=keep), folder, model, {"text_column": "text"}, **options)
 
 
-def run(model: Path, source: Path, folder: Path, vectors: str = "input", **options: Any) -> Any:
+def run(model: Path, source: Path, folder: Path, **options: Any) -> Any:
     """Write the folder; give what its last shard says."""
-    opened = open_vectors(model, vectors, truncation=True)
+    opened = open_vectors(model)
     with opened.model:
         return job(source, folder, opened, **options)
 
@@ -79,30 +79,23 @@ def vectors_of(folder: Path) -> NDArray[Any]:
 # -- the vectors -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows_per_shard", [1, 7, 115, 230, 1000])
-def test_vectors_are_those_of_embed(rows_per_shard: int, model: Path, tmp_path: Path) -> None:
-    texts = TEXTS[: 20 * rows_per_shard]
-    source, out = lines(tmp_path / "a.txt", texts), tmp_path / "out"
-    said = run(model, source, out, rows_per_shard=np.int64(rows_per_shard), truncation=True)
-    with minibert.load(model) as layer:
-        assert same_bits(vectors_of(out), layer.embed(texts, truncation=True))
-    assert table_of(out)["id"].to_pylist() == list(range(len(texts))) and table_of(out)["text"].to_pylist() == texts
-    assert (said["rows"], said["skipped"], said["dim"]) == (len(texts), 0, 16)
-    names = [f"vectors-{i:05}.arrow" for i in range(-(-len(texts) // rows_per_shard))]
-    assert sorted(content(out)) == names and said["shards"] == len(names)
-    assert [shards.about(out / name)["last"] for name in names] == [False] * (len(names) - 1) + [True]
-
-
 @pytest.mark.parametrize("folder", ["sentences-dense", "sentences-cls", "sentences-prompts", None])
-def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: Path) -> None:
-    used = model if folder is None else REFERENCE / folder
-    run(used, lines(tmp_path / "a.txt", TEXTS), tmp_path / "out", "sentence", rows_per_shard=50)
+@pytest.mark.parametrize("rows_per_shard", [7, 115, 1000])
+def test_vectors_are_those_of_encode(rows_per_shard: int, folder: str | None, model: Path, tmp_path: Path) -> None:
+    used, texts = model if folder is None else REFERENCE / folder, TEXTS[: 20 * rows_per_shard]
+    source, out = lines(tmp_path / "a.txt", texts), tmp_path / "out"
+    said = run(used, source, out, rows_per_shard=np.int64(rows_per_shard))
     with minibert.load_encoder(used) as encoder:
-        want = encoder.encode(TEXTS)
-        each = [encoder.encode(TEXTS[start : start + 50]) for start in range(0, 230, 50)]
-    found = vectors_of(tmp_path / "out")
+        want = encoder.encode(texts)
+        each = [encoder.encode(texts[i : i + rows_per_shard]) for i in range(0, len(texts), rows_per_shard)]
+    found = vectors_of(out)
     assert same_bits(found, np.concatenate(each))  # only texts of one shard are computed together
     assert np.max(np.abs(found - want) / np.linalg.norm(want, axis=1, keepdims=True)) <= SAME
+    assert table_of(out)["id"].to_pylist() == list(range(len(texts))) and table_of(out)["text"].to_pylist() == texts
+    assert (said["rows"], said["skipped"], said["dim"]) == (len(texts), 0, want.shape[1])
+    names = [f"vectors-{i:05}.arrow" for i in range(len(each))]
+    assert sorted(content(out)) == names and said["shards"] == len(names)
+    assert [shards.about(out / name)["last"] for name in names] == [False] * (len(names) - 1) + [True]
 
 
 @pytest.mark.parametrize("used", LATE, ids=lambda path: path.name)
@@ -110,7 +103,7 @@ def test_vectors_are_those_of_encode(folder: str | None, model: Path, tmp_path: 
 def test_token_vectors(used: Path, form: str, precision: str, tmp_path: Path) -> None:
     """As lists of lists; a text without a token has none and comes last."""
     options: Any = {"form": form, "precision": precision, "rows_per_shard": 25}
-    run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", "sentence", **options)
+    run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", **options)
     encoder, stored = minibert.load_encoder(used), StoredVectors(tmp_path / "out")
     documents, queries = encoder.encode_document(SHORT), encoder.encode_query(QUESTIONS)
     found = table_of(tmp_path / "out")["vector"].to_pylist()
@@ -137,7 +130,7 @@ def test_token_vectors(used: Path, form: str, precision: str, tmp_path: Path) ->
 @pytest.mark.parametrize("form", FORMATS)
 def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
     """As lists of ids and weights; the scores are the model's similarity of queries and documents."""
-    said = run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", "sentence", form=form, rows_per_shard=25)
+    said = run(used, lines(tmp_path / "a.txt", SHORT), tmp_path / "out", form=form, rows_per_shard=25)
     encoder, stored = minibert.load_encoder(used), StoredVectors(tmp_path / "out")
     documents = encoder.encode_document(SHORT)
     for row, want in zip(table_of(tmp_path / "out")["vector"].to_pylist(), documents, strict=True):
@@ -154,17 +147,18 @@ def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="has sparse vectors, and queries are others"):
         stored.search(np.ones((1, stored.dim), "f4"))
     with pytest.raises(ValueError, match='precision="int8" is for dense vectors'):
-        run(used, tmp_path / "a.txt", tmp_path / "no", "sentence", precision="int8")
+        run(used, tmp_path / "a.txt", tmp_path / "no", precision="int8")
 
 
 def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path) -> None:
-    """The bits of sentence vectors hang on the chunk; those of the input layer on nothing."""
-    source = lines(tmp_path / "a.txt", TEXTS)
-    opened = open_vectors(model, "input", truncation=True)
+    """The bits of a vector hang on the chunk; bad rows are in none."""
+    rows = [{"text": None if i % 9 == 8 else text} for i, text in enumerate(TEXTS)]
+    good, out, opened = [row["text"] for row in rows if row["text"] is not None], tmp_path / "out", open_vectors(model)
     small = opened._replace(make=lambda whole=opened.pipeline: whole._replace(chunk=16))
-    job(source, tmp_path / "a", small, rows_per_shard=50, truncation=True)
-    job(source, tmp_path / "b", opened, rows_per_shard=50, truncation=True)
-    assert content(tmp_path / "a") == content(tmp_path / "b")
+    job(jsonl(tmp_path / "a.jsonl", rows), out, small, skip=True)
+    with minibert.load_encoder(model) as encoder:
+        each = [encoder.encode(good[i : i + 16]) for i in range(0, len(good), 16)]
+    assert same_bits(vectors_of(out), np.concatenate(each)) and len(each) > 2
 
 
 # -- who reads them ----------------------------------------------------------------------------------------------
@@ -177,9 +171,9 @@ def test_folders_are_read_by_others_as_they_are(names: bool, model: Path, tmp_pa
     rows = [{"id": ident, "text": text, "url": f"/{ident}"} for ident, text in zip(ids, TEXTS, strict=True)]
     source = jsonl(tmp_path / "a.jsonl", rows)
     for form in FORMATS:
-        run(model, source, tmp_path / form, form=form, rows_per_shard=100, truncation=True)
-    with minibert.load(model) as layer:
-        want = layer.embed(TEXTS, truncation=True)
+        run(model, source, tmp_path / form, form=form, rows_per_shard=100)
+    with minibert.load_encoder(model) as encoder:
+        want = np.concatenate([encoder.encode(TEXTS[i : i + 100]) for i in range(0, 230, 100)])
     frames = [
         pl.read_parquet(tmp_path / "parquet"),
         pl.read_ipc(tmp_path / "arrow" / "*.arrow"),
@@ -222,14 +216,15 @@ def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path
     listed = [line for path in sorted(out.iterdir()) for line in shards.about(path)["left_out"]]
     assert listed == [f"{source}, row {i}: it has no text, or is not of its file's format" for i in (2, 4, 5, 6, 7)]
     assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9] and shards.check_folder(out) == (5, 4)
-    with minibert.load(model) as layer:
-        assert same_bits(vectors_of(out), layer.embed(["we", "lived", "above", "the", "clouds"]))
+    with minibert.load_encoder(model) as encoder:
+        each = [encoder.encode(some) for some in (["we", "lived"], ["above", "the"], ["clouds"])]
+        assert same_bits(vectors_of(out), np.concatenate(each))
 
 
 def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Path) -> None:
     rows = [{"text": None if i in (50, 52) else text} for i, text in enumerate(TEXTS)]
     source, out = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    options: dict[str, Any] = dict(rows_per_shard=10, truncation=True)
+    options: dict[str, Any] = dict(rows_per_shard=10)
     for _ in range(2):
         with pytest.raises(ValueError, match=f'{source}, row 51: it has no text, .*; bad_rows="skip" leaves such'):
             run(model, source, out, **options)
@@ -242,18 +237,10 @@ def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Pa
 
 def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     """The model has 24 positions: [CLS], 22 words and [SEP] fit."""
-    texts = ["we lived", "we " * 22, "we " * 23]
-    source = lines(tmp_path / "a.txt", texts)
-    error = r"a.txt, row 3: the text has 25 tokens, but the longest sequence is 24 \(the position table\); truncation"
-    with pytest.raises(ValueError, match=error):
-        run(model, source, tmp_path / "stops")
-    said = run(model, source, tmp_path / "skips", skip=True)
-    assert (said["rows"], said["skipped"], said["cut"]) == (2, 1, 0)
-    assert run(model, source, tmp_path / "skips", skip=True) == said  # the last row has no vector
-    said = run(model, source, tmp_path / "cuts", truncation=True)
+    source = lines(tmp_path / "a.txt", ["we lived", "we " * 22, "we " * 23])
+    said = run(model, source, tmp_path / "out")
     assert (said["rows"], said["skipped"], said["cut"]) == (3, 0, 1)
-    said = run(model, source, tmp_path / "sentences", "sentence")
-    assert (said["rows"], said["skipped"], said["cut"]) == (3, 0, 1)
+    assert run(model, source, tmp_path / "out") == said
 
 
 def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
@@ -277,7 +264,7 @@ def changed(rows: list[dict[str, Any]], at: int, **columns: Any) -> list[dict[st
 def test_another_input_is_refused(model: Path, tmp_path: Path) -> None:
     """The last row that was written is compared, and how many there are; the size of a file says the rest."""
     rows = [{"id": f"a{i}", "text": text} for i, text in enumerate(["we", "lived", "above", "clouds", "the"])]
-    out, opened = tmp_path / "out", open_vectors(model, "input", truncation=True)
+    out, opened = tmp_path / "out", open_vectors(model)
 
     def again(rows: list[dict[str, Any]], stream: bool = True) -> Any:
         texts = Texts([str(jsonl(tmp_path / "a.jsonl", rows))])
@@ -315,7 +302,6 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
         ({"form": "parquet"}, "was made with format 'arrow', now it is 'parquet'"),
         ({"keep": []}, "was made with columns {'n': 'int64'}, now it is {'n': None}"),
         ({"precision": "binary"}, "was made with precision 'float32', now it is 'binary'"),
-        ({"vectors": "sentence"}, "was made with max_seq_length None, now it is 24"),
     ):
         with pytest.raises(ValueError, match=error):
             run(model, source, out, **options)  # type: ignore[arg-type]
@@ -374,7 +360,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     """A bit of any column's numbers or letters; a shard that is missing, of another place, or cut."""
     rows = [{"text": text, "n": 1000 + i} for i, text in enumerate(TEXTS[:30])]
     out = tmp_path / "out"
-    run(model, jsonl(tmp_path / "a.jsonl", rows), out, form=form, rows_per_shard=10, truncation=True)
+    run(model, jsonl(tmp_path / "a.jsonl", rows), out, form=form, rows_per_shard=10)
     assert shards.check_folder(out) == (30, 3)
     path = out / f"vectors-00001.{form}"
     whole = path.read_bytes()
@@ -428,7 +414,7 @@ def test_ranges_come_from_the_first_vectors(model: Path, tmp_path: Path) -> None
     """Each shard says them, and a run that goes on takes those of the shard before."""
     texts = [None, None, *TEXTS[:28]]
     source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
-    options: Any = {"precision": "int8", "rows_per_shard": 2, "skip": True, "truncation": True}
+    options: Any = {"precision": "int8", "rows_per_shard": 2, "skip": True}
     said = run(model, source, out, **options)
     assert np.shape(said["ranges"]) == (2, 16)
     whole = content(out)

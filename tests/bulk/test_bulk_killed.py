@@ -42,18 +42,16 @@ def source(place: Path) -> Path:
 
 
 def command(model: Path, source: Path, *more: object) -> list[str]:
-    skip = ["--truncate", "--bad-rows", "skip", "--rows-per-shard", SHARD]
+    skip = ["--bad-rows", "skip", "--rows-per-shard", SHARD]
     return [*map(str, ["bulk", source, "-m", model, *skip, *more, "-o"])]
 
 
-@pytest.mark.parametrize(
-    ("vectors", "form", "precision"), [("input", "arrow", "int8"), ("sentence", "parquet", "float32")]
-)
+@pytest.mark.parametrize(("form", "precision"), [("arrow", "int8"), ("parquet", "float32")])
 def test_killed_at_each_renaming(
-    vectors: str, form: str, precision: str, runs: Runs, model: Path, source: Path, tmp_path: Path
+    form: str, precision: str, runs: Runs, model: Path, source: Path, tmp_path: Path
 ) -> None:
     """Before a shard gets its name and after it, and at each of the runs that go on in one folder."""
-    argv = command(model, source, "--vectors", vectors, "--format", form, "--precision", precision)
+    argv = command(model, source, "--format", form, "--precision", precision)
     assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
     whole = content(tmp_path / "whole")
     assert set(whole) == {f"vectors-{i:05}.{form}" for i in range(ROWS // SHARD)}
@@ -78,7 +76,7 @@ def test_killed_at_each_renaming(
 @pytest.mark.usefixtures("heard")
 def test_ctrl_c(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """While a shard is written: it is still written, the run ends as a shell expects, and goes on later."""
-    argv = command(model, source, "--vectors", "input")
+    argv = command(model, source)
     assert main([*argv, str(tmp_path / "whole")]) == 0
     folder, write = tmp_path / "folder", shards.write
 
@@ -129,7 +127,7 @@ def test_a_disk_that_fails_at_any_write(
     model: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     """Each time that something is to be on the disk, there is no room: the error says so, and the next run goes on."""
-    argv, whole = command(model, source, "--vectors", "input"), tmp_path / "whole"
+    argv, whole = command(model, source), tmp_path / "whole"
     real, calls, full_at = os.fsync, [0], [-1]
 
     def fsync(file: int) -> None:
@@ -155,7 +153,7 @@ def test_a_disk_that_fails_at_any_write(
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_files_that_may_not_grow(form: str, runs: Runs, model: Path, source: Path, tmp_path: Path) -> None:
     """The system itself takes a part of a file, and no more."""
-    argv = command(model, source, "--vectors", "input", "--format", form)
+    argv = command(model, source, "--format", form)
     assert runs.run([*argv, str(tmp_path / "whole")])[0] == 0
     for largest in (0, 50, 2000, 4000):  # a shard has about 5 kB
         folder = tmp_path / str(largest)
@@ -196,7 +194,7 @@ def test_a_folder_that_is_taken_away(
     capsys: Printed,
 ) -> None:  # fmt: skip
     """The run stops with an error at the next shard, and what stands at the path then is left as it was."""
-    argv, folder, other = command(model, source, "--vectors", "input"), tmp_path / "out", tmp_path / "other"
+    argv, folder, other = command(model, source), tmp_path / "out", tmp_path / "other"
     ran(capsys, *argv, tmp_path / "finished", "--same-bits")
     ran(capsys, *argv, tmp_path / "whole")
     write, before = shards.write, dict[str, bytes]()
@@ -225,7 +223,7 @@ def test_a_folder_that_is_taken_away(
 
 
 def test_two_runs_in_one_folder(model: Path, source: Path, tmp_path: Path, capsys: Printed) -> None:
-    argv, folder = command(model, source, "--vectors", "input"), tmp_path / "out"
+    argv, folder = command(model, source), tmp_path / "out"
     with shards.locked(folder):
         assert "another run is writing into this folder" in failure(capsys, *argv, folder)
     assert not list(folder.iterdir())

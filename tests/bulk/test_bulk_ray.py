@@ -119,24 +119,21 @@ def check(output: Path, source: Path, embedder: minibert.Embedder) -> None:
 
 def compare(found: NDArray[Any], embedder: minibert.Embedder, texts: list[str]) -> None:
     want = embedder({"text": texts})["vector"]
-    if embedder.vectors == "input":
-        assert same_bits(found, want)
-    else:
-        assert found.dtype == np.float32
-        assert np.max(np.abs(found - want) / np.linalg.norm(want, axis=1, keepdims=True)) < NEIGHBOURS
+    assert found.dtype == np.float32
+    assert np.max(np.abs(found - want) / np.linalg.norm(want, axis=1, keepdims=True)) < NEIGHBOURS
 
 
 @pytest.mark.ray
-def test_input_vectors_have_the_bits_of_one_process(source: Path, minilm: Path, tmp_path: Path) -> None:
+def test_vectors_are_those_of_one_process(source: Path, minilm: Path, tmp_path: Path) -> None:
     """On a Ray that the script itself starts; DuckDB and Polars read what it wrote."""
     import duckdb
     import polars as pl
 
     output = tmp_path / "made" / "vectors"
-    settings = ("--model", minilm, "--concurrency", 2, "--vectors", "input", "--rows-per-shard", SHARD)
+    settings = ("--model", minilm, "--concurrency", 2, "--rows-per-shard", SHARD)
     code, last = run(source, output, *settings, "--address", "local")
-    assert (code, last) == (0, f"bulk_ray.py: wrote {output}: 2,000 rows with input vectors of {minilm}")
-    check(output, source, minibert.Embedder(minilm, "input"))
+    assert (code, last) == (0, f"bulk_ray.py: wrote {output}: 2,000 rows with vectors of {minilm}")
+    check(output, source, minibert.Embedder(minilm))
     assert [path.name for path in output.parent.iterdir()] == ["vectors"]
     shape = "SELECT typeof(vector), len(vector), count(*), sum(id) FROM"
     rows = duckdb.sql(f"{shape} '{output}/*.parquet' GROUP BY 1, 2").fetchall()
@@ -253,7 +250,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
     "vectors": (lambda source, output: another(source, text=["a"], vector=[1]), "a column 'vector' already; rename"),
     "unequal": (lambda source, output: another_table(source, text=[b"a"]), "expected the columns of .*0.parquet:\n"),
     "damaged": (lambda source, output: (source / "x.parquet").write_text("a"), "x.parquet: not readable as Parquet"),
-    "blocks": (lambda source, output: without_blocks(source.parent), "but no blocks; .*; --vectors input takes the in"),
+    "blocks": (lambda source, output: without_blocks(source.parent), "but no blocks; .*; minibert.load loads the"),
     "inside": (lambda source, output: (source, source / "vectors"), "lies in"),
     "no ending": (lambda source, output: (alone(source), output), "rows: the file must end in .parquet"),
     "no model": (lambda source, output: (source.parent / "model" / "config.json").unlink(), "has no config.json"),

@@ -39,7 +39,6 @@ from minibert.models.run import pipeline
 TINY = REFERENCE / "sentences-dense"
 MOST_BYTES = 4096  # measured: 278, and 312 with a prompt's name and a longer path
 TEXTS = ["we lived above the clouds", "", "a", "the clouds, the clouds!", "lived we?"]
-LONG = "we " * 40  # the tiny model has 32 positions
 
 
 def many(count: int, seed: int = 0) -> list[str]:
@@ -59,31 +58,21 @@ def encoder() -> minibert.Encoder:
     return minibert.load_encoder(TINY)
 
 
-@pytest.fixture(scope="module")
-def layer() -> minibert.EmbeddingLayer:
-    return minibert.load(TINY)
-
-
 # -- the numbers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 511, 513, 2049])
-def test_the_numbers_are_those_of_encode_and_embed(
-    encoder: minibert.Encoder, layer: minibert.EmbeddingLayer, count: int
-) -> None:
+def test_the_numbers_are_those_of_encode(encoder: minibert.Encoder, count: int) -> None:
     texts = many(count)
-    for kind, want in (("sentence", encoder.encode(texts)), ("input", layer.embed(texts))):
-        found = vectors(Embedder(TINY, kind), texts)
-        assert found.dtype == np.float32 and same_bits(found, want)
+    found = vectors(Embedder(TINY), texts)
+    assert found.dtype == np.float32 and same_bits(found, encoder.encode(texts))
 
 
-def test_prompts_and_truncation_reach_the_model(layer: minibert.EmbeddingLayer) -> None:
+def test_prompts_reach_the_model() -> None:
     folder = REFERENCE / "sentences-prompts"
     encoder = minibert.load_encoder(folder)
     for prompt in ({"prompt_name": "query"}, {"prompt": "above the "}, {}):
         assert same_bits(vectors(Embedder(folder, **prompt), TEXTS), encoder.encode(TEXTS, **prompt))
-    want = layer.embed([LONG, "a"], truncation=True)
-    assert same_bits(vectors(Embedder(TINY, "input", truncation=True), [LONG, "a"]), want)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------
@@ -98,10 +87,9 @@ def test_columns_stay_and_one_is_added() -> None:
     assert list(Embedder(TINY)({"text": TEXTS})) == ["text", "vector"]
 
 
-@pytest.mark.parametrize("kind", ["sentence", "input"])
 @pytest.mark.parametrize("make", [np.array, pl.Series, lambda texts: pa.chunked_array([texts[:2], texts[2:]])])
-def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], kind: str) -> None:
-    embedder = Embedder(TINY, kind)
+def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any]) -> None:
+    embedder = Embedder(TINY)
     assert same_bits(vectors(embedder, make(TEXTS)), vectors(embedder, TEXTS))
 
 
@@ -123,25 +111,11 @@ def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], kind: 
         ({"text": ["\ud800"]}, ValueError, r"texts\[0\] has a lone surrogate U\+D800"),
     ],
 )
-@pytest.mark.parametrize("kind", ["sentence", "input"])
-def test_a_batch_that_is_none_says_what_is_wrong(batch: Any, error: Any, message: str, kind: str) -> None:
-    embedder = Embedder(TINY, kind)
+def test_a_batch_that_is_none_says_what_is_wrong(batch: Any, error: Any, message: str) -> None:
+    embedder = Embedder(TINY)
     with pytest.raises(error, match=message):
         embedder(batch)
     assert vectors(embedder, ["a"]).any()  # and the next one is computed as if nothing had been
-
-
-def test_a_text_too_long_for_the_input_layer_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"text 1 has 42 tokens, but the longest sequence is 32 .*truncation=True"):
-        vectors(Embedder(TINY, "input"), ["a", LONG])
-
-
-@pytest.mark.parametrize("prompt", [{"prompt_name": "query"}, {"prompt": "query: "}])
-def test_wrong_options_are_refused_at_once(prompt: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r'prompts are for sentence vectors; .*vectors="input"'):
-        Embedder(TINY, "input", **prompt)
-    with pytest.raises(ValueError, match="vectors must be 'sentence' or 'input', found 'tokens'"):
-        Embedder(TINY, "tokens")
 
 
 def test_without_a_model_s_name(monkeypatch: Patch, encoder: minibert.Encoder) -> None:
@@ -157,9 +131,8 @@ def test_without_a_model_s_name(monkeypatch: Patch, encoder: minibert.Encoder) -
 # -- other processes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sentence", "input"])
-def test_a_worker_gets_names_and_options_alone(kind: str) -> None:
-    embedder = Embedder(TINY, kind)
+def test_a_worker_gets_names_and_options_alone() -> None:
+    embedder = Embedder(TINY)
     before = pickle.dumps(embedder)
     want = vectors(embedder, TEXTS)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
@@ -187,21 +160,20 @@ def test_a_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: Patch, enc
             assert same_bits(vectors(one, TEXTS), encoder.encode(TEXTS))
 
 
-@pytest.mark.parametrize("kind", ["sentence", "input"])
-def test_of_a_branch_that_moves_the_named_commit_is_taken(tmp_path: Path, monkeypatch: Patch, kind: str) -> None:
+def test_of_a_branch_that_moves_the_named_commit_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
     files: Mapping[str, Path] = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
-    want = vectors(Embedder(TINY, kind), TEXTS)
+    want = vectors(Embedder(TINY), TEXTS)
     with FakeHub() as hub:
         hub.add("someone/tiny", files)
         use(monkeypatch, hub.endpoint, tmp_path / "home")
-        first = Embedder("someone/tiny", kind, revision=commit_of("someone/tiny"))
+        first = Embedder("someone/tiny", revision=commit_of("someone/tiny"))
         assert same_bits(vectors(first, TEXTS), want)
         save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
         hub.add("someone/tiny", {**files, "model.safetensors": tmp_path / "other"}, commit=commit_of("moved"))
         hub.forget()
         assert same_bits(vectors(pickle.loads(pickle.dumps(first)), TEXTS), want)
         assert not hub.asked("api/models")  # a hundred workers do not ask what the branch stands for
-        assert not same_bits(vectors(Embedder("someone/tiny", kind), TEXTS), want)
+        assert not same_bits(vectors(Embedder("someone/tiny"), TEXTS), want)
 
 
 WORKER = """
@@ -235,27 +207,24 @@ def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
 # -- threads -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sentence", "input"])
 @pytest.mark.parametrize(("count", "ahead"), [(1, False), (2, True)])
-def test_with_one_thread_nothing_is_tokenized_on_another(kind: str, count: int, ahead: bool, tmp_path: Path) -> None:
+def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool, tmp_path: Path) -> None:
     """`threads` decides, not the number of cores: with a process for each core, each has one thread."""
-    texts = ["we"] * 2049  # more than one chunk of either kind
+    texts = ["we"] * 2049  # more than one chunk
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     with mock.patch("minibert.models.run.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
-        vectors(Embedder(TINY, kind, threads=count), texts)
-        if kind == "sentence":
-            minibert.load_encoder(TINY).encode(texts, threads=count)
-        opened = open_vectors(TINY, kind, threads=count)
+        vectors(Embedder(TINY, threads=count), texts)
+        minibert.load_encoder(TINY).encode(texts, threads=count)
+        opened = open_vectors(TINY, threads=count)
         with opened.model:
             bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
-    assert [call.args[2] for call in asked.call_args_list] == [ahead] * (3 if kind == "sentence" else 2)
+    assert [call.args[2] for call in asked.call_args_list] == [ahead] * 3
 
 
-@pytest.mark.parametrize("kind", ["sentence", "input"])
-def test_many_threads_may_call_one_embedder_from_its_first_batch_on(kind: str) -> None:
+def test_many_threads_may_call_one_embedder_from_its_first_batch_on() -> None:
     batches = [many(count, seed) for seed, count in enumerate((1, 40, 513, 7, 0, 90, 600, 3) * 2)]
-    want = [vectors(Embedder(TINY, kind), texts) for texts in batches]
-    embedder, start = Embedder(TINY, kind), threading.Barrier(len(batches))
+    want = [vectors(Embedder(TINY), texts) for texts in batches]
+    embedder, start = Embedder(TINY), threading.Barrier(len(batches))
 
     def work(texts: list[str]) -> Array:
         start.wait(CHILD_SECONDS)

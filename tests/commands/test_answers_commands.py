@@ -325,10 +325,6 @@ def test_what_cannot_be_asked_for_is_said_in_words_of_a_shell(tmp_path: Path, ca
         ([*bulk, "--default-prompt-name", "x"], "--default-prompt-name must be one of the prompts 'query', 'document'"),
         ([*bulk, "--truncate-dim", "0"], "--truncate-dim must be an integer >= 1, found 0"),
         ([*bulk, "--similarity-fn-name", "x"], "--similarity-fn-name must be one of cosine, dot, "),
-        (
-            [*bulk, "--vectors", "input", "--truncate-dim", "3"],
-            "--truncate-dim is for sentence vectors; leave it out w",
-        ),
         (["search", bits, "we", "--similarity-fn-name", "dot"], "--similarity-fn-name is without effect on binary vec"),
         (["search", bits, "we", "--truncate-dim", "3"], "has vectors of 6 numbers, found queries of 3"),
     ):

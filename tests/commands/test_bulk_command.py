@@ -81,11 +81,11 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
     assert "2_Dense/model.safetensors" in files and found.pop("sha256").keys() == {"id", "text", "vector"}
     assert found == {
         "minibert": minibert.__version__, "model": str(DENSE), "model_path": str(DENSE), "commit": None,
-        "model_sha256": sums(DENSE, *files), "vectors": "sentence", "prompt_name": None, "prompt": None,
+        "model_sha256": sums(DENSE, *files), "prompt_name": None, "prompt": None,
         "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
         "same_bits": False, "options": None, "result": "dense", "dim": 6, "precision": "float32",
         "similarity": "cosine", "normalized": True, "max_seq_length": 32, "format": "arrow", "rows_per_shard": 16384,
-        "truncate": False, "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
+        "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
         "shards": 1, "read": 3, "rows": 3, "cut": 0, "skipped": 0, "left_out": [], "at": 2, "last": True,
     }  # fmt: skip
 
@@ -101,15 +101,13 @@ def test_a_prompt(option: str, name: str, source: Path, tmp_path: Path, capsys: 
 
 
 # the input layer of the second one lies in a folder below, where `load` does not look for it
-@pytest.mark.parametrize(("folder", "vectors"), [(DENSE, "sentence"), (CLS, "sentence"), (DENSE, "input")])
-def test_a_model_of_the_hub(
-    folder: Path, vectors: str, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+@pytest.mark.parametrize("folder", [DENSE, CLS])
+def test_a_model_of_the_hub(folder: Path, source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file() and "vectors" not in p.name}
     with FakeHub() as hub:
         hub.add("org/model", files)
         use(monkeypatch, hub.endpoint, tmp_path / "home")
-        argv = [source, "-o", tmp_path / "hub", "-m", "org/model", "--vectors", vectors]
+        argv = [source, "-o", tmp_path / "hub", "-m", "org/model"]
         told(capsys, *argv)
         commit = said(tmp_path / "hub")["commit"]
         assert commit is not None and any(commit in request.path for request in hub.requests)
@@ -118,7 +116,7 @@ def test_a_model_of_the_hub(
         assert not hub.requests
         argv[2] = tmp_path / "no"
         assert "a-branch" in failure(capsys, *argv, "--revision", "a-branch") and not (tmp_path / "no").exists()
-    told(capsys, source, "-o", tmp_path / "local", "-m", folder, "--vectors", vectors)
+    told(capsys, source, "-o", tmp_path / "local", "-m", folder)
     there, here = said(tmp_path / "hub"), said(tmp_path / "local")
     assert {name for name in here if here[name] != there[name]} == {"model", "model_path", "commit"}
     assert there["model"] == there["model_path"] == "org/model" and len(there["model_sha256"]) > 2
@@ -181,20 +179,8 @@ def test_a_model_without_blocks(kind: str, source: Path, tmp_path: Path, capsys:
         checkpoints.write(model, checkpoints.CONVBERT)
         checkpoints.write_wordpiece(model)
     error = failure(capsys, source, "-o", tmp_path / "out", "-m", model)
-    assert "; --vectors input takes the input layer alone: for each text the mean over its tokens' rows before" in error
     assert ("no tensor of the blocks" if kind == "extracted" else "has an input layer here, but no blocks") in error
-    assert not (tmp_path / "out").exists()
-    told(capsys, source, "-o", tmp_path / "out", "-m", model, "--vectors", "input")
-
-
-def test_a_text_that_is_too_long(tmp_path: Path, capsys: Printed) -> None:
-    model, source = encoders.write(tmp_path / "model", "bert"), made(tmp_path / "a.txt", "we\n" + "we " * 30)
-    argv = [source, "-o", tmp_path / "out", "-m", model, "--vectors", "input"]
-    assert f"{source}, row 2: the text has 32 tokens, but the longest" in failure(capsys, *argv)
-    assert "1 row left out, 0 texts truncated" in told(capsys, *argv, "--bad-rows", "skip")
-    assert "was made with truncate False, now it is True" in failure(capsys, *argv, "--truncate")
-    argv[2] = tmp_path / "truncated"
-    assert "2 vectors of 16 in 1 shard, 0 rows left out, 1 text truncated" in told(capsys, *argv, "--truncate")
+    assert error.endswith("; minibert.load loads the input layer") and not (tmp_path / "out").exists()
 
 
 def test_a_file_of_the_model_that_has_changed(source: Path, tmp_path: Path, capsys: Printed) -> None:
@@ -216,7 +202,7 @@ def test_a_file_of_the_model_that_has_changed(source: Path, tmp_path: Path, caps
 
 def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
     argv = [str(source), "-o", str(tmp_path / "out"), "-m", str(DENSE)]
-    for wrong in ("--rows-per-shard x", "--bad-rows drop", "--vectors all", "--fromat npy", "--format npy"):
+    for wrong in ("--rows-per-shard x", "--bad-rows drop", "--fromat npy", "--format npy"):
         assert main(["bulk", *argv, *wrong.split()]) == 2 and "usage: minibert bulk" in capsys.readouterr().err
     assert main(["bulk", argv[0]]) == 2 and "-o" in capsys.readouterr().err
     for given, error in (
@@ -225,8 +211,12 @@ def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
     ):
         assert error in failure(capsys, *argv, *given)
         assert not list(tmp_path.glob("out/*"))
-    assert main(["bulk", *argv, "--workers", "2"]) == 2
-    assert "--workers has gone: one process uses all cores; on many machines run" in capsys.readouterr().err
+    for gone, error in (
+        (["--workers", "2"], "--workers has gone: one process uses all cores; on many machines run"),
+        (["--vectors", "input"], "--vectors has gone: the vectors are those of `minibert encode`; `minibert embed -o"),
+        (["--truncate"], "--truncate has gone: a text that is too long is truncated"),
+    ):
+        assert main(["bulk", *argv, *gone]) == 2 and error in capsys.readouterr().err
 
 
 def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

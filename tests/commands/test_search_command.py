@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import encoders
 import numpy as np
 import pytest
 from command_line import Patch, Printed, ran, typed
@@ -22,7 +21,7 @@ from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import search as command
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized, ranges_of
-from minibert.equations.sentences import SIMILARITIES, cosine, normalized
+from minibert.equations.sentences import SIMILARITIES, normalized
 
 DENSE, BARE, PROMPTS, LENGTHS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts", "residual"))
 SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
@@ -130,16 +129,6 @@ def test_a_question_takes_its_prompt_and_length(
     for score, options in zip(want, ([], more), strict=False):
         (answer,) = found(capsys, folder, question, "-k", "1", *options)
         assert abs(answer["results"][0]["score"] - score) <= SAME * abs(score)
-
-
-def test_vectors_of_the_input_layer_alone(tmp_path: Path, capsys: Printed) -> None:
-    model = encoders.write(tmp_path / "model", "bert")
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), model, "--vectors", "input", "--truncate")
-    with minibert.load(model) as layer:
-        scores = cosine(layer.embed([QUESTION]), layer.embed(TEXTS, truncation=True))[0]
-    (answer,) = found(capsys, folder, QUESTION, "-k", "3")
-    assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in np.argsort(-scores, kind="stable")[:3]]
-    assert "leave --prompt-name and --prompt out with --vectors input" in failure(capsys, folder, "a", "--prompt", "b")
 
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])

@@ -203,7 +203,7 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
 
 ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TYPES]
 ROWS += [(CheckpointError, *row) for row in HEADS]
-NO_BLOCKS = 'an input layer here, but no blocks.*; vectors="input" takes the input layer alone: .*no context'
+NO_BLOCKS = "an input layer here, but no blocks; those with blocks are .*; minibert.load loads the input layer"
 ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.Embedder(REFERENCE / "xlnet")({"text": ["we"]})))
 
 

@@ -152,8 +152,6 @@ def test_the_length_acts_on_an_embedder() -> None:
         for _ in range(2):
             found = engine({"text": [LONG, "we"]})["vector"]
             assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME
-    with pytest.raises(ValueError, match="max_seq_length is for sentence vectors"):
-        minibert.Embedder(DENSE, "input", max_seq_length=6)
     with pytest.raises(ValueError, match="must be at most 32"):
         minibert.Embedder(DENSE, max_seq_length=33)({"text": ["we"]})
 
