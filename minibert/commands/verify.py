@@ -79,7 +79,7 @@ def _intermediates(group: Any) -> None:
     )
     group.add_argument(
         "--against", type=_file, metavar="FILE",
-        help="compare with such a file, in which a port has put its numbers, or a folder of .npy and .npz files; an "
+        help="compare with such a file, in which a port has put its numbers; an "
         "intermediate that is missing there, in any batch of the file, is an error as a difference is. Also a folder "
         "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
@@ -101,7 +101,7 @@ def _intermediates(group: Any) -> None:
 def _of_vectors(group: Any) -> None:
     group.add_argument(
         "--vectors", type=_file, metavar="FILE",
-        help="vectors that another program gives (.npy, .safetensors, .jsonl): are they the model's, and if not, which "
+        help="vectors that another program gives (.npy, .jsonl): are they the model's, and if not, which "
         "setting or mistake gives them?",
     )  # fmt: skip
     group.add_argument(

@@ -62,9 +62,9 @@ def compare(
             assert found.passed, str(found)
 
     model: a folder or a Hub name. against, intermediates: a dict of arrays named as in a file that `minibert verify
-    --save` writes ("plain|inputs|input_ids", "plain|sum"), such a file, a folder of .npy or .npz files, one of
-    transformers' debugger, or an ONNX model. Vectors: an array (n, dim), or a file .npy or .jsonl, of
-    `texts`, or of those that `minibert verify --print-texts` prints.
+    --save` writes ("plain|inputs|input_ids", "plain|sum"), such a file, a folder of transformers'
+    debugger, or an ONNX model. Vectors: an array (n, dim), or a file .npy or .jsonl, of `texts`, or of those that
+    `minibert verify --print-texts` prints.
 
     encoder: compare the whole model; False: its input layer alone, the `side` of it. texts: of intermediates, texts
     that the port has too, as "text 1" and so on. only, tolerance, format, batches: as the command's

@@ -1,4 +1,4 @@
-"""What others write, read as it is: folders of NumPy's files, a dict, a debugger's folder that cannot be compared."""
+"""What others write, read as it is: a dict, a debugger's folder that cannot be compared."""
 
 from __future__ import annotations
 
@@ -11,51 +11,24 @@ import ports
 import pytest
 from safetensors.numpy import save_file
 
-from minibert.equations.input_layer import Array
 from minibert.verify.sides import onnx_model
 from minibert.verify.sides.debug_tree import TREE
-from minibert.verify.sides.written import ALONE, read_against
+from minibert.verify.sides.written import read_against
 from minibert.verify.verify import verify
 
 BERT = str(ports.BERT.folder)
 
 
-def as_npy(arrays: dict[str, Array], folder: Path) -> Path:
-    for name, array in arrays.items():
-        path = folder.joinpath(*name.split("|")).with_name(f"{name.rpartition('|')[2]}.npy")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, array)
-    return folder
-
-
-def as_npz(arrays: dict[str, Array], folder: Path) -> Path:
-    """One file for each batch."""
-    folder.mkdir()
-    for kind in {name.partition("|")[0] for name in arrays}:
-        inside = {name.partition("|")[2]: x for name, x in arrays.items() if name.startswith(f"{kind}|")}
-        np.savez(folder / f"{kind}.npz", **{name.replace("|", "/"): x for name, x in inside.items()})
-    return folder
-
-
-@pytest.mark.parametrize("write", [as_npy, as_npz, lambda arrays, folder: arrays])
-def test_every_form_has_the_verdict_of_the_one_file(write: object, tmp_path: Path) -> None:
-    """A folder that is read by halves, inputs taken for intermediates, or names with a lost dot would not pass."""
-    assert callable(write)
+def test_a_dict_has_the_verdict_of_the_one_file() -> None:
     arrays = ports.saved()
-    right = verify(BERT, against=write(arrays, tmp_path / "right"))
+    right = verify(BERT, against=arrays)
     assert right.passed and "12 of 12 batches compared" in right.lines, right.lines
     arrays["types|sum"] = arrays["types|sum"] + np.float32(1)
-    wrong = verify(BERT, against=write(arrays, tmp_path / "wrong"))
+    wrong = verify(BERT, against=arrays)
     assert [(d.key, d.kinds) for d in wrong.differences if not d.passes] == [("sum", ("types",))]
     del arrays["types|sum"]
-    missing = verify(BERT, against=write(arrays, tmp_path / "missing"))
+    missing = verify(BERT, against=arrays)
     assert not missing.passed and missing.missing == ["types|sum"]
-
-
-def test_a_batch_without_a_name_is_one_of_its_own(tmp_path: Path) -> None:
-    arrays = {name.removeprefix("plain|"): x for name, x in ports.saved().items() if name.startswith("plain|")}
-    report = verify(BERT, against=as_npy(arrays, tmp_path / "port"))
-    assert report.passed and {kind for d in report.differences for kind in d.kinds} == {ALONE}
 
 
 def tree(folder: Path, value: object) -> Path:
@@ -99,17 +72,21 @@ def test_a_debugger_s_folder_without_ids_is_refused(tmp_path: Path) -> None:
         verify(BERT, against=folder)
 
 
-def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape("expected .npy or .npz files (plain/sum.npy")):
+def test_another_folder_says_what_is_expected(tmp_path: Path) -> None:
+    np.save(tmp_path / "sum.npy", np.zeros(3))
+    with pytest.raises(ValueError, match=r"expected the folder .* by numpy\.savez"):
         read_against(tmp_path)
 
 
 def test_an_array_of_texts_or_objects_is_no_number() -> None:
     with pytest.raises(ValueError, match=re.escape("against['plain|sum'] is stored as")):
         read_against({"plain|sum": np.array(["a"])})
+    with pytest.raises(ValueError, match=re.escape("against['plain|sum'] is no array")):
+        read_against({"plain|sum": [[1.0], [2.0, 3.0]]})  # type: ignore[dict-item]
 
 
 def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_model.importlib.util, "find_spec", lambda name: None)
+    (tmp_path / "model.onnx").touch()
     with pytest.raises(ImportError, match="needs onnx here: pip install 'onnx>="):
         verify(BERT, against=tmp_path / "model.onnx")

@@ -29,7 +29,12 @@ class DebugTree(Source):
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
         self._folder = folder
-        (path,) = sorted(folder.glob(f"*{TREE}"))[:1]
+        path = next(iter(sorted(folder.glob(f"*{TREE}"))), None)
+        if path is None:
+            raise ValueError(
+                f"{folder}: expected the folder that model_addition_debugger_context of transformers writes, found no "
+                f"*{TREE} in it; put arrays into one file by numpy.savez"
+            )
         try:
             self._tree = json.loads(opened(path).read_text("utf-8"))
             self._class = str(self._tree["module_path"])

@@ -19,6 +19,7 @@ from minibert.equations.input_layer import Array
 from minibert.verify.judge.input_layer import Subject
 
 from .modules import Paths, Seen, Source
+from .numpy_files import opened
 from .traces import Traces, tokens_of
 
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -40,11 +41,10 @@ class OnnxModel(Source):
     """Such a file. Raises ImportError where onnx or onnxruntime is not installed."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
+        super().__init__(str(opened(path)))
         for name, remedy in NEEDED.items():
             if importlib.util.find_spec(name) is None:
                 raise ImportError(f"{path}: an ONNX model needs {name} here: {remedy}")
-        self._path = path
 
     def traces(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
         import onnxruntime

@@ -6,7 +6,6 @@ metadata under `ABOUT` which model it is of (see `identity`); in a .npz that is 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -15,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.files.tables import convert
 from minibert.files.writing import naming, write_output
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
-from .numpy_files import npz_names, opened, read_npz
+from .numpy_files import opened, read_npz
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
@@ -28,7 +26,6 @@ INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # of a mode
 ABOUT = "minibert"
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
-BFLOAT16 = "BF16"
 READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 
@@ -121,8 +118,7 @@ def read_arrays(
 ) -> tuple[list[str], dict[str, Array], str | None]:
     """All names in a .safetensors or .npz file, the arrays that are chosen of them, and which model it is of."""
     if opened(path).suffix.lower() == NPZ:
-        names = npz_names(path)
-        arrays = read_npz(path, chosen(names))
+        names, arrays = read_npz(path, chosen)
         about = arrays.pop(ABOUT, None)
         return names, arrays, None if about is None else str(about)
     from safetensors import SafetensorError, safe_open
@@ -131,30 +127,9 @@ def read_arrays(
         with naming(path), safe_open(str(path), framework="np") as file:
             names = list(file.keys())
             wanted = chosen(names)
-            stored = {name: file.get_slice(name).get_dtype() for name in wanted}
             for name in wanted:
-                if stored[name] not in (*READABLE, BFLOAT16):
-                    raise ValueError(f"{path}: {name} is stored as {stored[name]}; store it as F32, integers as I64")
-            narrow = _bfloat16(path) if BFLOAT16 in stored.values() else {}
-            arrays = {name: narrow[name] if name in narrow else file.get_tensor(name) for name in wanted}
-            return names, arrays, (file.metadata() or {}).get(ABOUT)
-    except SafetensorError:
-        raise ValueError(f"{path}: {_why_unreadable(path)}; write it anew") from None
-
-
-def _bfloat16(path: Path) -> dict[str, Array]:
-    """Widen stored bfloat16, which NumPy has no type for, to float32."""
-    from safetensors import deserialize
-
-    read: Any = deserialize  # which has no types
-    found = [(name, of) for name, of in read(path.read_bytes()) if of["dtype"] == BFLOAT16]
-    raw = {name: np.frombuffer(of["data"], "<u2").reshape(of["shape"]) for name, of in found}
-    return {name: convert(bits, BFLOAT16, np.dtype("float32")) for name, bits in raw.items()}
-
-
-def _why_unreadable(path: Path) -> str:
-    with open(path, "rb") as file:
-        size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
-    if size < 8 + length:
-        return f"not a safetensors file, or cut short: its {size} bytes should begin with a header of {length}"
-    return f"cut short or damaged: its header does not describe the {size - 8 - length} bytes that follow"
+                if (stored := file.get_slice(name).get_dtype()) not in READABLE:
+                    raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
+            return names, {name: file.get_tensor(name) for name in wanted}, (file.metadata() or {}).get(ABOUT)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); write it anew") from None

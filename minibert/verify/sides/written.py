@@ -12,15 +12,14 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.verify.judge.input_layer import Subject
 
-from .debug_tree import TREE, DebugTree
+from .debug_tree import DebugTree
 from .modules import Source
-from .numpy_files import checked, npz_names, opened, read_npy, read_npz
+from .numpy_files import checked
 from .onnx_model import OnnxModel
-from .traces import NPZ, Traces, as_traces, read_file
+from .traces import Traces, as_traces, read_file
 
 Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 
-ALONE = "given"  # what the one batch of a folder is called that names none
 ONNX = ".onnx"
 
 
@@ -40,46 +39,21 @@ class Named(Source):
 def read_against(against: Against) -> Source:
     """Open what another program has written, by what it is.
 
-    A file as `save` writes it; a folder of .npy and .npz files; a folder of transformers' debugger; an ONNX model; or
-    a dict of arrays, named as in a file. Raises ValueError, which says what is expected, and what reading raises.
+    A file as `save` writes it; a folder of transformers' debugger; an ONNX model; or a dict of arrays, named as in a
+    file. Raises ValueError, which says what is expected, and what reading raises.
     """
     if isinstance(against, Mapping):
-        return Named(
-            "the arrays", *as_traces({str(name): _array(name, x) for name, x in against.items()}, "the arrays")
-        )
+        arrays = {str(name): _array(f"against[{name!r}]", x) for name, x in against.items()}
+        return Named("the arrays", *as_traces(arrays, "the arrays"))
     path = Path(against)
-    if not path.is_dir():
-        opened(path)
     if path.is_dir():
-        return DebugTree(path) if any(path.glob(f"*{TREE}")) else _folder(path)
+        return DebugTree(path)
     return OnnxModel(path) if path.suffix.lower() == ONNX else Named(str(path), *read_file(path))
 
 
-def _array(name: object, x: object) -> Array:
-    where = f"against[{name!r}]"
+def _array(where: str, x: object) -> Array:
     try:
-        return checked(np.asarray(x), where)
-    except ValueError as error:
-        raise error if where in str(error) else ValueError(f"{where} is no array: {error}") from None
-
-
-def _folder(folder: Path) -> Named:
-    """Read "<kind>/inputs/<name>.npy" and "<kind>/<key>.npy", or "<kind>.npz" with these names; a kind may be left out.
-
-    Raises ValueError where there is no such file.
-    """
-    arrays: dict[str, Array] = {}
-    for path in sorted(folder.rglob("*.np[yz]")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        several = read_npz(path, npz_names(path)) if path.suffix == NPZ else {"": read_npy(path)}
-        for name, array in several.items():
-            words = [*parts, *filter(None, name.replace("/", "|").split("|"))]
-            if len(words) == 1 or words[0] == "inputs":
-                words.insert(0, ALONE)
-            arrays["|".join(words)] = array
-    if not arrays:
-        raise ValueError(
-            f"{folder}: expected .npy or .npz files (plain/sum.npy, plain/inputs/input_ids.npy), or the folder that "
-            "model_addition_debugger_context of transformers writes; found neither"
-        )
-    return Named(str(folder), *as_traces(arrays, str(folder)))
+        array = np.asarray(x)
+    except ValueError as error:  # rows of unequal length
+        raise ValueError(f"{where} is no array: {error}") from None
+    return checked(array, where)

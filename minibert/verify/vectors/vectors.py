@@ -25,7 +25,6 @@ from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
 from minibert.verify.report import Report, table
 from minibert.verify.sides.numpy_files import opened, read_npy
 from minibert.verify.sides.texts import TEXTS, read_texts
-from minibert.verify.sides.traces import read_arrays
 
 from .ways import FORMS, Make, Way, Ways
 
@@ -81,20 +80,15 @@ def verify_vectors(
 def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
     """Read vectors (n, dim), float32 or wider, and their texts where the file has them.
 
-    .npy; .safetensors with one array; .jsonl with a "vector" or an "embedding" a line, and maybe a "text". Raises
+    .npy; .jsonl with a "vector" or an "embedding" a line, and maybe a "text". Raises
     ValueError that names file and line.
     """
     ending = opened(path).suffix.lower()
     if ending == ".npy":
         return as_vectors(read_npy(path), str(path)), None
-    if ending == ".safetensors":
-        names, arrays, _ = read_arrays(path, lambda names: names[:1])
-        if len(names) != 1:
-            raise ValueError(f"{path}: expected one array, found {', '.join(map(repr, names[:8])) or 'none'}")
-        return as_vectors(arrays[names[0]], f"{path}: {names[0]}"), None
     if ending != ".jsonl":
         raise ValueError(
-            f"{path}: vectors are read of .npy, .safetensors and .jsonl, found {path.suffix or 'no ending'!r}; read it "
+            f"{path}: vectors are read of .npy and .jsonl, found {path.suffix or 'no ending'!r}; read it "
             "where it was written, and save the array by numpy.save"
         )
     rows, texts = list[Any](), list[str]()
