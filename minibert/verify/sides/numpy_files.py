@@ -52,5 +52,5 @@ def read_npz(path: Path, chosen: Callable[[list[str]], Collection[str]]) -> tupl
 def checked(array: Array, where: str) -> Array:
     """Refuse what are no numbers. NumPy has no bfloat16: what is saved as such comes back as two bytes each."""
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise ValueError(f"{where} is stored as {array.dtype.str}; store it as float32, integers as int64")
+        raise ValueError(f"{where} is stored as {array.dtype}; store it as float32, integers as int64")
     return array
