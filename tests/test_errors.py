@@ -14,7 +14,6 @@ from checkpoints import write, write_vocab
 import minibert
 from minibert.cli import main
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
-from minibert.models.open.extract import extract
 
 PACKAGE = Path(minibert.__file__).parent
 SHELL = re.compile(r"(?<![\w-])--[a-z]|`minibert [a-z]")
@@ -40,7 +39,7 @@ def test_the_library_speaks_no_shell() -> None:
     assert {name for name, text in found if OTHER in text} == {"repository.py"}
 
 
-def test_an_error_has_its_data(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_error_has_its_data(tmp_path: Path) -> None:
     layer = minibert.load(write_vocab(write(tmp_path)))
     with pytest.raises(ValueError, match=r"text 1 has 22 tokens.*or pass truncation=True") as caught:
         layer.tokenize(["we", "we " * 20])
@@ -48,9 +47,6 @@ def test_an_error_has_its_data(tmp_path: Path, tmp_path_factory: pytest.TempPath
     assert error.text == 1 and error.option == Option("truncation", True) and error.place is None  # type: ignore[attr-defined]
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) and again.option == error.option  # type: ignore[attr-defined]
-    with pytest.raises(FileExistsError, match="pass force=True to replace") as there:
-        extract(tmp_path, tmp_path_factory.mktemp("made"))
-    assert there.value.option.name == "force"  # type: ignore[attr-defined]
 
 
 def test_a_place_is_data_too() -> None:
@@ -63,7 +59,7 @@ def test_a_place_is_data_too() -> None:
 
 def test_words_in_a_name_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only the data becomes an option: a folder may be called as an argument is."""
-    model, made = write(tmp_path / "model"), tmp_path / "pass force=True"
+    model, made = write(tmp_path / "model"), tmp_path / "pass truncation=True"
     made.mkdir()
     assert main(["extract", str(model), "-o", str(made)]) == 1
-    assert f"{made} exists; choose another name, or pass --force to replace" in capsys.readouterr().err
+    assert f"{made} exists; choose another name" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ Runs every token of the vocabulary through the model by itself and keeps its
 principal components. A text's vector is then the mean of its tokens' rows: some
 hundred times as fast, and without context. sentence-transformers and model2vec
 open the folder too. --texts weighs tokens by how often they stand in a file of
-yours, and prints which weights that changes most."""
+yours."""
 EXAMPLE = "minibert distill -m ./all-MiniLM-L6-v2 -o ./static --texts questions.txt"
 
 
@@ -30,7 +30,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--texts", metavar="FILE", help="weigh tokens by these texts, one per line, not by Zipf's law; - for stdin"
     )
-    parser.add_argument("--force", action="store_true", help="replace a folder that minibert wrote")
     add_model(parser, side=False, argument=True, usual=SENTENCES, threads=True)
 
 
@@ -41,9 +40,8 @@ def run(arguments: Any) -> None:
     texts, bar = arguments.texts, wants_bar(reads=False, prints=False)
     with load_model(arguments) as encoder:
         made = distill(
-            encoder, arguments.output, arguments.dims, texts=texts and lines_of(texts), show_progress_bar=bar,
-            force=arguments.force,
-        )  # fmt: skip
+            encoder, arguments.output, arguments.dims, texts=texts and lines_of(texts), show_progress_bar=bar
+        )
         print_lines(_told(made, encoder.dim))
 
 
@@ -59,10 +57,3 @@ def _told(made: Any, width: int) -> Iterator[str]:
         return
     found = f"{counted(told.texts, 'text')}: {counted(told.tokens, 'token')}, {told.seen:,} different"
     yield f"weights         by {found}"
-    yield f"heavier         {_moved(told.heavier)}"
-    yield f"lighter         {_moved(told.lighter)}"
-
-
-def _moved(weights: Mapping[str, tuple[float, float]]) -> str:
-    moved = (f"{token!r} {before:.3f} -> {after:.3f}" for token, (before, after) in weights.items())
-    return ", ".join(moved) or "none"

@@ -21,7 +21,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
     )
-    parser.add_argument("--force", action="store_true", help="replace a folder that this command wrote")
 
 
 def run(arguments: Any) -> None:
@@ -29,7 +28,7 @@ def run(arguments: Any) -> None:
     from minibert.models.open.extract import extract
     from minibert.show.text.text import size
 
-    made = extract(arguments.model, arguments.output, arguments.dtype, force=arguments.force, **from_hub(arguments))
+    made = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
     share = made.bytes_after / made.bytes_before
     print_lines([
         f"{made.folder}: {made.tensors} tensors",

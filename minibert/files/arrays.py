@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,13 +23,13 @@ def ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str,
     return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
 
 
-def safetensors_header(entries: dict[str, tuple[str, Array]], metadata: Mapping[str, str] = {}) -> bytes:
+def safetensors_header(entries: dict[str, tuple[str, Array]]) -> bytes:
     """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
 
     Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
     changed between versions. safetensors' own reader checks the file when it is loaded again.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}  # the first is what transformers looks for
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # what transformers looks for
     stop = 0
     for name, (stored, raw) in ordered(entries):
         start, stop = stop, stop + raw.nbytes

@@ -34,13 +34,12 @@ def model_file(path: FileName) -> str | None:
         return None
 
 
-def sha256_of(path: FileName, start: int = 0) -> str:
-    """Give the sha256 of a file's bytes from `start` on."""
+def sha256_of(path: FileName) -> str:
+    """Give the sha256 of a file."""
     import hashlib  # brings OpenSSL: 3 MiB that most processes do without
 
     found = hashlib.sha256()
     with open(path, "rb") as file:
-        file.seek(start)
         while block := file.read(BLOCK):
             found.update(block)
     return found.hexdigest()

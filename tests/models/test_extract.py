@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,142 +69,36 @@ def test_other_readers_read_the_same_tensors(minilm: Path, tmp_path: Path) -> No
     assert all(np.array_equal(own[name], original[name]) for name in own)
 
 
-def test_nothing_is_overwritten_unless_asked(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "made"
-    target.mkdir()
-    (target / "config.json").write_text("mine")
-    assert main(["extract", "--model", str(minilm), "-o", str(target)]) == 1
-    assert "--force" in capsys.readouterr().err
-    assert (target / "config.json").read_text() == "mine"
-    assert main(["extract", "--model", str(minilm), "-o", str(target), "--force"]) == 1
-    assert "holds 'config.json'" in capsys.readouterr().err
-    assert (target / "config.json").read_text() == "mine"
-    (target / "config.json").unlink()
-    for _ in range(2):  # an empty folder, then its own
-        assert main(["extract", "--model", str(minilm), "-o", str(target), "--force"]) == 0
-        printed = capsys.readouterr().out
-        assert "before" in printed and "after" in printed and "rounding error" in printed
-        assert list(tmp_path.iterdir()) == [target]
-
-
-def whole_model(folder: Path) -> Path:
-    """A GPT-2 with a block, in a folder that holds only files of names which extract writes too."""
-    shutil.copytree(GPT2, folder)
-    (folder / "case.json").unlink()
-    (folder / "trace.safetensors").unlink()
-    return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.parametrize("force", [True, False])
-@pytest.mark.parametrize("to", ["model", "model/.", "link", "model/input", "link/input", ".", "sub/../model"])
-def test_a_model_is_not_replaced_by_its_own_layer(to: str, force: bool, tmp_path: Path) -> None:
-    model, link = whole_model(tmp_path / "place" / "model"), tmp_path / "place" / "link"
-    link.symlink_to(model)
-    (tmp_path / "place" / "sub").mkdir()
-    before, beside = contents(model), sorted(tmp_path.rglob("*"))
-    for source in (model, link):
-        with pytest.raises(ValueError, match="must lie apart: one is the other, holds it or a file that it links to"):
-            extract(source, tmp_path / "place" / to, force=force)
-    assert contents(model) == before and sorted(tmp_path.rglob("*")) == beside
-
-
-def test_a_model_inside_the_target_is_refused(tmp_path: Path) -> None:
-    model = whole_model(tmp_path / "outer" / "inner" / "model")
-    with pytest.raises(ValueError, match="must lie apart"):
-        extract(model, tmp_path / "outer", force=True)
-    assert (model / "model.safetensors").exists()
-    made = extract(model, tmp_path / "outer" / "model-input")  # beside it is no matter, whatever the names begin with
-    assert made.tensors == 2
-
-
-@pytest.mark.parametrize("case", CASES[::20], ids=lambda case: case.name)
-def test_force_replaces_what_extract_has_made(case: Path, tmp_path: Path) -> None:
-    target = extract(case, tmp_path / "made").folder
-    extract(GPT2, target, force=True)
-    with minibert.load(GPT2) as before, minibert.load(target) as after:
-        assert np.array_equal(before(IDS), after(IDS))
-
-
-def vocabulary(target: Path) -> None:
-    (target / "vocab.txt").mkdir()
-    (target / "vocab.txt" / "thesis").write_text("mine")
-
-
-def numbers(target: Path) -> None:
-    with (target / "model.safetensors").open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"x")
-
-
-def linked_weights(target: Path) -> None:
-    (target / "model.safetensors").rename(target.parent / "model.safetensors")
-    (target / "model.safetensors").symlink_to(target.parent / "model.safetensors")
-
-
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "vocabulary": vocabulary,
-    "link": lambda target: (target / "merges.txt").symlink_to(target.parent / "mine"),
-    "settings": lambda target: (target / "config.json").write_text((target / "config.json").read_text() + " "),
-    "tokenizer": lambda target: (target / "vocab.txt").write_text("mine"),
-    "another file": lambda target: (target / "thesis.txt").write_text("mine"),
-    "numbers": numbers,
-    "no weights": lambda target: (target / "model.safetensors").unlink(),
-    "another program's weights": lambda target: shutil.copy(GPT2 / "model.safetensors", target),
-    "linked weights": linked_weights,
-}
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
-@pytest.mark.parametrize("what", CHANGES)
-def test_force_deletes_nothing_that_has_another_content(
-    what: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("there", [Path.mkdir, Path.touch, lambda path: path.symlink_to(path.parent / "nowhere")])
+def test_nothing_is_written_over(
+    there: Callable[[Path], object], minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Files are known by what is in them: a name that `extract` writes too is no proof."""
-    target, change = extract(GPT2, tmp_path / "made").folder, CHANGES[what]
-    if late:
-        load = extraction.load
-        monkeypatch.setattr(extraction, "load", lambda *args, **more: (change(target), load(*args, **more))[1])
-    else:
-        change(target)
-    before = None if late else sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    with pytest.raises(FileExistsError, match=r"made holds '.*', not as minibert has written it"):
-        extract(GPT2, target, "float16", force=True)
-    found = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    assert before is None or found == before
-    assert {path for path, _ in found} >= {target, target / "config.json"}
-    if what == "vocabulary":
-        assert (target / "vocab.txt" / "thesis").read_text() == "mine"
+    target, command = tmp_path / "made", ["extract", "--model", str(minilm), "-o", str(tmp_path / "made")]
+    there(target)
+    before = target.lstat()
+    assert main(command) == 1
+    assert f"{target} exists; choose another name, or remove it first" in capsys.readouterr().err
+    assert target.lstat() == before
+    target.rmdir() if target.is_dir() else target.unlink()
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "before" in printed and "after" in printed and "rounding error" in printed
+    assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("where", ["config.json", "model.safetensors", "1_Pooling"])
-def test_a_model_whose_files_are_links_into_the_target_is_kept(where: str, tmp_path: Path) -> None:
-    target = extract(GPT2, tmp_path / "made").folder
-    model = whole_model(tmp_path / "model")
-    between = tmp_path / "between"
-    if where == "1_Pooling":
-        (model / where).mkdir()
-        (model / where / "config.json").symlink_to(target / "config.json")
-    else:
-        (model / where).unlink()
-        between.symlink_to(target / where)
-        (model / where).symlink_to(between)
-    before = contents(target)
-    with pytest.raises(ValueError, match="a file that it links to, and the model would be lost"):
-        extract(model, target, force=True)
-    assert contents(target) == before
+def test_a_folder_that_comes_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, load = tmp_path / "made", extraction.load
 
+    def meanwhile(*args: Any, **more: Any) -> Any:
+        target.mkdir()
+        (target / "thesis.txt").write_text("mine")
+        return load(*args, **more)
 
-def test_neither_a_link_to_a_folder_nor_a_file_is_replaced(tmp_path: Path) -> None:
-    made, link = extract(GPT2, tmp_path / "made").folder, tmp_path / "link"
-    link.symlink_to(made)
-    for target in (link, made / "config.json"):
-        with pytest.raises(FileExistsError, match="is a file, a link"):
-            extract(GPT2, target, force=True)
-    assert link.is_symlink() and "config.json" in contents(made)
+    monkeypatch.setattr(extraction, "load", meanwhile)
+    with pytest.raises(OSError, match="made"):
+        extract(GPT2, target)
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("thesis.txt", "mine")]
+    assert list(tmp_path.iterdir()) == [target]
 
 
 @pytest.mark.usefixtures("full_disk")
@@ -211,25 +106,6 @@ def test_a_full_disk_names_the_folder_and_leaves_nothing(tmp_path: Path, capsys:
     assert main(["extract", "--model", str(GPT2), "-o", str(tmp_path / "made")]) == 1
     assert capsys.readouterr().err == f"minibert: error: {tmp_path / 'made'}: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_old_folder_comes_back_when_the_new_one_cannot_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = extract(GPT2, tmp_path / "made").folder
-    before = (target / "model.safetensors").read_bytes()
-    rename = Path.rename
-
-    def full_disk(self: Path, to: Path) -> Path:
-        if self.name == "made" and self.parent != tmp_path:
-            raise OSError("No space left on device")
-        return rename(self, to)
-
-    monkeypatch.setattr(Path, "rename", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        extract(GPT2, target, "float16", force=True)
-    assert (target / "model.safetensors").read_bytes() == before
-    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -34,22 +34,18 @@ from minibert.threads.computing import compute
 from .load_encoder import load_encoder
 
 SIF = 1e-4  # `a` of `sif_weights`
-MOVED = 5  # how many tokens `Counted` names of each kind
 STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sentence-transformers, and their folders
 
 
 class Counted(NamedTuple):
     """Counts of the tokens in texts, in the place of Zipf's law.
 
-    How many texts, how many tokens in them, and how many different ones. heavier, lighter: the tokens of the texts
-    whose weight has grown and fallen most, with the weight by Zipf's law and the one by the texts.
+    How many texts, how many tokens in them, and how many different ones.
     """
 
     texts: int
     tokens: int
     seen: int
-    heavier: dict[str, tuple[float, float]]
-    lighter: dict[str, tuple[float, float]]
 
 
 class Distilled(NamedTuple):
@@ -73,7 +69,6 @@ def distill(
     texts: Iterable[str] | None = None,
     threads: int | None = None,
     show_progress_bar: bool = False,
-    force: bool = False,
 ) -> Distilled:
     """Make a static model of an encoder: a folder that `load_encoder`, sentence-transformers and model2vec open.
 
@@ -88,7 +83,6 @@ def distill(
     dims   how many components to keep; at most the encoder's width, and less than there are tokens
     texts  count tokens in these texts, and weigh by that in the place of Zipf's law. A token that they lack counts as
            seen once, one that is there n times as n + 1: see `counted_probabilities`. Only its weight changes
-    force  replace a folder that holds what minibert has written, unchanged, and nothing else
 
     Raises TypeError for anything but an encoder; ValueError for a static model, for dims below 1 and for texts without
     a token; FileExistsError and OSError as `extract`; TokenizerError for a vocabulary with a token twice;
@@ -99,12 +93,9 @@ def distill(
     if not encoder.stack.blocks:
         raise ValueError("this model is static already; make one of a model with blocks")
     check_positive("dims", dims)
-    check_target(target := Path(folder), force)
+    check_target(target := Path(folder))
     made = static_tokenizer(encoder.sentence_tokenizer)
-    p = zipf_probabilities(len(made.tokens))
-    counted = None
-    if texts is not None:
-        p, counted = _counted(made, texts, p)
+    p, counted = (zipf_probabilities(len(made.tokens)), None) if texts is None else _counted(made, texts)
     x = token_rows(encoder, made, threads, show_progress_bar)
     found: list[Any] = []
     count = min(dims, x.shape[1], len(x) - 1)
@@ -156,11 +147,11 @@ def around(tokenizer: Tokenizer, letters: Iterable[str]) -> tuple[list[int], lis
     raise TokenizerError("the tokenizer makes no token of any text that its vocabulary holds; fetch its files again")
 
 
-def _counted(made: StaticTokenizer, texts: Iterable[str], zipf: Array) -> tuple[Array, Counted]:
-    """Give the probability of each token by these texts, and what that changes."""
+def _counted(made: StaticTokenizer, texts: Iterable[str]) -> tuple[Array, Counted]:
+    """Give the probability of each token by these texts, and what was counted."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise TypeError(f"texts must be many, one after another, found one {type(texts).__name__}")
-    counts, read = np.zeros(len(zipf), np.int64), 0
+    counts, read = np.zeros(len(made.tokens), np.int64), 0
     for chunk in chunked(texts, CHUNK):
         for encoded in made.tokenizer.encode(chunk, start=read):
             np.add.at(counts, encoded.input_ids, 1)
@@ -169,16 +160,7 @@ def _counted(made: StaticTokenizer, texts: Iterable[str], zipf: Array) -> tuple[
         raise error_of(
             ValueError, f"found no token in {read} texts; leave out ", Option("texts"), " for weights by Zipf's law"
         )
-    p = counted_probabilities(counts)
-    weights = np.stack([sif_weights(zipf, SIF), sif_weights(p, SIF)], axis=1)  # (vocab, 2)
-    seen, ratio = np.flatnonzero(counts), weights[:, 1] / weights[:, 0]
-
-    def moved(some: Array, order: Array) -> dict[str, tuple[float, float]]:
-        most = some[np.argsort(order[some], kind="stable")][:MOVED].tolist()
-        return {made.tokens[i]: (float(weights[i, 0]), float(weights[i, 1])) for i in most}
-
-    heavier, lighter = moved(seen[ratio[seen] > 1], -ratio), moved(seen[ratio[seen] < 1], ratio)
-    return p, Counted(read, int(counts.sum()), len(seen), heavier, lighter)
+    return counted_probabilities(counts), Counted(read, int(counts.sum()), np.count_nonzero(counts))
 
 
 def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:

@@ -18,9 +18,8 @@ from minibert.files.checkpoint import Checkpoint
 from minibert.files.model_folder import Entries, check_target, write_model
 from minibert.files.tables import StoredTable, convert, narrowed
 from minibert.files.tokenizer_files import TOKENIZER_FILES
-from minibert.files.writing import same_file
 
-from .load import Opened, assemble, family_of, is_folder, load, open_model
+from .load import Opened, assemble, family_of, load, open_model
 
 NARROW = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BESIDE = ("config.json", *TOKENIZER_FILES, "generation_config.json")
@@ -43,25 +42,19 @@ def extract(
     *,
     revision: str | None = None,
     local_files_only: bool = False,
-    force: bool = False,
 ) -> Extracted:
     """Write a folder that holds the input layer of `model` and nothing else.
 
     dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each as it is stored. Vectors (the norm's
     weight and bias) keep their format: they are small, and every row passes through them.
 
-    force: replace a folder that holds what minibert has written, unchanged, and nothing else.
-
-    Raises FileExistsError where `folder` exists and `force` is not given, or where `force` would delete
-    another file; ValueError for the model's own folder or one inside or around it, for another dtype, for a number that
-    float16 cannot hold, for a static model; OSError that names `folder`; and the errors of `load`.
+    Raises FileExistsError where `folder` exists; ValueError for another dtype, for a number that float16 cannot hold,
+    for a static model; OSError that names `folder`; and the errors of `load`.
     """
     if dtype is not None and dtype not in NARROW:
         raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
     target = Path(folder)
-    if is_folder(model):
-        _refuse_own(target, Path(model).expanduser())
-    check_target(target, force)
+    check_target(target)
     opened = open_model(model, revision, local_files_only)
     if opened.static:
         raise ValueError(f"{opened.where} is a static model, an input layer and nothing else already; copy its folder")
@@ -77,18 +70,6 @@ def extract(
     before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
     source.close()
     return Extracted(target, len(source.taken), sum(before.values()), size, error)
-
-
-def _refuse_own(target: Path, model: Path) -> None:
-    """Refuse a target that is the model's folder, is inside or around it, or has what the model links to."""
-    links = [path for path in (*model.glob("*"), *model.glob("*/*")) if path.is_symlink()]
-    for inner, outer in ((target, model), (model, target), *((link, target) for link in links)):
-        real = Path(os.path.realpath(inner))
-        if any(same_file(place, outer) for place in (real, *real.parents)):
-            raise ValueError(
-                f"{target} and the model's folder {model} must lie apart: one is the other, holds it or a file that it "
-                "links to, and the model would be lost; choose another folder"
-            )
 
 
 def _take_all(source: Checkpoint, opened: Opened, family: Family) -> list[str]:
