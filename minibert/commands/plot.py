@@ -22,9 +22,7 @@ def declare(parser: Parser) -> None:
     kinds = "\n".join(f"  {name:14} {picture.says}" for name, picture in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
-    parser.add_argument(
-        "--text", metavar="TEXT", help="the text for sum, tokens and attention; for rows, its first token"
-    )
+    parser.add_argument("--text", metavar="TEXT", help="the text for sum and attention; for rows, its first token")
     parser.add_argument(
         "--token", type=int, metavar="N", help="for sum and rows: the token at this position, as explain counts them"
     )

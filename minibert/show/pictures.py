@@ -9,7 +9,7 @@ import numpy as np
 
 from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
-from minibert.equations.similarity import cosine_similarity, principal_components
+from minibert.equations.similarity import cosine_similarity
 from minibert.errors import Option, error_of
 from minibert.families.parts.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
 from minibert.families.parts.layer_plan import layer_plan
@@ -58,7 +58,6 @@ def picture(
 
     rows, similarity, table       the position table; rows also shows a token of the text, if one is given
     sum                           how a token's vector is computed
-    tokens                        the word rows of the text's tokens, on a map
     relative-bias, alibi, rotary  the position scheme inside attention
     attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
 
@@ -143,13 +142,6 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
     return ax
 
 
-def _tokens(layer: EmbeddingLayer, asked: Asked) -> Any:
-    batch, tokens, _ = _encoded(layer, _needed(asked.text, "tokens"))
-    ids, at = np.unique(batch["input_ids"][0], return_index=True)
-    found = principal_components(layer.steps[0].module(ids))
-    return plot.token_map(found.coordinates, [tokens[i] for i in at], shares=found.shares.tolist())
-
-
 def _attention(encoder: Encoder, asked: Asked) -> Any:
     batch = encoder.tokenize(_needed(asked.text, "attention"))
     if not batch["input_ids"].size:
@@ -193,7 +185,6 @@ PICTURES = {
     ),
     "table": Picture(lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
     "sum": Picture(_sum, "The steps from one token to its vector"),
-    "tokens": Picture(_tokens, "The word rows of a text's tokens, on a map"),
     "attention": Picture(_attention, "The attention weights of each token: all heads, or one"),
     "relative-bias": Picture(
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),

@@ -1,8 +1,8 @@
 """Arrays -> pictures. Every function draws one thing into an Axes and returns it.
 
 Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
-Nothing here computes what a picture shows, or knows a model: similarities and coordinates come from
-`equations.similarity`, tables and rows from a layer. One file: each picture is one function, read by itself.
+Nothing here computes what a picture shows, or knows a model: similarities come from `equations.similarity`,
+tables and rows from a layer. One file: each picture is one function, read by itself.
 
 Values from 0 up become colours by viridis: its lightness rises evenly with the value. Signed values become colours by
 PuOr: 0 is nearly white, and the farther from 0, the darker, violet below and orange above. The colour-blind see both
@@ -36,9 +36,6 @@ SIGNED = "PuOr_r"
 # a dark and a light ink, apart in lightness as much as in hue
 DARK, LIGHT = "#14284b", "#f0a32f"
 BETWEEN = "0.55"  # and a third between them
-NEAR = 4  # points from a dot to its name
-TRIES = 4  # to give names their places
-FEW_NAMES = 30  # names that a map of the usual size has room for
 FORMATS = (".svg", ".png", ".pdf")
 
 
@@ -267,83 +264,6 @@ def rotary(angles: Array, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="pair of dimensions", ylabel="position")
     ax.locator_params(integer=True)
     return ax
-
-
-def token_map(
-    coordinates: Array, labels: Sequence[str], ax: Axes | None = None, shares: Sequence[float] | None = None
-) -> Axes:
-    """Tokens as points of a plane, each with its name.
-
-    coordinates (tokens, 2) and shares, the part of the variance that each axis shows: both from
-    `equations.principal_components`. One unit is as long on either axis, so that distances can be compared.
-    """
-    larger = max(1.0, (len(labels) / FEW_NAMES) ** 0.5)  # a name takes as much room however many there are
-    ax = _axes(ax, 7 * larger, 6 * larger)
-    ax.scatter(coordinates[:, 0], coordinates[:, 1], s=18, color=DARK)
-    for axis, number in ((ax.xaxis, 0), (ax.yaxis, 1)):
-        share = "" if shares is None else f" ({shares[number]:.0%} of the variance)"
-        axis.set_label_text(f"principal component {number + 1}{share}")
-    ax.set_aspect("equal", adjustable="datalim")
-    ax.margins(0.1)
-    _names(ax, coordinates, labels)
-    return _bare(ax)
-
-
-def _names(ax: Axes, coordinates: Array, labels: Sequence[str]) -> None:
-    """Write each point's name beside it, where it covers no point and no earlier name; a line leads to one far off."""
-    ax.autoscale_view()
-    figure: Any = ax.figure
-    names: list[Any] = []
-    before = np.full(coordinates.shape, np.inf)
-    for _ in range(TRIES):
-        figure.draw_without_rendering()  # names at the edge take room, and then the points move
-        points = ax.transData.transform(coordinates)
-        if names and np.abs(points - before).max() < 1:
-            return
-        for name in names:
-            name.remove()
-        names, before = _named(ax, coordinates, points * (72 / figure.dpi), labels), points
-
-
-def _named(ax: Axes, coordinates: Array, points: Array, labels: Sequence[str]) -> list[Any]:
-    """Write the names. points: where the coordinates are now, in points, the unit of an offset."""
-    pixel, taken, names = 72 / ax.figure.dpi, np.empty((0, 4)), []
-    for point, xy, label in zip(points, coordinates, labels, strict=True):
-        sample = ax.annotate(label, xy, fontsize="small", parse_math=False)
-        box = sample.get_window_extent()
-        sample.remove()
-        (x, y), place = _free_place(point, box.width * pixel, box.height * pixel, points, taken)
-        taken = np.vstack([taken, place])
-        line = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
-        name = ax.annotate(
-            label, xy, (x, y), textcoords="offset points", fontsize="small", parse_math=False,
-            ha=("center", "left", "right")[int(np.sign(x))], va=("center", "bottom", "top")[int(np.sign(y))],
-            arrowprops=line if max(abs(x), abs(y)) > NEAR else None,
-        )  # fmt: skip
-        names.append(name)
-    return names
-
-
-def _free_place(
-    point: Array, width: float, height: float, points: Array, taken: Array
-) -> tuple[tuple[float, float], list[float]]:
-    """Find the nearest offset at which a name of this size covers least: it, and the box (left, low, right, high)."""
-    best: tuple[int, tuple[float, float], list[float]] | None = None
-    for distance in (NEAR, 10, 18, 28, 40, 54, 70, 90):
-        for right, up in ((1, 1), (-1, 1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1)):
-            x, y = distance * right, distance * up
-            left = point[0] + x - width * (1 - right) / 2
-            low = point[1] + y - height * (1 - up) / 2
-            box = [left, low, left + width, low + height]
-            apart = (taken[:, 2] < left) | (taken[:, 0] > box[2]) | (taken[:, 3] < low) | (taken[:, 1] > box[3])
-            under = (points > [left - 2, low - 2]) & (points < [box[2] + 2, box[3] + 2])
-            covered = int(np.count_nonzero(~apart) + np.count_nonzero(under.all(axis=1)))
-            if best is None or covered < best[0]:
-                best = covered, (x, y), box
-            if covered == 0:
-                return best[1:]
-    assert best is not None
-    return best[1:]
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:

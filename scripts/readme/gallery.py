@@ -2,7 +2,7 @@
 
     python scripts/readme/gallery.py [--model ./all-MiniLM-L6-v2] [--output FOLDER]
 
-Three show all-MiniLM-L6-v2's tables (the model that scripts/demo fetches), one a formula alone, and one the page of
+Two show all-MiniLM-L6-v2's tables (the model that scripts/demo fetches), one a formula alone, and one the page of
 `minibert explain --html` in Chromium: that needs the extra `browser`, and chromium on the path.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 
 import minibert
-from minibert.equations.similarity import cosine_similarity, principal_components
+from minibert.equations.similarity import cosine_similarity
 from minibert.show import plot
 from minibert.show.page.page import page
 from minibert.show.pictures import picture
@@ -31,7 +31,6 @@ LARGEST = 60_000  # bytes of a picture
 LARGEST_PAGE = 200_000  # bytes of the page's
 SENTENCE = "The bank of the river was muddy after the rain"
 WIDTH = 900  # pixels; the README shows two side by side
-WORDS = "one two four eight thousand dog cat mouse bird fish paris london berlin tokyo vienna"
 
 
 def steps(layer: minibert.EmbeddingLayer) -> Figure:
@@ -58,17 +57,7 @@ def sinusoids(layer: minibert.EmbeddingLayer) -> Figure:
     return ax.figure
 
 
-def tokens(layer: minibert.EmbeddingLayer) -> Figure:
-    """A map of the word rows of some words, before any context."""
-    ids = [layer.tokenize(word)["input_ids"][0, 1] for word in WORDS.split()]
-    found = principal_components(layer.word_embeddings(ids))
-    ax = plot.token_map(found.coordinates, layer.tokens(ids), shares=found.shares.tolist())
-    ax.set_title("word rows without context", loc="left")
-    ax.figure.set_size_inches(9, 7)
-    return ax.figure
-
-
-PICTURES: tuple[Callable[[minibert.EmbeddingLayer], Figure], ...] = (steps, similarity, sinusoids, tokens)
+PICTURES: tuple[Callable[[minibert.EmbeddingLayer], Figure], ...] = (steps, similarity, sinusoids)
 
 
 def write(figure: Figure, path: Path) -> None:

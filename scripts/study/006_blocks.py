@@ -21,7 +21,6 @@ from minibert.equations.blocks import bert_encoder, feed_forward, post_norm_bloc
 from minibert.equations.input_layer import layer_norm
 from minibert.equations.similarity import cosine_similarity
 from minibert.show import plot
-from minibert.show.text.blocks import plain_block
 
 # two right programs differ in the last bits of a matrix product; measured here, with two kernels of BLAS: 2e-6
 CLOSE = 2e-5
@@ -35,7 +34,7 @@ encoder = minibert.load_encoder(model.source)
 river, money = "The bank of the river was muddy.", "The bank raised its interest rates."
 traces = [encoder.trace(**encoder.tokenize(text)) for text in (river, money)]
 tokens = encoder.tokens(encoder.tokenize(river)["input_ids"][0])
-blocks, heads = [plain_block(block) for block in encoder.stack.blocks], encoder.stack.heads
+blocks, heads = [study.plain_block(block) for block in encoder.stack.blocks], encoder.stack.heads
 print(f"{len(blocks)} blocks, {heads} heads, feed-forward {len(blocks[0].up.bias)} wide")
 assert tokens[2] == "bank" and len(blocks) == encoder.config.num_hidden_layers
 

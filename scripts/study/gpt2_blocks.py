@@ -16,7 +16,6 @@ import minibert
 from minibert.equations.activations import gelu, gelu_tanh
 from minibert.equations.blocks import additive_mask, feed_forward, gpt2_blocks, self_attention
 from minibert.equations.input_layer import layer_norm
-from minibert.show.text.blocks import plain_block
 
 # two right programs differ in the last bits of a matrix product; measured here, with two kernels of BLAS: 2e-6
 CLOSE = 2e-5
@@ -50,7 +49,7 @@ assert np.abs(normed @ stored.weight + stored.bias - mapped).max() < CLOSE * np.
 # to 5e-4 from the exact one.
 
 # %%
-block, heads = plain_block(gpt2.stack.blocks[0]), gpt2.stack.heads
+block, heads = study.plain_block(gpt2.stack.blocks[0]), gpt2.stack.heads
 eps = gpt2.config.layer_norm_epsilon
 mask = additive_mask(np.tri(len(ids), dtype=bool))
 x = x + self_attention(layer_norm(x, *block.norm_1, eps), block, heads, mask)
@@ -92,7 +91,7 @@ assert min(moved) > 100 * CLOSE
 #     logits = LayerNorm(x) @ wte^T
 
 # %%
-plain = [plain_block(block) for block in gpt2.stack.blocks]
+plain = [study.plain_block(block) for block in gpt2.stack.blocks]
 norm = gpt2["ln_f"]
 last = gpt2_blocks(found["hidden_states.0"], np.ones((1, len(ids))), plain, (norm.weight, norm.bias), heads, eps)
 assert np.abs(last - gpt2([ids])).max() < CLOSE * np.abs(last).max()

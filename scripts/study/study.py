@@ -32,12 +32,15 @@ import numpy as np
 import training
 
 import minibert
+from minibert.equations.blocks import Affine, Block
 from minibert.equations.input_layer import Array
 from minibert.show.text.text import torch_text
 from minibert.verify.sides.printed import half_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from minibert.families.parts.bound_blocks import BoundBlock
 
 NOTEBOOK = "ipykernel" in sys.modules  # a kernel reads no command line of ours
 HERE = Path(__file__).resolve().parent
@@ -218,6 +221,22 @@ def tiny(case: str) -> minibert.EmbeddingLayer:
     folder = TINY / case
     side = json.loads((folder / "case.json").read_text(encoding="utf-8"))["side"]
     return minibert.load(folder, side=side or "encoder")
+
+
+def plain_block(block: BoundBlock) -> Block:
+    """A bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
+
+    def affine(path: str) -> Affine:
+        module = block.modules[path]
+        return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
+
+    own, feed = block.attention, block.feed_forward
+    qkv = [affine(path) for path in own.maps]
+    if len(qkv) == 1:
+        qkv = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
+    q, k, v = qkv
+    first, second = (affine(part.before or part.after) for part in block.parts)
+    return Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)
 
 
 def print_rows(model: Model, rows: Array, *, bert_base_uncased: str) -> None:

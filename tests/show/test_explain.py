@@ -120,11 +120,8 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     assert "\n  (x - mean) / sqrt(variance + 1e-12) * weight + bias, x = sum, row by row\n" in page
     for rows in list(trace.values())[1:]:
         assert "\n  " + torch_text(rows, indent=2) + "\n" in page
-    formula = "LayerNorm((word_embeddings + {} + {})"
-    both = [formula.format(*order) for order in (("token_type_embeddings)", "position_embeddings"),
-                                                 ("position_embeddings)", "token_type_embeddings"))]  # fmt: skip
-    assert f"\n  {both[0]}\n    differs from the layer by 0\n" in page
-    assert re.search(rf"\n  {re.escape(both[1])}\n    differs from the layer by at most [1-9]\.\de-07\n", page)
+    formula = "LayerNorm((word_embeddings + token_type_embeddings) + position_embeddings)"
+    assert f"\n  {formula}\n    differs from the layer by 0\n" in page
     assert max(map(len, lines)) <= 80
 
 
@@ -171,14 +168,13 @@ FORMULAS = {
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_family_has_a_page(name: str, tmp_path: Path) -> None:
-    """With the steps by hand, in the other order too where three rows are added up."""
+    """With the steps by hand."""
     layer = BY_NAME[name].with_words(tmp_path)
     batch, plan = layer.tokenize("w5 w9 w7 w3 w11"), layer_plan(layer.steps, layer.config)
     result, formula = by_hand(plan, batch)
     assert np.array_equal(result, layer(**batch)) and formula == FORMULAS.get(name, formula)
     page = "\n".join(explain(layer, "w5 w9 w7 w3 w11", full=True))
     assert f" {formula} differs from the layer by 0 " in " ".join(page.split()) + " "
-    assert page.count("differs from the layer by") == 1 + (formula.count(" + ") == 2)
     assert page.startswith(f"5 tokens of {layer.family.model_type} -> (1, 5, {layer.dim}), float32\n\ntoken")
     assert ("each position + 2\n" in page) == name.startswith(("opt", "bart", "mbart"))
     assert max(map(len, page.splitlines())) <= 80

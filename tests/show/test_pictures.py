@@ -125,12 +125,6 @@ def test_the_addends_drawn_are_those_of_the_sum(
         assert np.array_equal(normed, norms[0][0, 0])
 
 
-@pytest.mark.parametrize("layer", ["bert", "t5-encoder"], indirect=True)
-def test_a_token_appears_once_on_the_map(layer: EmbeddingLayer) -> None:
-    ax = picture("tokens", layer, WORDS).axes[0]
-    assert sorted(text.get_text() for text in ax.texts) == ["w3", "w5", "w7", "w9"]
-
-
 @pytest.mark.parametrize(("layer", "kind"), [("mpnet", "relative-bias"), ("modernbert", "rotary")], indirect=["layer"])
 def test_schemes_of_attention_are_drawn(layer: EmbeddingLayer, kind: str) -> None:
     assert picture(kind, layer).axes[0].has_data()
@@ -141,7 +135,6 @@ def test_schemes_of_attention_are_drawn(layer: EmbeddingLayer, kind: str) -> Non
     [
         ("bert", "sculpture", None, "kind must be one of rows, "),
         ("bert", "sum", None, "about a text"),
-        ("bert", "tokens", None, "about a text"),
         ("bert", "sum", "", "no tokens of its own"),
         ("bert", "alibi", None, "bert has no positions in attention; this picture is of ALiBi"),
         ("bloom", "rotary", None, "bloom has ALiBi in attention; this picture is of rotary positions"),

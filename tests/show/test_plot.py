@@ -52,7 +52,6 @@ SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
     "relative_bias": lambda ax: plot.relative_bias(TOEPLITZ, ax),
     "alibi": lambda ax: plot.alibi(np.array([0.5, 0.25]), ax=ax),
     "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
-    "token_map": lambda ax: plot.token_map(normal(3, 2), ["a", "b", "c"], ax),
     "attention_grid": lambda ax: plot_blocks.attention_grid(weights(3, 3), ["a", "b", "c"], ax),
     "attention_heads": lambda ax: plot_blocks.attention_heads(weights(2, 3, 4, 4), ax),
 }
@@ -80,7 +79,6 @@ def test_an_axes_passed_is_drawn_into_and_without_one_there_is_a_figure(name: st
         (lambda: plot.table_image(normal(4)), "expected a matrix"),
         (lambda: plot.table_image(normal(2, 3, 4)), "expected a matrix"),
         (lambda: plot.relative_bias(normal(2, 4, 4)), "key - query alone"),
-        (lambda: plot.token_map(normal(3, 2), ["a", "b"]), "zip"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw: Callable[[], object], said: str) -> None:
@@ -269,28 +267,6 @@ def test_rotary_shows_the_cosine_of_every_angle(ax: Axes) -> None:
     assert ticks == [round(tick) for tick in ticks]
 
 
-# the map
-
-
-def test_token_map_puts_each_name_at_its_point(ax: Axes) -> None:
-    coordinates, labels = normal(3, 2), ["Ġsun", "$", "_{"]
-    plot.token_map(coordinates, labels, ax, shares=[0.25, 0.125])
-    assert np.array_equal(ax.collections[0].get_offsets(), coordinates)
-    assert texts_of(ax.texts) == labels
-    assert np.array_equal([text.xy for text in ax.texts], coordinates)
-    assert ax.get_xlabel() == "principal component 1 (25% of the variance)"
-    assert ax.get_aspect() == 1
-    ax.figure.draw_without_rendering()
-
-
-def test_names_on_the_map_cover_neither_each_other_nor_a_point(ax: Axes) -> None:
-    coordinates = np.array([[0, 0], [0.01, 0.01], [0.05, 0.0], [1, 1], [1.0, 1.01]])
-    plot.token_map(coordinates, ["monday", "tuesday", "three", "four", "two"], ax)
-    boxes = [text.get_window_extent() for text in ax.texts]
-    assert [box.count_overlaps(boxes) for box in boxes] == [1] * 5  # itself
-    assert not any(box.contains(*point) for box in boxes for point in ax.transData.transform(coordinates))
-
-
 # files
 
 STARTS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
@@ -309,12 +285,3 @@ def test_save_writes_by_ending_and_the_same_bytes_each_time(ending: str, tmp_pat
     with pytest.raises(ValueError, match=r"must end in \.svg or \.png or \.pdf"):
         plot.save(Figure(), tmp_path / "a.jpg")
     assert len(list(tmp_path.iterdir())) == 2, "nothing is left beside the pictures"
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_save_that_fails_leaves_the_old_picture(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_text("before")
-    with pytest.raises(OSError, match=r"No space left on device: '.*a\.png'"):
-        plot.save(Figure(), path)
-    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]

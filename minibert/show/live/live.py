@@ -17,7 +17,7 @@ from minibert.equations.sentences import cosine, mean
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page_prediction
-from minibert.show.page.page import KEPT, Beside, LivePart, Run, checked_size, contents, first_choice, written
+from minibert.show.page.page import KEPT, Beside, LivePart, Run, check_size, contents, first_choice, written
 from minibert.show.page.page_parts import as_json, filled
 from minibert.show.text.text import visible
 from minibert.threads.computing import compute
@@ -156,7 +156,7 @@ class Live:
         count = batch["input_ids"].shape[1]
         if not 0 < count <= MOST_TOKENS:
             raise ValueError(f"{what} has {count} tokens, and this page takes 1 to {most}; change it")
-        checked_size(self.layer, self.encoder, self.head, count)
+        check_size(self.encoder or self.layer, count)
         return batch
 
     def _computed(self, state: State) -> Runs:

@@ -8,7 +8,6 @@ has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from html import escape
 from itertools import groupby
@@ -27,7 +26,7 @@ from minibert.show.text.explain import by_hand, first_of_text, looked_up
 from minibert.show.text.text import counted, visible
 
 from . import page_beside, page_blocks, page_parts, page_prediction
-from .page_parts import BYTES, FRAME, LINES, as_json, filled, listed, packed
+from .page_parts import BYTES, as_json, filled, listed, packed
 from .page_rows import norm_of, packed_group, stages
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def page(
     seq = len(tokens)
     encoder = encoder if seq else None  # without tokens nothing enters a block
     head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
-    size = checked_size(layer, encoder, head, seq)
+    check_size(encoder or layer, seq)
     first = first_choice(layer, input_ids[0], encoder is not None and encoder.stack.causal)
     other = None
     if beside is not None:
@@ -74,7 +73,9 @@ def page(
                              "whole model and a text with tokens")  # fmt: skip
         pair: dict[str, Any] = layer.tokenize(beside, truncation=truncation and layer.max_length is not None)
         others = [visible(token) for token in layer.tokenizer.tokens(pair["input_ids"][0])]
-        page_beside.check_both(size, encoder, seq, len(others))
+        if not others:
+            raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
+        check_size(encoder, seq, len(others))
         words = [i for i, token in enumerate(input_ids[0].tolist()) if not layer.tokenizer.is_special(token)]
         shared = page_beside.common_token(tokens, others, words)
         first = first if shared is None else shared
@@ -82,33 +83,26 @@ def page(
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
     run = Run(layer, encoder, head, batch, trace, first, other)
     html = written(run, visible(text if not text_pair else f"{text} / {text_pair}", KEPT), name, why_none)
-    checked_size(layer, encoder, head, seq, len(html.encode()))
+    check_size(encoder or layer, seq, size=len(html.encode()))
     return html
 
 
-def checked_size(
-    layer: EmbeddingLayer, encoder: Encoder | None, head: BoundHead | None, seq: int, size: float | None = None
-) -> float:
-    """Give the bytes of a page: `size`, or an estimate before anything is computed.
+def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None = None) -> None:
+    """Raise ValueError for a page of more than `LARGEST` bytes: of texts with so many tokens, or of a known `size`.
 
-    Raises ValueError for more than `LARGEST`, which says how many tokens there may be.
+    Before anything is computed the numbers of each pair of tokens alone are counted: a similarity, and one weight of
+    each head of each block.
     """
-    pairs, more = 1, 0.0  # a similarity of each pair, and one weight of each head of each block
-    if encoder is not None:
-        pairs += len(encoder.stack.blocks) * encoder.stack.heads
-        more = page_blocks.bytes_a_token(encoder) + page_prediction.bytes_a_token(encoder, head)
-    p = pairs * layer.dtype.itemsize * BYTES
-    size = p * seq * seq + more * seq if size is None else size
-    if size <= page_parts.LARGEST:
-        return size
-    # solve p n^2 + t n = room for n; each token has a row in every band
-    t = (len(layer.steps) + 1) * layer.dim * layer.dtype.itemsize * BYTES + LINES + more
-    room = page_parts.LARGEST - FRAME
-    fitting = int((math.sqrt(t * t + 4 * p * room) - t) / (2 * p))
-    raise ValueError(
-        f"the page of this text would have {size / 1e6:.0f} MB, and {page_parts.LARGEST / 1e6:.0f} MB is the most that "
-        f"is written; the text has {seq} tokens; give one of at most {fitting} tokens"
-    )
+    pairs, itemsize = 1, model.dtype.itemsize
+    if not isinstance(model, EmbeddingLayer):
+        pairs += len(model.stack.blocks) * model.stack.heads
+    size = pairs * itemsize * BYTES * sum(count * count for count in counts) if size is None else size
+    if size > page_parts.LARGEST:
+        tokens = " and ".join(map(str, counts))
+        raise ValueError(
+            f"the page would have {size / 1e6:.1f} MB, expected at most {page_parts.LARGEST / 1e6:.0f} MB; it shows "
+            f"{tokens} tokens; give less text"
+        )
 
 
 class Beside(NamedTuple):

@@ -16,26 +16,10 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.text import visible
 
-from .page_parts import BYTES, LARGEST, filled_part, packed
+from .page_parts import filled_part, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
-
-
-def check_both(size: float, encoder: Encoder, seq: int, other: int) -> None:
-    """Refuse two texts whose page would have more than `LARGEST` bytes; `size`: those of the first one, about.
-
-    Raises ValueError, for a second text without tokens too.
-    """
-    if not other:
-        raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
-    blocks, heads = len(encoder.stack.blocks), encoder.stack.heads
-    size += (blocks * heads * other * other * encoder.dtype.itemsize + (blocks + 1) * seq * other * 4) * BYTES
-    if size > LARGEST:
-        raise ValueError(
-            f"the page of these two texts would have {size / 1e6:.0f} MB, expected at most {LARGEST / 1e6:.0f} MB; "
-            f" they have {seq} and {other} tokens; give shorter ones"
-        )
 
 
 def common_token(tokens: Sequence[str], others: Sequence[str], positions: Sequence[int]) -> int | None:

@@ -2,7 +2,7 @@
 
 `page_blocks.html` and `page_blocks.js` are its template and its script. The attention weights are those of the trace,
 to the bit: 4 bytes for each head and each pair of tokens, times 4/3 for base64. So the page grows with the square of
-the number of tokens, and `page.checked_size` refuses a text that is too long.
+the number of tokens, and `page.check_size` refuses a text that is too long.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.blocks import functions
 
-from .page_parts import BYTES, filled_part, listed, packed
+from .page_parts import filled_part, listed, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
 NEAREST = 5  # most similar tokens that are listed
-MOVES = 350  # bytes, about: how one block changes one token
 
 
 def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
@@ -60,12 +59,6 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
         formulas=listed(used, input_layer, *positions, activations, blocks, gated_blocks),
         data=data,
     )
-
-
-def bytes_a_token(encoder: Encoder) -> float:
-    """Estimate the bytes of this part for each token, without the weights."""
-    blocks = len(encoder.stack.blocks)
-    return blocks * (encoder.stack.heads * 8 * BYTES + MOVES)
 
 
 def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:

@@ -17,8 +17,6 @@ import numpy as np
 from minibert.equations.input_layer import Array
 
 LARGEST = 10_000_000  # bytes of a page
-# bytes, for advice on a shorter text: the page without numbers, and a token's lines in its tables at most
-FRAME, LINES = 60_000, 1_500
 BYTES = 4 / 3  # of base64 for one byte
 
 

@@ -24,13 +24,12 @@ from minibert.models.heads.labels import REGRESSION, SEVERAL
 from minibert.show.text.contributions import shares, tokens_of
 from minibert.show.text.text import visible
 
-from .page_parts import BYTES, filled_part, packed
+from .page_parts import filled_part, packed
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
 LIKELIEST = 5  # labels that a page shows
-A_NAME = 40  # bytes, about: of a label's name and its probability
 ABOUT = {
     "masked_word": "Which word belongs at the chosen token's position. At a mask the model has to find it; at "
     "another token it mostly gives the token back. Choose the token at the top.",
@@ -63,15 +62,6 @@ def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
             return encoder.head(names[0]), ""
         except CheckpointError as error:
             return None, f"<section><h2>What the model predicts</h2><p>{escape(visible(str(error)))}</p></section>"
-
-
-def bytes_a_token(encoder: Encoder, head: BoundHead | None) -> float:
-    """Estimate the bytes of this part for each token; to be counted before they are computed."""
-    if head is None or head.takes != "every":
-        return 0.0
-    blocks, k = len(encoder.stack.blocks), min(LIKELIEST, head.labels)
-    numbers = k * (blocks * (encoder.stack.heads + 1) + 2 + blocks + 2)
-    return numbers * 4 * BYTES + (blocks + 1) * A_NAME
 
 
 def numbers(

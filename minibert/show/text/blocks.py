@@ -13,9 +13,8 @@ import numpy as np
 
 from minibert.equations import blocks as equations
 from minibert.equations import gated_blocks
-from minibert.equations.blocks import Affine
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock
+from minibert.families.parts.bound_blocks import BoundAttention
 from minibert.families.parts.plan import REAL, Step, value
 from minibert.models.encoder import Encoder
 from minibert.models.run.blocks import Stack
@@ -163,19 +162,3 @@ def by_hand(stack: Stack, trace: dict[str, Array], i: int) -> str:
     x, last = trace[f"hidden_states.{i}"], f"hidden_states.{i + 1}"
     values: dict[str, Any] = {f"hidden_states.{i}": x, REAL: np.ones(x.shape[:2], bool)}
     return differs(value(last, stack.blocks[i].plan(i, stack), values), trace[last], "encoder")
-
-
-def plain_block(block: BoundBlock) -> equations.Block:
-    """A bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
-
-    def affine(path: str) -> Affine:
-        module = block.modules[path]
-        return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
-
-    own, feed = block.attention, block.feed_forward
-    qkv = [affine(path) for path in own.maps]
-    if len(qkv) == 1:
-        qkv = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
-    q, k, v = qkv
-    first, second = (affine(part.before or part.after) for part in block.parts)
-    return equations.Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)

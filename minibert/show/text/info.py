@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from minibert.equations.input_layer import Array
 from minibert.errors import MinibertError
 from minibert.families.parts.activations import activation_name
-from minibert.families.parts.modules import Embedding, LayerNorm, Linear
 from minibert.families.parts.steps import Positions
 from minibert.families.rows import BLOCKS
 from minibert.families.static import STATIC
 from minibert.files.checkpoint import Checkpoint, Tensor
-from minibert.files.tables import FoldedTable
 from minibert.files.tokenizer_files import Find
 from minibert.models.input_layer import EmbeddingLayer
 
@@ -27,7 +21,7 @@ from .text import counted, size
 
 
 def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None) -> Iterator[str]:
-    """Give the page line by line: the module tree, sizes, number formats, bytes on disk and in memory, tokenizer.
+    """Give the page line by line: the module tree, sizes, number formats, bytes on disk, tokenizer.
 
     find: the files of the folder, which say how a sentence vector is computed; None leaves that part out.
     source: names all tensors, and so tells which heads the file has.
@@ -37,7 +31,6 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
     sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
     on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
     files = {tensor.file: tensor.file_size for tensor in layer.tensors}
-    mapped, private = memory(layer)
     formats = ", ".join(sorted({tensor.dtype for tensor in layer.tensors}))
     facts = {
         "family": layer.family.model_type + sides,
@@ -49,7 +42,6 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
         "numbers": f"stored as {formats}, computed in {layer.dtype}",
         "on disk": f"{size(sum(on_disk.values()))} in {counted(len(on_disk), 'tensor')}, "
         f"of {size(sum(files.values()))} in {counted(len(files), 'file')}",
-        "in memory": f"{size(private)} of its own, {size(mapped)} mapped, read row by row",
         "tokenizer": _tokenizer(layer),
         **_or_why("blocks", lambda: _blocks(layer)),
         **_or_why("heads", lambda: _heads(layer, source) if source else {}),
@@ -66,37 +58,6 @@ def _or_why(name: str, tell: Callable[[], dict[str, str]]) -> dict[str, str]:
         return tell()
     except MinibertError as error:
         return {name: f"not available: {error}"}
-
-
-def memory(layer: EmbeddingLayer) -> tuple[int, int]:
-    """Count the bytes of the layer's tables and vectors: in mapped files, and in private memory.
-
-    A mapped page takes memory only once a row on it has been read, and the system may drop it again at any time.
-    """
-    arrays = {id(array): array for array in _arrays(layer)}.values()
-    mapped = sum(array.nbytes for array in arrays if _is_mapped(array))
-    return mapped, sum(array.nbytes for array in arrays) - mapped
-
-
-def _arrays(layer: EmbeddingLayer) -> Iterator[Array]:
-    for _, module in layer.steps:
-        if isinstance(module, Embedding):
-            table = module.table.table if isinstance(module.table, FoldedTable) else module.table
-            if hasattr(table, "stored_numbers"):  # rows that a Hub sends one by one are not counted
-                yield table.stored_numbers
-        elif isinstance(module, LayerNorm | Linear):
-            yield module.weight
-            if module.bias is not None:
-                yield module.bias
-
-
-def _is_mapped(array: Any) -> bool:
-    """Follow an array to the object that owns its bytes."""
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return isinstance(array, mmap.mmap)
 
 
 def _positions(layer: EmbeddingLayer) -> str:

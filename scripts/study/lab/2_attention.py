@@ -14,14 +14,15 @@ import minibert
 from minibert.equations.activations import gelu
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import layer_norm
-from minibert.show.text.blocks import plain_block
 
 model = study.load("bert")
 encoder = minibert.load_encoder(model.source)
 batch = encoder.tokenize("The bank of the river was muddy.")
 tokens, trace = encoder.tokens(batch["input_ids"][0]), encoder.trace(**batch)
 heads, eps = encoder.stack.heads, encoder.config.layer_norm_eps
-blocks = [plain_block(block) for block in encoder.stack.blocks]  # its maps are query, key, value, output, up and down
+blocks = [
+    study.plain_block(block) for block in encoder.stack.blocks
+]  # its maps are query, key, value, output, up and down
 x, block = trace["hidden_states.0"][0], blocks[0]
 seq, dim = x.shape
 head_dim = dim // heads

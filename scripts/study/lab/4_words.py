@@ -14,7 +14,6 @@ import minibert
 from minibert.equations.activations import gelu, gelu_tanh
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import layer_norm
-from minibert.show.text.blocks import plain_block
 
 model = study.load("bert")
 encoder = minibert.load_encoder(model.source)
@@ -133,7 +132,7 @@ def gpt2_block(x: np.ndarray, block: object, heads: int, eps: float) -> np.ndarr
     # end
 
 
-first = plain_block(gpt2.stack.blocks[0])
+first = study.plain_block(gpt2.stack.blocks[0])
 arguments = (found["hidden_states.0"][0], first, gpt2.stack.heads, gpt2.config.layer_norm_epsilon)
 check(gpt2_block, arguments, found["hidden_states.1"][0])
 

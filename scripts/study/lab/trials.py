@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from drawn_models import EPS, Way, drawn
 from judge import Trial
+from study import plain_block
 from trials_by_hand import BY_HAND
 
 from minibert.equations.activations import erf, gelu, gelu_tanh
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import layer_norm
-from minibert.show.text.blocks import plain_block
 
 WORDS, POSITIONS, TYPES = (f"embeddings.{name}_embeddings" for name in ("word", "position", "token_type"))
 NORM, SELF, OUTPUT = "embeddings.LayerNorm", "encoder.layer.0.attention.self", "encoder.layer.0.attention.output"
