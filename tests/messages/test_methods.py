@@ -103,6 +103,8 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("one of this model's 'ask', found 'query'", call(RERANKER, "rank", "we", ["a"], prompt_name="query")),
     *((r"texts\[0\] has a lone surrogate", call(name, ask, text)) for name, ask, text in (
         ("bert", "fill", "[MASK]\ud800"), ("gpt2", "next_words", "\udfffwe"), ("gpt2", "complete", "we\ud800"))),
+    (r"^text 1 has 4\d tokens, but the longest .* is 32 .*; shorten it, or set max_seq",
+     call("uses-topics", "classify", ["we", "we " * 40])),
     ("convert_to_tensor must be False", call(RERANKER, "predict", [PAIR], convert_to_tensor=True)),
     (r"must keep the shape \(1, 1\) of the", call(RERANKER, "predict", [PAIR], activation_fn=lambda x: x[:, 0])),
     ("one number a pair, but this model has 3 labels; predict gives", call("uses-inference", "rank", "we", [])),

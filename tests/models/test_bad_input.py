@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +17,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import word_models
 from checkpoints import BERT, ROBERTA, VOCAB, numbers, same_bits, tensors, write
+from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import Make
+from reference_files import REFERENCE
 
 import minibert
 from minibert import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
@@ -251,6 +255,37 @@ def test_numbers_changed_inside_a_file_of_the_right_form_are_taken(tmp_path: Pat
     assert np.isnan(found["sum"][0, 0, 3]) and np.isposinf(found["sum"][0, 1, 3])
     assert np.isfinite(np.delete(found["sum"], 3, axis=-1)).all()
     assert same_bits(found["embeddings.LayerNorm"][:, 2], plain["embeddings.LayerNorm"][:, 2])
+
+
+def of_words(name: str) -> Callable[[Path], Path]:
+    return lambda folder: word_models.write(folder, name)
+
+
+TWO = ["we", "lived above"]
+NO_NUMBERS: list[tuple[Any, str, str, Callable[[Any], object]]] = [
+    ("sentences-dense/2_Dense", "linear.bias", "vector", lambda model: model.encode(TWO)),
+    ("late-kept/2_Dense", "linear.weight", "vector", lambda model: model.encode_query(TWO)),
+    ("uses-sparse", "cls.predictions.bias", "vector", lambda model: model.encode_sparse(TWO)),
+    ("uses-reranker", "classifier.bias", "number", lambda model: model.rank("we", TWO)),
+    ("uses-topics", "classifier.out_proj.bias", "number", lambda model: model.classify("we")),
+    ("uses-entities", "classifier.bias", "number", lambda model: model.entities("we")),
+    (of_words("bert"), "cls.predictions.bias", "number", lambda model: model.fill("[MASK]")),
+    (of_words("gpt2"), "ln_f.bias", "number", lambda model: model.next_words("we")),
+    (of_words("gpt2"), "ln_f.bias", "number", lambda model: model.complete("we")),
+    (of_words("gpt2"), "ln_f.bias", "number", lambda model: model.complete("we", temperature=1.0)),
+]
+
+
+@pytest.mark.parametrize(("made", "tensor", "kind", "use"), NO_NUMBERS)
+def test_nothing_is_chosen_by_what_is_no_number(tmp_path: Path, made: Any, tensor: str, kind: str, use: Any) -> None:
+    """A sort or an argmax would take the first NaN, as if it were the best."""
+    name, _, inside = made.partition("/") if isinstance(made, str) else ("", "", "")
+    whole = REFERENCE / name if name else made(tmp_path / "whole")
+    shutil.copytree(whole, tmp_path / "model")
+    shutil.rmtree(tmp_path / "model" / inside)
+    damaged(whole / inside, tmp_path / "model" / inside, tensor)
+    with pytest.raises(CheckpointError, match=f"the model gives NaN or infinity where a {kind} was expected"):
+        use(minibert.load_encoder(tmp_path / "model"))
 
 
 def test_what_acts_later_in_the_model_changes_nothing_here(load: Make, tmp_path: Path) -> None:

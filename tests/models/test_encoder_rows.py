@@ -117,19 +117,6 @@ def test_what_a_row_reads_of_its_config(case: EncoderCase, tmp_path: Path) -> No
     assert norms == {fixed.get(family, 0.25)}
 
 
-@pytest.mark.parametrize("case", [case for case in TINY if not case.name.startswith("clip")], ids=str)
-def test_is_causal_false_lets_every_token_see_all(case: EncoderCase, tmp_path: Path) -> None:
-    """A window of w tokens is w on each side then, without the token itself; ModernBERT's stays as it is."""
-    ids = np.arange(3, 12)[None]
-    away = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))
-    with case.load() as given, minibert.load_encoder(copied(case, tmp_path, is_causal=False)) as encoder:
-        assert not encoder.stack.causal
-        trace, wider = encoder.trace(ids), case.facts["family"] != "modernbert"
-        for i, block in enumerate(given.stack.blocks):
-            window = 9 if block.attention.window is None else block.attention.window + wider
-            assert np.array_equal(trace[f"attentions.{i}"][0, 0] > 0, away <= window)
-
-
 EPS = {
     "gpt2": "layer_norm_epsilon", "modernbert": "norm_eps",
     **dict.fromkeys(("t5", "mt5", "umt5"), "layer_norm_epsilon"),

@@ -27,13 +27,11 @@ from minibert.models.heads.heads import logit_pieces, logits_of, tokens_of
 from minibert.models.run import blocks
 from minibert.threads.kernels import kernel
 
+HALF = 0.03  # weights rounded to float16; measured 2e-3
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
 CUT = 2e-6  # relative to max(1, |value|): a matrix product with other rows rounds differently; measured 6e-7
 IDS = np.array([[5, 6, 7, 8], [9, 4, 3, 11]])
 TWO = ([5, 6, 7], [9, 4])  # packed, the shorter one comes first
-
-
-# -- as the reference --------------------------------------------------------------------------------------------
 
 
 def test_every_head_of_every_row_has_a_reference() -> None:
@@ -71,9 +69,6 @@ def test_logits_and_what_is_before_them_are_the_reference_s(case: HeadCase) -> N
             only = [name for name in trace if name not in encoder.trace(**inputs[kind])]
             head = encoder.head()
             assert only == [*(path for path, _ in head.works), head.path, "logits"]
-
-
-# -- wrong heads -------------------------------------------------------------------------------------------------
 
 
 def act(word: str = "") -> Callable[[Head], Head]:
@@ -150,9 +145,6 @@ def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     with case.load() as encoder:  # what the mask keeps ends with pad ids, which the reference passes over
         y = encoder.logits(**inputs["ends_with_pad"])
     assert off(y, traces["ends_with_pad"]["logits"]) > 20 * LOGITS
-
-
-# -- what is taken -----------------------------------------------------------------------------------------------
 
 
 def hidden_states(encoder: minibert.Encoder, texts: Sequence[list[int]], take: Any = None) -> Array:
@@ -268,9 +260,6 @@ def test_rows_instead_of_ids() -> None:
         assert off(encoder.logits(inputs_embeds=rows), encoder.logits(IDS)) <= CUT
 
 
-# -- memory ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["bert-masked_word", "gpt2-next_word"])
 def test_logits_come_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with HEAD_CASE[name].load() as encoder:
@@ -296,9 +285,6 @@ def test_beyond_the_result_memory_is_bounded(tmp_path: Path) -> None:
         assert y.nbytes == 160_000_000
         # the product, and with its bias; all at once would be 160 MB
         assert most - y.nbytes < 1.5 * 2 * 4 * computing.PIECE
-
-
-HALF = 0.03  # weights rounded to float16; measured 2e-3
 
 
 def with_pooler(tensors: dict[str, Array]) -> dict[str, Array]:

@@ -22,7 +22,6 @@ from tokenizer_folders import finder, write_tokenizer
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
-from minibert.families.rows import BLOCKS
 from minibert.files.tokenizer import Encoded
 from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run import blocks
@@ -82,20 +81,6 @@ def test_a_text_alone_and_among_others(name: str) -> None:
     assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(streamed, encoder.encode_query(texts), strict=True))
 
 
-def test_what_fills_up_a_query_is_seen_where_it_attends(tmp_path: Path) -> None:
-    # its own tokens' vectors are those of the text alone; attended to, they are others
-    encoder = opened("late-fixed")
-    filled, alone = encoder.encode_query("we lived"), encoder.encode("we lived", prompt="the ")
-    assert len(filled) == 12 and len(alone) == 5
-    assert np.allclose(filled[:5], alone, atol=NEIGHBOURS)
-    assert encoder.tokens_cut("we lived " * 9, "query", task="query") == 9
-    alone = opened("late-fixed").encode("we lived", prompt="the ")
-    for attend in (True, False):
-        seen = {"query_expansion": {"strategy": "fixed", "attend": attend, "length": 12}}
-        encoder = changed(tmp_path, "late-fixed", TRANSFORMER, seen)
-        assert np.allclose(encoder.encode_query("we lived")[:5], alone, atol=1e-3) is not attend
-
-
 def test_documents_in_the_order_of_their_scores() -> None:
     encoder = opened("late-fixed")
     documents = ["we lived", "above the clouds", "!", "above the clouds", "we lived above!"]
@@ -119,62 +104,35 @@ def test_options_of_the_loader() -> None:
     assert np.allclose(mean.similarity(vectors, vectors), usual.similarity(vectors, vectors) / 12, atol=FORMULA)
     prompted = minibert.load_encoder(folder, prompts={"query": ""}).encode_query("the we")
     assert np.allclose(prompted, usual.encode_query("we"), atol=NEIGHBOURS)
-    with pytest.raises(
-        ValueError, match="similarity_fn_name of this model must be one of maxsim, meanmaxsim, found 'co"
+    measure = "similarity_fn_name of this model must be one of"
+    for name, options, said in (
+        ("late-fixed", {"similarity_fn_name": "cosine"}, f"{measure} maxsim, meanmaxsim, found 'co"),
+        ("sentences-dense", {"similarity_fn_name": "maxsim"}, f"{measure} cosine, dot, .*found 'maxsim'"),
+        ("late-fixed", {"truncate_dim": 3}, "truncate_dim has no effect on a MultiVectorEncoder"),
     ):
-        minibert.load_encoder(folder, similarity_fn_name="cosine")
-    with pytest.raises(
-        ValueError, match=r"similarity_fn_name of this model must be one of cosine, dot, .*found 'maxsim'"
-    ):
-        minibert.load_encoder(REFERENCE / "sentences-dense", similarity_fn_name="maxsim")
-    with pytest.raises(ValueError, match="truncate_dim has no effect on a MultiVectorEncoder"):
-        minibert.load_encoder(folder, truncate_dim=3)
+        with pytest.raises(ValueError, match=said):
+            minibert.load_encoder(REFERENCE / name, **options)  # type: ignore[arg-type]
 
 
-# -- tokens that no other sees -----------------------------------------------------------------------------------
-
-OWN = [2, 9, 7, 11, 13, 3]
-READ_THE_MASK = ("deberta-v2",)
-
-
-def rows_of_tokens(encoder: minibert.Encoder, *texts: tuple[list[int], int]) -> list[Array]:
-    """The hidden states of ids, the last of which no other sees."""
+@pytest.mark.parametrize("name", ["bert", "mistral", "modernbert", "mpnet"])
+def test_tokens_that_no_other_sees_where_attention_is_in_pieces(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live tests compare all families, in one piece."""
+    encoder = minibert.load_encoder(encoders.write(tmp_path, name))
     pipeline = encoder.each_text(
         lambda some, start: [Encoded(ids, None, unseen=n) for ids, n in some], pipelines.token_vectors()
     )
-    found: list[Array] = pipeline.all(list(texts))
-    return found
-
-
-@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in READ_THE_MASK])
-def test_tokens_that_no_other_sees(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are what they are alone, and each unseen one is what it is beside them alone."""
-    encoder = minibert.load_encoder(encoders.write(tmp_path, name))
-    (alone,) = rows_of_tokens(encoder, (OWN, 0))
-    (whole,) = rows_of_tokens(encoder, (OWN + [5] * 8, 8))
-    assert np.allclose(whole[:6], alone, atol=NEIGHBOURS)
-    (first,) = rows_of_tokens(encoder, ([*OWN, 5], 1))
-    assert np.allclose(whole[6], first[6], atol=NEIGHBOURS)
-    (seen,) = rows_of_tokens(encoder, (OWN + [5] * 8, 0))
-    assert not np.allclose(whole[6:], seen[6:], atol=1e-3)
-    many = [(OWN[: 3 + i % 4] + [5] * (i % 5), i % 5) for i in range(20)]
-    together = rows_of_tokens(encoder, *many)
-    for text, found in zip(many, together, strict=True):
-        assert np.allclose(found, rows_of_tokens(encoder, text)[0], atol=NEIGHBOURS)
-    monkeypatch.setattr(blocks, "LONG", 2)  # attention in pieces of queries
+    own = [2, 9, 7, 11, 13, 3]
+    texts = [(own[: 3 + i % 4] + [5] * (i % 5), i % 5) for i in range(20)]
+    whole = pipeline.all(texts)
+    monkeypatch.setattr(blocks, "LONG", 2)
     monkeypatch.setattr(blocks, "QUERIES", 3)
-    (pieces,) = rows_of_tokens(encoder, (OWN + [5] * 8, 8))
-    assert np.allclose(pieces, whole, atol=NEIGHBOURS)
+    assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(pipeline.all(texts), whole, strict=True))
+    (seen,) = pipeline.all([(own + [5] * 8, 0)])
+    (unseen,) = pipeline.all([(own + [5] * 8, 8)])
+    assert np.allclose(unseen[:6], pipeline.all([(own, 0)])[0], atol=NEIGHBOURS) and not np.allclose(unseen, seen)
 
-
-@pytest.mark.parametrize("name", READ_THE_MASK)
-def test_a_family_whose_input_layer_reads_the_mask(tmp_path: Path, name: str) -> None:
-    encoder = minibert.load_encoder(encoders.write(tmp_path, name))
-    with pytest.raises(ValueError, match="tokens that no other sees are not computed in this fam"):
-        rows_of_tokens(encoder, (OWN, 2))
-
-
-# -- what a folder says ------------------------------------------------------------------------------------------
 
 EXPANSION = {"strategy": "fixed", "length": 12}
 
@@ -244,6 +202,7 @@ def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
     said = {"query_expansion": {**EXPANSION, "token": "[SEP]"}}
     assert np.array_equal(found, changed(tmp_path, "late-fixed", TRANSFORMER, said).encode_query("we lived"))
     assert found.shape == plain.shape and not np.allclose(found[5:], plain[5:], atol=1e-3)
+    assert opened("late-fixed").tokens_cut("we lived " * 9, "query", task="query") == 9
     encoder = opened("late-fixed")
     late, tokenizer = encoder.sentence_config.late, encoder.embeddings.tokenizer
     assert late and late.expansion == Expansion(12, False)
@@ -278,8 +237,6 @@ def test_stanfords_settings_and_map(tmp_path: Path) -> None:
     ):
         minibert.load_encoder(tmp_path / "model")
 
-
-# -- formulas ----------------------------------------------------------------------------------------------------
 
 rows = st.lists(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3), max_size=5)
 
@@ -334,21 +291,17 @@ def test_similarity_of_token_vectors() -> None:
     assert np.allclose(encoder.similarity(queries, padded), want, atol=FORMULA)
     bare = opened("sentences-bare")  # a folder that says nothing
     assert np.allclose(bare.similarity(queries, documents), want, atol=FORMULA)
-    with pytest.raises(ValueError, match="vectors must have one width"):
-        encoder.similarity(queries, [np.ones((2, 5))])
-    with pytest.raises(ValueError, match=r"embeddings2 must have one width, found 5 and 4"):
-        encoder.similarity(queries, [np.ones((2, 5)), np.ones((2, 4))])
-    with pytest.raises(TypeError, match=r"embeddings2\[1\] must be vectors of tokens"):
-        encoder.similarity(queries, [np.ones((2, 6)), np.ones(6)])
-    with pytest.raises(TypeError, match="embeddings1 must be vectors of tokens, found str"):
-        encoder.similarity("we", documents)  # type: ignore[arg-type]
+    for second, kind, said in (
+        ([np.ones((2, 5))], ValueError, "vectors must have one width"),
+        ([np.ones((2, 5)), np.ones((2, 4))], ValueError, "embeddings2 must have one width, found 5 and 4"),
+        ([np.ones((2, 6)), np.ones(6)], TypeError, r"embeddings2\[1\] must be vectors of tokens"),
+        ("we", TypeError, "embeddings2 must be vectors of tokens, found str"),
+        ([documents[0], documents[1] * np.nan], ValueError, r"embeddings2\[1\] has NaN or an infinite number"),
+    ):
+        with pytest.raises(kind, match=said):
+            encoder.similarity(queries, second)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="as many vectors of each, found 3 and 2"):
         encoder.similarity_pairwise(queries, documents[:2])
-    with pytest.raises(ValueError, match=r"embeddings2\[1\] has NaN or an infinite number"):
-        encoder.similarity(queries, [documents[0], documents[1] * np.nan])
-
-
-# -- searched ----------------------------------------------------------------------------------------------------
 
 
 def test_search_over_token_vectors() -> None:
@@ -369,14 +322,15 @@ def test_search_over_token_vectors() -> None:
     assert np.array_equal(minibert.search(TokenVectors.of(queries, "queries"), stored, 5, encoder.similarity)[0], want)
     dense, among = np.ones((2, 6), "f4"), [np.eye(6, dtype="f4"), np.eye(6, dtype="f4")]  # blocks of single vectors
     assert minibert.search(dense, iter(among), 9)[0].shape == (2, 9)
-    for compare in ({}, {"compare": encoder.similarity}):  # the tokens of one query would be taken for queries
-        with pytest.raises(ValueError, match=r"pass \[queries\], to compare single vectors pass iter\(vectors\)"):
-            minibert.search(queries[0], documents, **compare)
-    with pytest.raises(TypeError, match="compare them with a list of arrays"):
-        minibert.search(queries, documents[0])
+    one = r"pass \[queries\], to compare single vectors pass iter\(vectors\)"  # its tokens would be taken for queries
+    for passed, kind, said in (
+        ((queries[0], documents), ValueError, one),
+        ((queries[0], documents, 10, encoder.similarity), ValueError, one),
+        ((queries, documents[0]), TypeError, "compare them with a list of arrays"),
+        ((queries, [np.ones((2, 5), "f4")]), ValueError, r"found queries \(36, 6\) and vectors \(2, 5\)"),
+        ((queries, [documents[0], documents[1] * np.nan]), ValueError, r"vectors\[1\] has NaN"),
+    ):
+        with pytest.raises(kind, match=said):
+            minibert.search(*passed)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="normalized=True compares by the dot product"):
         minibert.search(queries, documents, normalized=True)
-    with pytest.raises(ValueError, match=r"found queries \(36, 6\) and vectors \(2, 5\)"):
-        minibert.search(queries, [np.ones((2, 5), "f4")])
-    with pytest.raises(ValueError, match=r"vectors\[1\] has NaN"):
-        minibert.search(queries, [documents[0], documents[1] * np.nan])

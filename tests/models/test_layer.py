@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,35 +34,19 @@ from minibert.families.parts.steps import Bound
 FLOAT64_TOLERANCE = 2e-5
 
 
-# -- calls ---------------------------------------------------------------------------------------------------------
+FORMS = [
+    [[5, 6, 7], [8, 9, 10]], ((5, 6, 7), (8, 9, 10)), [np.array([5, 6, 7]), np.array([8, 9, 10])],
+    *(np.array([[5, 6, 7], [8, 9, 10]], kind) for kind in (np.int32, np.uint8, np.uint64, ">i4")),
+    np.array([[5, 8], [6, 9], [7, 10]]).T, np.ma.masked_array([[5, 6, 7], [8, 9, 10]]),
+    np.arange(5, 17)[::-1][::-2].reshape(2, 3)[:, :1] * 0 + [[5, 6, 7], [8, 9, 10]],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        [[5, 6, 7], [8, 9, 10]],
-        ((5, 6, 7), (8, 9, 10)),
-        np.array([[5, 6, 7], [8, 9, 10]], np.int32),
-        np.array([[5, 6, 7], [8, 9, 10]], np.uint8),
-        np.array([[5, 6, 7], [8, 9, 10]], np.uint64),
-        np.array([[5, 6, 7], [8, 9, 10]], ">i4"),
-        np.array([[5, 8], [6, 9], [7, 10]]).T,
-        np.arange(5, 17)[::-1][::-2].reshape(2, 3)[:, :1] * 0 + [[5, 6, 7], [8, 9, 10]],
-        [np.array([5, 6, 7]), np.array([8, 9, 10])],
-        np.ma.masked_array([[5, 6, 7], [8, 9, 10]]),
-    ],
-)
 @pytest.mark.parametrize("name", ["bert", "deberta-v2"])
-def test_call_takes_ids_in_every_form(load: Make, name: str, ids: object) -> None:
-    layer = load(name)
-    assert same_bits(layer(ids), layer(np.array([[5, 6, 7], [8, 9, 10]], np.int64)))
-
-
-def test_call_leaves_its_arguments_alone(load: Make) -> None:
-    given_ids, types = some_ids(2, 4), np.array([[0, 1, 1, 0]] * 2)
-    given_ids.flags.writeable = types.flags.writeable = False
-    first = load("bert")(given_ids, token_type_ids=types)
-    assert same_bits(first, load("bert")(given_ids, token_type_ids=types))
+def test_call_takes_ids_in_every_form(load: Make, name: str) -> None:
+    layer, want = load(name), np.array([[5, 6, 7], [8, 9, 10]])
+    want.flags.writeable = False  # what is passed is left alone
+    assert all(same_bits(layer(ids), layer(want)) for ids in FORMS)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -99,7 +85,6 @@ def test_a_call_by_sequence_rows_and_memory_and_its_trace(load: Make, name: str)
     row = np.full((5, 8), np.nan, np.float32)
     assert layer(ids[0], out=row) is row
     assert same_bits(row, out[0])
-    layer, ids = load(name), some_ids(2, 5)
     trace = layer.trace(ids)
     assert same_bits(list(trace.values())[-1], layer(ids))
     again = layer.trace(ids)
@@ -127,13 +112,6 @@ def test_past_length_moves_the_positions(load: Make, name: str) -> None:
         assert same_bits(layer(ids[:, 2:], past_length=past), np.ascontiguousarray(whole[:, 2:]))
     mask = np.ones((2, 6), int)  # as long as past and ids together, as a cached call passes it
     assert same_bits(layer(ids[:, 2:], past_length=2, attention_mask=mask), np.ascontiguousarray(whole[:, 2:]))
-
-
-def test_roberta_positions_skip_padding(load: Make) -> None:
-    layer = load("roberta")
-    assert layer.trace([[1, 1, 0, 9, 2]])["position_ids"].tolist() == [[1, 1, 2, 3, 4]]
-    embeds = np.zeros((1, 5, 8), np.float32)
-    assert layer.trace(inputs_embeds=embeds)["position_ids"].tolist() == [[2, 3, 4, 5, 6]]
 
 
 @pytest.mark.parametrize(("name", "longest"), [("bert", 16), ("roberta", 16), ("gpt2", 32), ("t5", None)])
@@ -168,12 +146,8 @@ def test_mask_makes_rows_zero_where_the_model_multiplies_by_it(load: Make) -> No
     assert (y[mask == 0] == 0).all()
     assert same_bits(y[mask == 1], layer(ids)[mask == 1])
     assert same_bits(layer(ids, attention_mask=mask.astype(bool)), y)
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
-def test_mask_changes_nothing_where_the_model_uses_it_later(load: Make, name: str) -> None:
-    ids = some_ids(2, 4)
-    assert same_bits(load(name)(ids, attention_mask=[[1, 1, 0, 0], [1, 1, 1, 0]]), load(name)(ids))
+    for name in ("bert", "gpt2", "t5"):  # which use it later
+        assert same_bits(load(name)(ids, attention_mask=mask), load(name)(ids))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -192,9 +166,6 @@ def test_float64_computes_in_float64(folders: dict[str, Path], load: Make, name:
         assert layer(ids, out=out) is out
         with pytest.raises(TypeError, match="out must be float64, found float32"):
             layer(ids, out=np.empty((3, 6, 8), np.float32))
-
-
-# -- looking inside ------------------------------------------------------------------------------------------------
 
 
 def test_submodules_by_the_reference_names(load: Make) -> None:
@@ -259,23 +230,14 @@ def test_weights_are_the_mapped_file_and_read_only(load: Make) -> None:
                 module.weight.flags.writeable = True
 
 
-# -- config --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "width", "longest"), [("bert", 8, 16), ("gpt2", 8, 32), ("distilbert", 8, 16)])
-def test_config_answers_to_the_common_words(load: Make, name: str, width: int, longest: int) -> None:
-    config = load(name).config
-    assert config.hidden_size == config["hidden_size"] == width
-    assert config.max_position_embeddings == config["max_position_embeddings"] == longest
-    assert config.model_type == name
-
-
 def test_config_shows_the_file_its_words_and_defaults(load: Make, folders: dict[str, Path]) -> None:
-    assert load("gpt2").config.n_embd == 8 and load("gpt2").config.n_positions == 32
-    assert load("t5").config.d_model == 8
+    assert load("gpt2").config.n_embd == 8 == load("t5").config.d_model and load("gpt2").config.n_positions == 32
     assert load("t5").config["task_specific_params"]["translation_en_to_de"]["max_length"] == 300
     assert load("bert").config.layer_norm_eps == 1e-12
-    config = load("distilbert").config
+    for name, width, longest in (("bert", 8, 16), ("gpt2", 8, 32), ("distilbert", 8, 16)):  # by the common words
+        config = load(name).config
+        assert config.hidden_size == config["hidden_size"] == width and config.model_type == name
+        assert config.max_position_embeddings == config["max_position_embeddings"] == longest
     assert dict(config) == json.loads((folders["distilbert"] / "config.json").read_text())
     assert config.pad_token_id == 0 and "pad_token_id" not in list(config)
     assert config.get("colour", 3) == 3
@@ -283,9 +245,6 @@ def test_config_shows_the_file_its_words_and_defaults(load: Make, folders: dict[
         _ = config.colour
     with pytest.raises(KeyError, match="colour"):
         config["colour"]
-
-
-# -- close ---------------------------------------------------------------------------------------------------------
 
 
 def mapped(folder: Path) -> bool:
@@ -297,23 +256,17 @@ def mapped(folder: Path) -> bool:
 def test_close_drops_the_map_and_later_calls_say_so(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     folder = tmp_path / "own"  # that no other layer has mapped
     shutil.copytree(folders[name], folder)
-    with minibert.load(folder) as layer:
+    with suppress(IndexError), minibert.load(folder) as layer:
         y = layer([[5, 6]])
         layer.tokenize("we")
         layer.attention_position  # noqa: B018  this and the tokenizer are made on first use, and could hold on to tables
+        layer([[10**6]])  # an error inside closes too
+    attributes = ("modules", "max_length", "attention_position", "word_embeddings")
     for use in (
-        lambda: layer([[5, 6]]),
-        lambda: layer.trace([[5, 6]]),
-        lambda: layer.tokenize("we"),
-        lambda: layer.tokenize("we", truncation=True, max_length=5),
-        lambda: layer.embed(["we"]),
-        lambda: layer.embed([]),
-        lambda: layer.tokens([1]),
-        lambda: layer.modules,
-        lambda: layer.max_length,
-        lambda: layer.attention_position,
-        lambda: layer.word_embeddings,
-    ):
+        lambda: layer([[5, 6]]), lambda: layer.trace([[5, 6]]), lambda: layer.tokenize("we"),
+        lambda: layer.tokenize("we", truncation=True, max_length=5), lambda: layer.embed(["we"]),
+        lambda: layer.embed([]), lambda: layer.tokens([1]), *(partial(getattr, layer, each) for each in attributes),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="this layer is closed; load it again"):
             use()
     assert "closed" in repr(layer) and dir(layer)
@@ -334,16 +287,6 @@ def test_arrays_handed_out_outlive_the_layer(tmp_path: Path) -> None:
     assert same_bits(np.array(weight), tensors(BERT)["embeddings.word_embeddings.weight"])
     del weight
     assert not mapped(folder)
-
-
-def test_an_error_inside_with_still_closes(folders: dict[str, Path]) -> None:
-    with pytest.raises(IndexError), minibert.load(folders["bert"]) as layer:
-        layer([[VOCAB]])
-    with pytest.raises(ValueError, match="closed"):
-        layer([[1]])
-
-
-# -- what never shows in the bits ----------------------------------------------------------------------------------
 
 
 @given(name=st.sampled_from(sorted(CONFIGS)), seq=st.integers(1, 12), more=st.integers(1, 4), seed=st.integers(0, 99))
@@ -404,15 +347,11 @@ def test_many_threads_may_share_a_layer(load: Make) -> None:
     assert all(same_bits(y, layer(**layer.tokenize(some))) for y, some in zip(called, texts, strict=True))
 
 
-IDS = [[5, 6, 7]]
-ROUNDS = 40
-THREADS = 3
-
 USES: dict[str, Callable[[EmbeddingLayer], Any]] = {
-    "call": lambda layer: layer(IDS),
-    "trace": lambda layer: layer.trace(IDS),
+    "call": lambda layer: layer([[5, 6, 7]]),
+    "trace": lambda layer: layer.trace([[5, 6, 7]]),
     "tokenize": lambda layer: layer.tokenize("we lived", truncation=True, max_length=8),
-    "tokens": lambda layer: layer.tokens(IDS),
+    "tokens": lambda layer: layer.tokens([[5, 6, 7]]),
     "tokenizer": lambda layer: layer.tokenizer.size,
     "embed": lambda layer: layer.embed(["we lived", "a"]),
     "attention_position": lambda layer: layer.attention_position.relative_bias(2, 2),
@@ -436,22 +375,6 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(5e-6)
     yield
     sys.setswitchinterval(before)
-
-
-def together(*works: Callable[[], object]) -> None:
-    """Run each on another thread, all from one moment on, until all have ended."""
-    start = threading.Barrier(len(works))
-
-    def begin(work: Callable[[], object]) -> None:
-        start.wait()
-        work()
-
-    threads = [threading.Thread(target=begin, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(CHILD_SECONDS)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 class ClosedMeanwhile(EmbeddingLayer):
@@ -498,17 +421,15 @@ def test_close_between_two_looks_at_the_layer(folder: Path, name: str, look: int
 
 
 def test_a_tokenizer_opened_by_many_threads_at_once_is_one(folder: Path) -> None:
-    want = minibert.load(folder).tokenize("we lived")["input_ids"]
-    for _ in range(ROUNDS):
-        layer, opened, ids = minibert.load(folder), [], []
+    for _ in range(40):
+        layer, start = minibert.load(folder), threading.Barrier(3)
 
-        def work(layer: EmbeddingLayer = layer, opened: list[Any] = opened, ids: list[Any] = ids) -> None:
-            opened.append(layer.tokenizer)
-            ids.append(layer.tokenize("we lived")["input_ids"])
+        def opened(_: int, layer: EmbeddingLayer = layer, start: threading.Barrier = start) -> Any:
+            start.wait()
+            return layer.tokenizer
 
-        together(*[work] * THREADS)
-        assert len(opened) == THREADS and {id(one) for one in opened} == {id(layer.tokenizer)}
-        assert len(ids) == THREADS and all(same_bits(some, want) for some in ids)
+        with ThreadPoolExecutor(3) as pool:
+            assert {id(one) for one in pool.map(opened, range(3))} == {id(layer.tokenizer)}
 
 
 def test_a_tokenizer_that_fails_to_open_fails_every_time(tmp_path: Path) -> None:
@@ -516,8 +437,7 @@ def test_a_tokenizer_that_fails_to_open_fails_every_time(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(minibert.TokenizerError, match="has no tokenizer"):
             layer.tokenize("we")
-    write_wordpiece(tmp_path)
-    assert layer.tokenize("we")["input_ids"].shape == (1, 3)
+    assert write_wordpiece(tmp_path) and layer.tokenize("we")["input_ids"].shape == (1, 3)
 
 
 FORK_WHILE_IT_OPENS = """

@@ -30,8 +30,6 @@ MEAN_TOLERANCE = 2e-6
 NORMALIZED_TOLERANCE = {"float32": 2e-7, "float64": 1e-15}
 
 
-# -- embed ---------------------------------------------------------------------------------------------------------
-
 TEXTS = ["we lived above the clouds", "a", "", "the clouds!", "we", "zz zz zz"]
 
 
@@ -153,9 +151,6 @@ def test_embed_shows_its_progress(load: Make, capfd: pytest.CaptureFixture[str])
     assert out == "" and "embed" in err
 
 
-# -- tokens --------------------------------------------------------------------------------------------------------
-
-
 def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
     layer = load("bert")
     batch = layer.tokenize(["we lived", "a"])
@@ -262,9 +257,6 @@ def test_an_error_while_splitting_ahead_reaches_the_caller() -> None:
     assert next(vectors) == [1, 2]
     with pytest.raises(ValueError, match="at 2"):
         next(vectors)
-
-
-# -- packed ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import change_json, same_bits
-from reference_files import REFERENCE, changed, opened
+from reference_files import REFERENCE, changed
 from safetensors.numpy import load_file, save_file
 
 import minibert
@@ -102,7 +102,6 @@ KINDS = {"CrossEncoder": PAIRS, "SparseEncoder": {"transformer_task": "fill-mask
 
 
 def saved_as(kind: str, folder: Path, **files: Any) -> minibert.Encoder:
-    """A folder as sentence-transformers saves it for this use, with some of its JSON files changed."""
     shutil.copytree(REFERENCE / "sentences-bare", folder)
     path = "sentence_transformers.base.modules.transformer.Transformer"
     modules = [{"idx": 0, "name": "0", "path": "", "type": path}]
@@ -257,7 +256,6 @@ def test_what_an_older_dense_leaves_out_has_its_default(tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
-    """The residual of a folder that does not say use_residual, or misspells it, is no accident."""
     folder = tmp_path / "model"
     shutil.copytree(REFERENCE / "sentences-dense", folder)
     path = folder / "2_Dense" / "model.safetensors"
@@ -270,37 +268,6 @@ def test_a_tensor_that_nothing_uses_is_refused(tmp_path: Path) -> None:
         save_file(tensors, path)
         with pytest.raises(minibert.CheckpointError, match=says):
             minibert.load_encoder(folder)
-
-
-def test_layer_norm_fits_the_module_before(tmp_path: Path) -> None:
-    for module, change, says in (
-        ("2_LayerNorm", {"dimension": 9}, "LayerNorm is for 9 numbers, but 8 come out"),
-        ("2_LayerNorm", {"eps": 1e-12}, "has 'eps', not known here; known are dimension"),
-        ("3_Dropout", {"p": 0.5}, "has 'p', not known here; known are dropout"),
-    ):
-        with pytest.raises(minibert.CheckpointError, match=says):
-            changed(tmp_path, "sentences-modules", f"{module}/config.json", change)
-
-
-SETTING, POOLING = "sentence_bert_config.json", "1_Pooling/config.json"
-
-
-@pytest.mark.parametrize(
-    ("file", "odd", "today"),
-    [
-        (SETTING, {"do_lower_case": None}, {"do_lower_case": False}),
-        (SETTING, {"do_lower_case": 1}, {"do_lower_case": True}),
-        (POOLING, {"include_prompt": 0}, {"include_prompt": False}),
-        (POOLING, {"include_prompt": None}, {"include_prompt": False}),
-        ("2_Dense/config.json", {"bias": 1, "use_residual": None}, {"bias": True, "use_residual": False}),
-        *((SETTING, {"model_args": {key: dtype}}, {})
-          for key, dtype in (("torch_dtype", "float32"), ("dtype", "bfloat16"), ("torch_dtype", None))),
-    ],
-)  # fmt: skip
-def test_older_spellings_of_a_setting(file: str, odd: Any, today: Any, tmp_path: Path) -> None:
-    """1, 0 and null for true and false; a number format, which changes nothing here. The live tests know no other."""
-    found, want = (changed(tmp_path / str(i), DENSE, file, each) for i, each in enumerate((odd, today)))
-    assert np.array_equal(found.encode("WE lived", prompt="the "), want.encode("WE lived", prompt="the "))
 
 
 @pytest.mark.parametrize("named", ["Dot", "dot_score", "maxsim", ["dot"], 1])
@@ -324,8 +291,6 @@ def test_lengths_of_tasks_end_at_the_positions(tmp_path: Path) -> None:
         assert np.abs(getattr(encoder, method)(text) - whole).max() < 1e-6, method
 
 
-# -- what is there, and is no file -------------------------------------------------------------------------------
-
 MAKES: dict[str, Callable[[Path], None]] = {
     "is a link to nothing": lambda path: path.symlink_to(path.parent / "nowhere"),
     "is a link to nothing or to itself": lambda path: path.symlink_to(path),
@@ -347,7 +312,6 @@ def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, said:
 
 
 def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
-    """As in the Hub's own cache."""
     shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
     want = minibert.load_encoder(tmp_path / "model").encode("we lived")
     for file in (*FILES, "model.safetensors"):
@@ -433,21 +397,10 @@ def test_every_oddity_has_a_test() -> None:
 
 @pytest.mark.parametrize("oddity", ODDITIES, ids=lambda oddity: oddity.name)
 def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path) -> None:
-    """And settings of today stay as they are."""
     for i, settings in enumerate(FOUND[oddity.name]):
         (tmp_path / f"{i}.json").write_text(json.dumps(settings), encoding="utf-8")
         files = FolderFiles(lambda name: tmp_path / name, "here")
         assert mended(oddity.of, files, f"{i}.json") == FOUND[oddity.name][1]
-
-
-def test_older_words_give_the_vectors_of_todays(tmp_path: Path) -> None:
-    """A whole folder: pooling by flags, its width by its older name."""
-    made = shutil.copytree(REFERENCE / "sentences-cls", tmp_path / "older")
-    (pooling,) = made.glob("*Pooling/config.json")
-    older = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True}
-    pooling.write_text(json.dumps(older), encoding="utf-8")
-    found = minibert.load_encoder(made)
-    assert np.array_equal(found.encode("we lived"), opened("sentences-cls").encode("we lived"))
 
 
 @pytest.mark.parametrize(

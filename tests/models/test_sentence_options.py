@@ -7,13 +7,13 @@ import json
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import same_bits
+from checkpoints import change_json, same_bits
 from reference_files import REFERENCE, opened
 
 import minibert
@@ -31,16 +31,12 @@ def cut_to(tokens: int) -> str:
     return " ".join(words[: tokens - 2])
 
 
-def dense(**options: Any) -> minibert.Encoder:
-    return minibert.load_encoder(DENSE, **options)
+dense = partial(minibert.load_encoder, DENSE)
 
 
 def vectors_of(texts: list[str]) -> Array:
     encoder = dense()
     return np.stack([encoder.encode(text) for text in texts])
-
-
-# -- max_seq_length ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["sentences-last-token", "sentences-two-dense", "sentences-search"])
@@ -53,16 +49,10 @@ def test_without_a_table_of_positions_the_config_s_number_is_the_limit(
 ) -> None:
     """As in sentence-transformers: the tokenizer's length is held to the config's, one in the settings is not."""
     folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
-
-    def write(file: str, change: Any) -> None:
-        data = json.loads((folder / file).read_text(encoding="utf-8"))
-        (folder / file).write_text(json.dumps(change(data)), encoding="utf-8")
-
-    write("config.json", lambda data: data | {"max_position_embeddings": 11})
-    write("tokenizer_config.json", lambda data: {k: data[k] for k in data if k != "model_max_length"} | tokenizer_s)
-    (folder / "sentence_bert_config.json").write_text(
-        json.dumps({"max_seq_length": settings.get("longest"), "do_lower_case": False}), encoding="utf-8"
-    )
+    change_json(folder / "config.json", max_position_embeddings=11)
+    change_json(folder / "tokenizer_config.json", **({"model_max_length": None} | tokenizer_s))
+    text = json.dumps({"max_seq_length": settings.get("longest"), "do_lower_case": False})
+    (folder / "sentence_bert_config.json").write_text(text, encoding="utf-8")
     with minibert.load_encoder(folder) as encoder:
         assert encoder.max_seq_length == longest and encoder.max_length is None
         assert len(encoder.encode("we " * 40, output_value="token_embeddings")) == longest
@@ -134,18 +124,6 @@ def test_a_stream_keeps_the_length_it_began_with() -> None:
     assert np.abs(encoder.encode(LONG) - first).max() > 0.01
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_keeps_what_was_set(copied: Any) -> None:
-    encoder = dense()
-    assert copied(encoder).max_seq_length == 32
-    encoder.max_seq_length = 6
-    other = copied(encoder)
-    assert other.max_seq_length == 6 and same_bits(other.encode([LONG]), encoder.encode([LONG]))
-    other.max_seq_length = 8
-    assert encoder.max_seq_length == 6
-    assert copied(other).max_seq_length == 8
-
-
 def test_the_length_acts_on_an_embedder() -> None:
     embedder = minibert.Embedder(DENSE, max_seq_length=6)
     for engine in (embedder, pickle.loads(pickle.dumps(embedder))):
@@ -154,9 +132,6 @@ def test_the_length_acts_on_an_embedder() -> None:
             assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME
     with pytest.raises(ValueError, match="must be at most 32"):
         minibert.Embedder(DENSE, max_seq_length=33)({"text": ["we"]})
-
-
-# -- what cannot be set ------------------------------------------------------------------------------------------
 
 
 def test_a_mistyped_attribute_is_an_error() -> None:
@@ -171,9 +146,6 @@ def test_a_mistyped_attribute_is_an_error() -> None:
     with pytest.raises(AttributeError, match="'max_seq_length' cannot be set on an Embedder; none"):
         minibert.Embedder(DENSE).max_seq_length = 8  # type: ignore[attr-defined]
     assert encoder.dim == 8 and encoder.encode("we").shape == (6,)
-
-
-# -- how many numbers --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.glob("sentences-*")))
@@ -231,92 +203,56 @@ def test_info_of_a_folder_whose_sentences_are_not_computed_says_why(
     assert "sentence vectors  not available: " in out and "names 'mine.Own'" in out
 
 
-# -- the numbers of a narrow folder ------------------------------------------------------------------------------
-
-
-PROMPTS, BARE, RERANKER = (REFERENCE / name for name in ("sentences-prompts", "sentences-bare", "uses-reranker"))
+PROMPTS, RERANKER = REFERENCE / "sentences-prompts", REFERENCE / "uses-reranker"
 TEXTS = ["we lived", "above the clouds", ""]
 
 
-def load(folder: Any, **options: Any) -> minibert.Encoder:
-    return minibert.load_encoder(folder, **options)
-
-
-def test_prompts_that_are_asked_for() -> None:
-    # a program that replaces all of them loses "passage", one that keeps the folder's has the old "query"
-    plain, encoder = opened("sentences-prompts"), load(PROMPTS, prompts={"query": "we ", "own": "a "})
-    assert encoder.prompts == {"query": "we ", "document": "", "passage": "above! ", "own": "a "}
-    assert same_bits(encoder.encode_query(TEXTS), plain.encode(TEXTS, prompt="we "))
-    assert same_bits(encoder.encode(TEXTS), plain.encode(TEXTS, prompt_name="passage"))
-    assert same_bits(encoder.encode(TEXTS, prompt_name="own"), plain.encode(TEXTS, prompt="a "))
-    plain = opened("sentences-prompts")
-    for options, prompt in (
-        ({"default_prompt_name": "query"}, "the clouds: "),
-        ({"default_prompt_name": "own", "prompts": {"own": "a "}}, "a "),
-        ({"prompts": {"passage": "we "}}, "we "),
-    ):
-        assert same_bits(load(PROMPTS, **options).encode(TEXTS), plain.encode(TEXTS, prompt=prompt))
-    encoder = load(BARE, prompts={"x": "we "}, default_prompt_name="x")
-    bare = opened("sentences-bare").encode(TEXTS)
-    assert same_bits(encoder.encode_query(TEXTS), bare) and same_bits(encoder.encode_document(TEXTS), bare)
-    assert not same_bits(encoder.encode(TEXTS), bare)
-
-
 def test_vectors_are_shorter_and_a_call_may_ask_for_another_size() -> None:
-    whole, encoder = opened("sentences-dense").encode(TEXTS), load(DENSE, truncate_dim=4)
+    whole, encoder = opened("sentences-dense").encode(TEXTS), dense(truncate_dim=4)
     assert encoder.get_embedding_dimension() == 4
     assert same_bits(encoder.encode(TEXTS), whole[:, :4]) and encoder.encode(TEXTS[0]).shape == (4,)
     assert same_bits(encoder.encode(TEXTS, truncate_dim=2), whole[:, :2])
-
-
-@pytest.mark.parametrize("folder", [BARE, DENSE, PROMPTS])
-def test_the_measure_of_similarity(folder: Any) -> None:
-    """A folder without modules.json has no measure of its own; what is asked for still holds."""
-    first, second = np.array([[3.0, 4.0]]), np.array([[6.0, 0.0]])
-    for name, want in (("cosine", 0.6), ("dot", 18), ("euclidean", -5), ("manhattan", -7)):
-        for given in (name, SimpleNamespace(value=name)):  # sentence-transformers' enum has values
-            encoder = load(folder, similarity_fn_name=given)
-            assert np.allclose(encoder.similarity(first, second), want)
-            assert np.allclose(encoder.similarity_pairwise(first[0], second[0]), want)
 
 
 def test_a_length_by_either_name() -> None:
     long, plain = "we lived above the clouds " * 5, opened("sentences-dense")
     plain.max_seq_length = 6
     for name in ("max_seq_length", "max_length"):
-        encoder = load(DENSE, **{name: 6})
+        encoder = dense(**{name: 6})
         assert encoder.max_seq_length == 6
         assert same_bits(encoder.encode(long), plain.encode(long)) and encoder.tokens_cut(long) > 0
     pair = ("we lived above the clouds", "the clouds above we lived in")
     reranker = opened("uses-reranker")
-    assert load(RERANKER, max_length=8).predict(pair) != reranker.predict(pair)
+    assert minibert.load_encoder(RERANKER, max_length=8).predict(pair) != reranker.predict(pair)
     reranker.max_seq_length = 8
-    assert load(RERANKER, max_length=8).predict(pair) == reranker.predict(pair)
+    assert minibert.load_encoder(RERANKER, max_length=8).predict(pair) == reranker.predict(pair)
 
 
-def test_a_copy_has_the_same_options() -> None:
-    options: dict[str, Any] = dict(
-        prompts={"own": "a "}, default_prompt_name="own", truncate_dim=3, similarity_fn_name="dot", max_seq_length=5
-    )
-    encoder = load(DENSE, **options)
-    want = encoder.encode(["we lived above the clouds"])
-    for other in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
-        assert same_bits(other.encode(["we lived above the clouds"]), want)
-        assert other.prompts == encoder.prompts and other.max_seq_length == 5
-        assert other.similarity([3.0], [4.0]) == 12
-    encoder.max_seq_length = 7
-    assert pickle.loads(pickle.dumps(encoder)).max_seq_length == 7
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_keeps_what_was_asked_for_and_set(copied: Any) -> None:
+    options: dict[str, Any] = dict(prompts={"own": "a "}, default_prompt_name="own", truncate_dim=3)
+    encoder = dense(similarity_fn_name="dot", max_seq_length=5, **options)
+    other = copied(encoder)
+    assert same_bits(other.encode([LONG]), encoder.encode([LONG]))
+    assert other.prompts == encoder.prompts and other.max_seq_length == 5 and other.similarity([3.0], [4.0]) == 12
+    encoder.max_seq_length = 6
+    other = copied(encoder)
+    assert other.max_seq_length == 6 and same_bits(other.encode([LONG]), encoder.encode([LONG]))
+    other.max_seq_length = 8
+    assert encoder.max_seq_length == 6 and copied(other).max_seq_length == 8
 
 
 def test_what_code_for_sentence_transformers_passes_and_reads() -> None:
     # also a device that is no text, as torch's
     habits: dict[str, Any] = dict(trust_remote_code=False, backend="torch", model_kwargs={}, config_kwargs=None)
-    encoder = load(DENSE, device="cpu", token="hf_none", cache_folder="/nowhere", **habits)
+    encoder = dense(device="cpu", token="hf_none", cache_folder="/nowhere", **habits)
     assert same_bits(
         encoder.encode(TEXTS, device="cpu", convert_to_numpy=True), opened("sentences-dense").encode(TEXTS)
     )
-    assert load(DENSE, device=type("device", (), {"__str__": lambda self: "cpu"})()).device == "cpu"
-    encoder = load(PROMPTS, similarity_fn_name="dot", truncate_dim=3, default_prompt_name="query", max_seq_length=9)
+    assert dense(device=type("device", (), {"__str__": lambda self: "cpu"})()).device == "cpu"
+    encoder = minibert.load_encoder(
+        PROMPTS, similarity_fn_name="dot", truncate_dim=3, default_prompt_name="query", max_seq_length=9
+    )
     found = encoder.similarity_fn_name, encoder.truncate_dim, encoder.default_prompt_name, encoder.get_max_seq_length()
     assert found == ("dot", 3, "query", 9)
     assert encoder.tokenizer is encoder.sentence_tokenizer and encoder.get_sentence_embedding_dimension() == 3
@@ -353,4 +289,4 @@ REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "message", "folder", "options"), REFUSED)
 def test_what_cannot_be_asked_for(kind: type[Exception], message: str, folder: Any, options: dict[str, Any]) -> None:
     with pytest.raises(kind, match=f"^{message}"):
-        load(folder, **options)
+        minibert.load_encoder(folder, **options)

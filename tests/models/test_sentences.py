@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,9 @@ from encoder_files import off
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_texts import many_texts
-from needed import absent, missing
 from peaks import peak
 from reference_files import REFERENCE, changed, opened
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
@@ -108,11 +107,9 @@ def test_a_text_without_a_token_and_float64() -> None:
     assert encoder.encode([""], output_value="token_embeddings")[0].shape == (0, 8)
     encoder = minibert.load_encoder(REFERENCE / "sentences-dense", dtype="float64")
     found = encoder.encode(["we lived"])
+    assert {encoder.encode("we", precision=each).dtype.name for each in ("float32", None)} == {"float64"}
     assert found.dtype == np.float64
     assert apart(found.astype("f4"), opened("sentences-dense").encode(["we lived"])) < 1e-6
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "encode_stream", "predict", "rank"])
@@ -150,9 +147,6 @@ def test_similarity_takes_vectors_alone() -> None:
     assert flags.similarity(close[:1], close).tolist() == [[0, -1e-9]]
 
 
-# -- neighbours, threads, streams --------------------------------------------------------------------------------
-
-
 @settings(max_examples=5)
 @given(data=st.data())
 def test_what_stands_beside_a_text_hardly_moves_its_vector(minilm: Path, data: st.DataObject) -> None:
@@ -162,21 +156,15 @@ def test_what_stands_beside_a_text_hardly_moves_its_vector(minilm: Path, data: s
     assert away(found, alone[chosen]) <= NEIGHBOURS and apart(found, alone[chosen]) <= WHOLE
 
 
-KEPT: list[Any] = []
-
-
+@cache
 def neighbours(folder: Path) -> tuple[minibert.Encoder, list[str], Array]:
-    """MiniLM, some texts, and the vector of each alone; made once."""
-    if not KEPT:
-        encoder = minibert.load_encoder(folder)
-        texts = [text for text in many_texts(40) if len(text) < 100]
-        KEPT.extend((encoder, texts, np.stack([encoder.encode(text) for text in texts])))
-    encoder, texts, alone = KEPT
-    return encoder, texts, alone
+    """MiniLM, some texts, and the vector of each alone."""
+    encoder = minibert.load_encoder(folder)
+    texts = [text for text in many_texts(40) if len(text) < 100]
+    return encoder, texts, np.stack([encoder.encode(text) for text in texts])
 
 
 def test_many_calls_at_once_on_one_encoder(minilm: Path) -> None:
-    """Other lengths, batch sizes and prompts at the same time: no call sees another's."""
     encoder, texts, alone = neighbours(minilm)
 
     def call(i: int) -> float:
@@ -187,14 +175,6 @@ def test_many_calls_at_once_on_one_encoder(minilm: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert max(pool.map(call, range(1, 6))) <= NEIGHBOURS
-
-
-def test_a_first_use_from_many_threads() -> None:
-    want = opened("sentences-flags").encode("THE CLOUDS")
-    for _ in range(10):
-        encoder = opened("sentences-flags")
-        with ThreadPoolExecutor(8) as pool:
-            assert all(same_bits(found, want) for found in pool.map(encoder.encode, ["THE CLOUDS"] * 8))
 
 
 def test_a_stream_reads_no_more_than_a_chunk_ahead() -> None:
@@ -254,24 +234,23 @@ def test_memory_does_not_grow_with_the_stream() -> None:
     assert many < 1.2 * few  # measured: 1.02; kept vectors alone would be 1.4 times as much
 
 
-def test_a_bar_counts_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    if absent("tqdm"):
-        missing("tqdm not installed, which huggingface-hub brings")
-    encoder = opened("sentences-bare")
-    encoder.encode(["we"] * 600, show_progress_bar=True)
-    captured = capsys.readouterr()
-    assert captured.out == "" and "encode" in captured.err and "600/600" in captured.err
-    encoder.encode(["we"] * 600)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
-def test_texts_by_each_of_their_names(method: str) -> None:
-    encode = getattr(opened("sentences-prompts"), method)
-    want = encode(["we", "clouds"])
-    for name in ("texts", "inputs", "sentences"):
-        assert same_bits(encode(**{name: ["we", "clouds"]}), want)
-        assert same_bits(encode(**{name: "we"}, normalize_embeddings=True), encode("we", normalize_embeddings=True))
+@pytest.mark.parametrize(
+    ("name", "method", "first", "given"),
+    [
+        *(("sentences-prompts", each, "texts", ["we", "clouds"]) for each in ("encode", "encode_query")),
+        ("sentences-prompts", "encode_document", "texts", ["we", "clouds"]), ("late-fixed", "encode", "texts", ["we"]),
+        ("uses-sparse", "encode_sparse", "texts", ["we"]), ("uses-sparse", "encode_query", "texts", "we"),
+        ("uses-reranker", "predict", "pairs", ("we", "clouds")),
+        ("uses-reranker", "predict", "pairs", [("we", "clouds"), ("a", "the")]),
+    ],
+)  # fmt: skip
+def test_what_is_passed_by_each_of_its_names(name: str, method: str, first: str, given: Any) -> None:
+    use = getattr(opened(name), method)
+    want = np.asarray(use(given)).tobytes()
+    assert all(np.asarray(use(**{each: given})).tobytes() == want for each in (first, "inputs", "sentences"))
+    for passed in ({}, {"inputs": given, "sentences": given}):
+        with pytest.raises(TypeError, match=f"passed once, as {first}, inputs, sentences; found"):
+            use(**passed)
 
 
 def test_prompts_are_those_of_sentence_transformers() -> None:
@@ -285,16 +264,6 @@ def test_prompts_are_those_of_sentence_transformers() -> None:
         assert encoder.prompts == want and list(encoder.prompts) == list(want)
     with pytest.raises(TypeError):
         encoder.prompts["query"] = "else"  # type: ignore[index]  # else it would be without effect, and without a word
-
-
-@pytest.mark.parametrize("pairs", [("we", "clouds"), [("we", "clouds"), ("a", "the")]])
-def test_pairs_by_each_of_their_names(pairs: Any) -> None:
-    predict = opened("uses-reranker").predict
-    for name in ("pairs", "inputs", "sentences"):
-        assert same_bits(np.asarray(predict(**{name: pairs})), np.asarray(predict(pairs)))
-    for passed in ({}, {"pairs": pairs, "inputs": pairs}):
-        with pytest.raises(TypeError, match="pairs must be one pair of texts or a list of pairs, passed once, as pai"):
-            predict(**passed)
 
 
 SETTINGS = "config_sentence_transformers.json"
@@ -317,9 +286,6 @@ def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
     assert encoder.similarity_pairwise(first[:0], second[:0]).shape == (0,)
 
 
-# -- vectors that are normalized already -------------------------------------------------------------------------
-
-
 def test_normalized_vectors_are_not_normalized_again() -> None:
     encoder = opened("sentences-dense")
     texts = ["we", "we lived", "the clouds", "above"]
@@ -332,15 +298,9 @@ def test_normalized_vectors_are_not_normalized_again() -> None:
     # a length that is not 1 shows that nothing is divided: only the first vector is looked at
     first, second = np.array([[1.0, 0.0]]), np.array([[0.6, 0.8], [3.0, 4.0]])
     assert encoder.similarity(first, second, normalized=True).tolist() == [[0.6, 3]]
+    assert opened("sentences-flags").similarity([3.0, 4], [5.0, 0], normalized=True) == [[-6]]  # manhattan, as without
     ids, scores = minibert.search(first, second, 2, normalized=True)
     assert (ids.tolist(), scores.tolist()) == ([[1, 0]], [[3.0, 0.6]])
-
-
-@pytest.mark.parametrize("measure", ["dot", "euclidean", "manhattan"])
-def test_measures_that_do_not_normalize_stay(measure: str, tmp_path: Path) -> None:
-    encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
-    first, second = np.array([[3.0, 4]]), np.array([[5.0, 0]])
-    assert encoder.similarity(first, second, normalized=True) == encoder.similarity(first, second)
 
 
 def test_normalized_vectors_of_float16_and_zeros_pass_and_others_do_not() -> None:
@@ -449,10 +409,7 @@ def encoder() -> minibert.Encoder:
     return minibert.load_encoder(REFERENCE / "sentences-prompts")
 
 
-FEW = "ignore:u?int8 takes its ranges from 5 vectors:UserWarning"
-
-
-@pytest.mark.filterwarnings(FEW)
+@pytest.mark.filterwarnings("ignore:u?int8 takes its ranges from 5 vectors:UserWarning")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"normalize_embeddings": True, "truncate_dim": 5}, {"prompt": "clouds "}])
 def test_smaller_vectors_are_the_formula_of_the_others(
@@ -468,14 +425,8 @@ def test_smaller_vectors_are_the_formula_of_the_others(
         ))  # fmt: skip
 
 
-def test_float32_leaves_what_the_encoder_computes_in() -> None:
-    encoder = minibert.load_encoder(REFERENCE / "sentences-prompts", dtype="float64")
-    assert encoder.encode("man", precision="float32").dtype == encoder.encode("man", precision=None).dtype == np.float64
-
-
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
 def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> None:
-    """With them a text's small vector is the same in every call; without them it changes with the others."""
     ranges = ranges_of(encoder.encode([f"we lived above {word}" for word in FIVE]))
     want = quantized(encoder.encode(FIVE), precision, ranges)
     for passed in (ranges, ranges.tolist()):
@@ -519,44 +470,26 @@ def written(folder: Path, **changes: Any) -> Path:
     return checkpoints.write_wordpiece(encoders.write(folder, "clip_text_model", **changes))
 
 
-def by_hand(encoder: minibert.Encoder, texts: list[str], largest: bool = False) -> Array:
-    found = []
-    for text in texts:
-        ids = encoder.tokenize(text)["input_ids"][0].tolist()
-        place = ids.index(max(ids) if largest else SEP)
-        found.append(encoder(np.array([ids]))[0, place])
-    return np.stack(found)
-
-
-def test_the_vector_is_that_of_the_first_end_of_text(tmp_path: Path) -> None:
-    """A text with that token inside tells it from the last token, one text from a batch nothing."""
-    with minibert.load_encoder(written(tmp_path, eos_token_id=SEP)) as encoder:
-        weight = encoders.tensors(encoders.config("clip_text_model", eos_token_id=SEP))["text_projection.weight"]
-        rows = by_hand(encoder, WITH_ENDS)
+@pytest.mark.parametrize("end", [SEP, 2])
+def test_the_vector_is_that_of_the_first_end_of_text(tmp_path: Path, end: int) -> None:
+    """A text with that token inside tells it from the last token. An id of 2 means the largest one."""
+    folder = written(tmp_path, eos_token_id=end)
+    tensors = load_file(folder / "model.safetensors")
+    weight = tensors.pop("text_projection.weight")
+    with minibert.load_encoder(folder) as encoder:
+        ids = [encoder.tokenize(text)["input_ids"][0].tolist() for text in WITH_ENDS]
+        rows = np.stack([encoder([each])[0, each.index(max(each) if end == 2 else end)] for each in ids])
         vectors = encoder.encode(WITH_ENDS)
         assert vectors.shape == (len(WITH_ENDS), 12) and encoder.get_embedding_dimension() == 12
         assert off(vectors, rows @ weight.T) <= ROWS
-        for text, vector in zip(WITH_ENDS, vectors, strict=True):
-            assert off(encoder.encode(text), vector) <= ROWS
         lengths = np.sqrt(np.vecdot(vectors, vectors))
         assert np.abs(lengths - 1).min() > 0.1, "not normalized"
-        assert off(encoder.encode(WITH_ENDS, normalize_embeddings=True), vectors / lengths[:, None]) <= ROWS
-        assert off(encoder.encode(WITH_ENDS, truncate_dim=5), vectors[:, :5]) <= ROWS
         assert [len(each) for each in encoder.encode(WITH_ENDS, output_value="token_embeddings")] == [7, 3, 6, 2, 12]
-
-
-def test_an_end_of_text_of_2_means_the_largest_id(tmp_path: Path) -> None:
-    with minibert.load_encoder(written(tmp_path, eos_token_id=2)) as encoder:
-        weight = encoders.tensors(encoders.config("clip_text_model"))["text_projection.weight"]
-        assert off(encoder.encode(WITH_ENDS), by_hand(encoder, WITH_ENDS, largest=True) @ weight.T) <= ROWS
-
-
-def test_a_file_without_the_map_gives_the_hidden_state(tmp_path: Path) -> None:
-    settings = encoders.config("clip_text_model", eos_token_id=SEP)
-    tensors = {name: x for name, x in encoders.tensors(settings).items() if "projection" not in name}
-    folder = checkpoints.write_wordpiece(checkpoints.write(tmp_path, settings, tensors))
+        find = lambda name: tmp_path / name if (tmp_path / name).exists() else None  # noqa: E731
+        assert "12 numbers, lasttoken over a text's tokens" in "\n".join(info(encoder.embeddings, find))
+    save_file(tensors, folder / "model.safetensors")  # without the map
     with minibert.load_encoder(folder) as encoder:
-        assert off(encoder.encode(WITH_ENDS), by_hand(encoder, WITH_ENDS)) <= ROWS
+        assert off(encoder.encode(WITH_ENDS), rows) <= ROWS
 
 
 def test_a_whole_clip_model_is_its_text_model(tmp_path: Path) -> None:
@@ -572,11 +505,3 @@ def test_a_whole_clip_model_is_its_text_model(tmp_path: Path) -> None:
             assert np.array_equal(whole.encode(WITH_ENDS), alone.encode(WITH_ENDS))
     with pytest.raises(minibert.CheckpointError, match="'text_config_dict' must be an object"):
         minibert.load_encoder(checkpoints.write(tmp_path / "odd", settings | {"text_config_dict": 3}, tensors))
-
-
-def test_info_says_what_the_vector_is(tmp_path: Path) -> None:
-    def find(name: str) -> Path | None:
-        return tmp_path / name if (tmp_path / name).exists() else None
-
-    with minibert.load(written(tmp_path)) as layer:
-        assert "12 numbers, lasttoken over a text's tokens" in "\n".join(info(layer, find))

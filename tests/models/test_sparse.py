@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_hub import FakeHub, use
-from head_files import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_files import REFERENCE, changed, opened
@@ -69,9 +68,6 @@ def test_no_more_logits_are_kept_than_a_piece(monkeypatch: pytest.MonkeyPatch) -
     for piece in (1, 200, 999):
         monkeypatch.setattr(heads, "PIECE", piece)
         assert all(same(*each) for each in zip(encoder.encode_sparse(TEXTS), want, strict=True))
-
-
-# -- compared ----------------------------------------------------------------------------------------------------
 
 
 def written(vectors: list[SparseVector]) -> Array:
@@ -149,8 +145,6 @@ def test_what_is_no_sparse_vector_is_refused() -> None:
             call([one, one], [one, one._replace(weights=one.weights * np.nan)])
 
 
-# -- formulas ----------------------------------------------------------------------------------------------------
-
 row_of_logits = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3)
 texts_of_logits = st.lists(st.lists(row_of_logits, min_size=1, max_size=4), min_size=1, max_size=4)
 
@@ -176,24 +170,6 @@ def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float]
     kept = sorted(range(len(weights)), key=lambda i: (-weights[i], i))[:most]
     assert found.ids.tolist() == [3 * i for i in sorted(kept)]
     assert found.weights.tolist() == [weights[i] for i in sorted(kept)]
-
-
-@pytest.mark.parametrize(
-    ("name", "inside", "tensor", "method"),
-    [
-        ("sentences-dense", "2_Dense", "linear.bias", "encode"),
-        ("late-kept", "2_Dense", "linear.weight", "encode_query"),
-        ("uses-sparse", "", "cls.predictions.bias", "encode_sparse"),
-    ],
-)
-def test_vectors_that_are_no_numbers_are_an_error_of_each_use(
-    name: str, inside: str, tensor: str, method: str, tmp_path: Path
-) -> None:
-    made = shutil.copytree(REFERENCE / name, tmp_path / "made")
-    shutil.rmtree(made / inside)
-    damaged(REFERENCE / name / inside, made / inside, tensor)
-    with pytest.raises(minibert.CheckpointError, match="the model gives NaN or infinity where a vector was expected"):
-        getattr(minibert.load_encoder(made), method)(["we", "lived above"])
 
 
 ROUTES = "must have the routes query, SparseStaticEmbedding alone, and document, a model"
@@ -226,25 +202,6 @@ def test_a_query_is_its_tokens_weights() -> None:
     assert encoder.decode(encoder.encode_query("we lived"), 1)[0][0] == "the"
     scores = encoder.similarity(encoder.encode_query("clouds"), encoder.encode_document(["we", "clouds"]))
     assert scores.shape == (1, 2) and np.isfinite(scores).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "default"),
-    [
-        (parameters(), "document"), (parameters(default_route="query"), "query"),
-        (parameters(default_route=None), "query"), (parameters(default_route="absent"), "query"),
-        (parameters(allow_empty_key="absent", default_route="absent"), "query"),
-        (parameters(route_mappings="absent"), "document"), (lambda data: data | {"parameters": None}, "query"),
-    ],
-)  # fmt: skip
-def test_the_route_of_a_text_without_a_task(tmp_path: Path, change: Callable[[Any], Any], default: str) -> None:
-    """Each key left out once; without a default route the first one is taken."""
-    encoder = changed(tmp_path, NAME, FILE, change)
-    routes = {"query": encoder.encode_query(ROUTED, prompt=""), "document": encoder.encode_document(ROUTED)}
-    assert not alike(*routes.values())
-    assert alike(encoder.encode_sparse(ROUTED), routes[default])
-    assert all(alike(encoder.encode_sparse(ROUTED, task=task), vectors) for task, vectors in routes.items())
-    assert all(alike(encoder.encode_query(ROUTED, prompt="", task=task), every) for task, every in routes.items())
     with pytest.raises(ValueError, match="task must be None, 'query' or 'document', found 'passage'"):
         encoder.encode_sparse("we", task="passage")
 

@@ -283,7 +283,7 @@ def adapter(folder: Path, tensors: dict[str, Array] | None = None, **settings: A
     return folder
 
 
-def by_hand(folder: Path, name: str, scale: float, turned: bool = False) -> Array:
+def by_hand(folder: Path, name: str, scale: float) -> Array:
     """Hidden states where the sum over the rank is written into the file, number by number."""
     stored = load_file(folder / "model.safetensors")
     a, b = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
@@ -291,7 +291,7 @@ def by_hand(folder: Path, name: str, scale: float, turned: bool = False) -> Arra
     for out in range(encoders.DIM):
         for into in range(encoders.DIM):
             change = scale * sum(float(b[out, i]) * float(a[i, into]) for i in range(2))
-            weight[(into, out) if turned else (out, into)] += change
+            weight[out, into] += change
     save_file(stored | {name: weight.astype(np.float32)}, folder / "model.safetensors")
     return minibert.load_encoder(folder)(PAIR_OF_IDS)
 
@@ -308,15 +308,6 @@ def test_the_product_is_added_to_the_weight(tmp_path: Path, rslora: bool, scale:
     change_json(tmp_path / "model" / "adapter_config.json", r=3)
     with pytest.raises(CheckpointError, match=r"A is \(2, 16\) and B \(16, 2\), with r 3; is this the base"):
         minibert.load_encoder(folder)
-
-
-def test_a_weight_that_is_stored_transposed(tmp_path: Path) -> None:
-    name = "h.0.attn.c_proj"
-    a, b = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
-    named = {f"{BEGIN}transformer.{name}.lora_A.weight": a, f"{BEGIN}transformer.{name}.lora_B.weight": b}
-    folder = adapter(encoders.write(tmp_path / "model", "gpt2"), named, fan_in_fan_out=True)
-    want = by_hand(encoders.write(tmp_path / "merged", "gpt2"), f"{name}.weight", 3.0, turned=True)
-    assert np.abs(minibert.load_encoder(folder)(PAIR_OF_IDS) - want).max() <= CLOSE
 
 
 def test_an_adapter_alone_opens_its_base(tmp_path: Path) -> None:
