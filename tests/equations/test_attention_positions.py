@@ -1,4 +1,4 @@
-"""Theorems about the position schemes inside attention, values made by hand, and what each one refuses."""
+"""The position schemes inside attention: values made by hand, and what each one refuses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from binders import Stored, scheme_of
 from drawn import normal
-from hypothesis import given
-from hypothesis import strategies as st
 
 import minibert
 from minibert import equations as positions
@@ -23,8 +21,6 @@ from minibert.families.parts.rotations import Rotation
 
 # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
 ROTATION_TOLERANCE = 1e-6
-# q . k depends on the distance alone: float32 angles at positions up to 4096, dims up to 64, measured 1.3e-5 of |q| |k|
-DISTANCE_TOLERANCE = 1e-4
 # XLNet's table against the same formula with the angle in float64, measured 3.0e-8 at distances up to 5
 SINUSOID_TOLERANCE = 2e-7
 # LayerNorm written once more by hand, measured 2.4e-7
@@ -32,9 +28,6 @@ NORM_TOLERANCE = 2e-6
 
 # the base of ALiBi's slopes is rounded before it is raised to a power: for 1..64 heads measured 4.8e-7
 SLOPE_ROUNDING = 2e-6
-
-LONGEST = 4096
-
 
 # rotary
 
@@ -60,21 +53,6 @@ def test_each_pair_turns_by_its_angle(pairing: str, pairs: list[tuple[int, int]]
     assert y.dtype == np.float32 and np.abs(y - want).max() <= ROTATION_TOLERANCE
     np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
     np.testing.assert_array_equal(x, before)
-
-
-@given(st.integers(0, LONGEST // 2), st.integers(0, LONGEST // 2), st.sampled_from([2, 8, 64]))
-def test_rotated_dot_product_depends_on_the_distance_alone(start: int, distance: int, dim: int) -> None:
-    q, k = normal(dim, seed=1), normal(dim, seed=2)
-    frequencies = positions.rotary_frequencies(dim)
-    for pairing in ("halves", "neighbours"):
-        near, far = (
-            float(
-                positions.rotate(q, *positions.rotary_angles(p + distance, frequencies), pairing)
-                @ positions.rotate(k, *positions.rotary_angles(p, frequencies), pairing)
-            )
-            for p in (0, start)
-        )
-        assert abs(near - far) <= DISTANCE_TOLERANCE * np.linalg.norm(q) * np.linalg.norm(k)
 
 
 def test_angles_are_written_twice_and_rounded_once() -> None:
@@ -115,25 +93,13 @@ def test_buckets_of_t5_by_hand() -> None:
     # causal: 16 exact ones; 16 + trunc(16 ln(n / 16) / ln 8): the last starts at 16 * 8^(15/16) = 112.4
     distances = [0, 1, 15, 16, 18, 19, 32, 112, 113, 128, 10**6]
     want = [0, 1, 15, 16, 16, 17, 21, 30, 31, 31, 31]
-    back = [-n for n in distances]
-    assert positions.relative_buckets(back, bidirectional=False).tolist() == want
+    back = [9, *(-n for n in distances)]  # it looks ahead at nothing
+    assert positions.relative_buckets(back, bidirectional=False).tolist() == [0, *want]
     # both ways: 8 exact ones; 8 + trunc(8 ln(n / 8) / ln 16): 8, 16, 32, 64, 128 are two buckets apart
     exact = [0, 1, 7, 8, 11, 12, 16, 23, 32, 64, 128]
     half = [0, 1, 7, 8, 8, 9, 10, 11, 12, 14, 15]
     assert positions.relative_buckets([-n for n in exact]).tolist() == half
     assert positions.relative_buckets(exact).tolist() == [0, *(b + 16 for b in half[1:])]
-
-
-@given(st.tuples(st.integers(4, 130), st.integers(66, 2048), st.booleans()))
-def test_buckets_stay_in_range_and_grow_with_the_distance(rule: tuple[int, int, bool]) -> None:
-    buckets, max_distance, both_ways = rule
-    before = positions.relative_buckets(-np.arange(LONGEST + 1), *rule)
-    after = positions.relative_buckets(np.arange(LONGEST + 1), *rule)
-    assert (np.diff(before) >= 0).all()
-    assert 0 == before[0] <= before.max() < buckets and after.max() < buckets
-    assert (before[max_distance:] == before[max_distance]).all()
-    # both ways the two sides never share a bucket, and mirror each other; causal attention never looks ahead
-    np.testing.assert_array_equal(after[1:], before[1:] + buckets // 2 if both_ways else 0)
 
 
 @pytest.mark.parametrize(("query", "key", "past"), [(5, 9, 0), (5, 9, 3), (0, 3, 0), (3, 0, 0)])
@@ -155,16 +121,6 @@ def test_log_buckets_of_deberta_v3_by_hand() -> None:
     want = [0, 1, 127, 128, 129, 130, 192, 255, 255, 256]
     assert positions.log_buckets(distances, 256, 512).tolist() == want
     assert positions.log_buckets([-r for r in distances], 256, 512).tolist() == [-b for b in want]
-
-
-@given(st.integers(2, 256), st.integers(0, 1900))
-def test_log_buckets_are_odd_and_grow_with_the_distance(buckets: int, more: int) -> None:
-    max_positions = buckets // 2 + 2 + more
-    bucket = positions.log_buckets(np.arange(-LONGEST, LONGEST + 1), buckets, max_positions)
-    np.testing.assert_array_equal(bucket, -bucket[::-1])
-    assert (np.diff(bucket) >= 0).all()
-    middle = slice(LONGEST - buckets // 2, LONGEST + buckets // 2 + 1)
-    np.testing.assert_array_equal(bucket[middle], np.arange(-(buckets // 2), buckets // 2 + 1))
 
 
 @pytest.mark.parametrize(("buckets", "most"), [(8, 17), (2, 40), (16, 13), (-1, 16), (0, 100)])

@@ -16,9 +16,6 @@ from minibert.equations import input_layer as equations
 from minibert.equations.blocks import rms_norm
 from minibert.equations.input_layer import Array
 
-# All three are per unit of `condition`, which says how many digits a row loses when its mean is taken away.
-# mean and variance of a norm's output in float64: measured at most 6.8e-16 and 2.9e-16 over 20,000 draws
-MOMENT_TOLERANCE = 5e-15
 # float32 against float64: measured at most 1.8e-7 times the largest weight
 NORM_TOLERANCE = 1e-6
 # one rounding of a number in -1..1 to float32
@@ -43,14 +40,6 @@ def normal(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> Array:
 # -- LayerNorm -----------------------------------------------------------------------------------------------------
 
 
-@given(SHAPES, SEEDS, st.floats(-100, 100), st.floats(0.01, 100))
-def test_norm_gives_mean_0_and_variance_1(shape: tuple[int, ...], seed: int, shift: float, stretch: float) -> None:
-    x = normal(shape, seed, "float64") * stretch + shift
-    y = equations.layer_norm(x, np.ones(shape[-1]), eps=0.0)
-    assert (np.abs(y.mean(axis=-1)) <= MOMENT_TOLERANCE * condition(x)).all()
-    assert (np.abs(y.var(axis=-1) - 1) <= MOMENT_TOLERANCE * condition(x)).all()
-
-
 @given(SHAPES, SEEDS)
 def test_norm_in_float32_is_close_to_the_formula_in_float64(shape: tuple[int, ...], seed: int) -> None:
     x, weight, bias = (normal(s, seed + i) for i, s in enumerate((shape, shape[-1:], shape[-1:])))
@@ -66,12 +55,6 @@ def test_norm_of_two_numbers_by_hand() -> None:
     # mean 2, biased variance 1 (the unbiased one is 2), eps under the root: 1 + 3 = 4
     y = equations.layer_norm(np.array([1.0, 3.0]), np.array([2.0, 2.0]), np.array([0.5, 0.5]), eps=3.0)
     assert y.tolist() == [-0.5, 1.5]
-
-
-def test_norm_of_equal_numbers_is_the_bias() -> None:
-    bias = normal((6,), 1)
-    y = equations.layer_norm(np.full((2, 6), 7.25, np.float32), normal((6,), 0), bias, eps=1e-12)
-    assert same_bits(y, np.stack([bias, bias]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -132,15 +115,6 @@ def test_lookup_takes_every_integer(dtype: str) -> None:
     table, ids = normal((9, 4), 0), np.array([[8, 0], [3, 3]], dtype)
     assert same_bits(equations.lookup(table, ids), table[[[8, 0], [3, 3]]])
     assert equations.check_ids(ids, 9).dtype == np.int64
-
-
-@given(SEEDS, st.integers(1, 5), st.integers(0, 5))
-def test_lookup_writes_into_out(seed: int, rows: int, count: int) -> None:
-    table = normal((rows, 3), seed)
-    ids = np.random.default_rng(seed).integers(0, rows, count)
-    out = np.full((count, 3), np.nan, np.float32)
-    assert equations.lookup(table, ids, out) is out
-    assert same_bits(out, table[ids])
 
 
 ROWS_OF_IDS = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=3)
