@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
-import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,10 @@ import checkpoints
 import encoders
 import numpy as np
 import pytest
-from checkpoints import change_json
 from encoder_files import off
 from many_texts import many_texts
 from needed import need_sentence_transformers, opened_there
 from reference_files import REFERENCE, changed
-from safetensors.numpy import load_file, save_file
 from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 import minibert
@@ -112,23 +107,6 @@ def test_a_narrow_folder_is_computed_in_float32(minilm: Path, tmp_path: Path) ->
         theirs, ours = opened_there(folder), minibert.load_encoder(folder).encode(texts)
         assert most / 4 <= apart(ours, theirs.encode(texts))[0] <= most
         assert apart(ours, theirs.float().encode(texts))[0] <= EXACT
-
-
-def test_numbers_of_vectors_that_are_warned_of(
-    reference: Any, encoder: minibert.Encoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They log a warning in the same calls in which ours is one of Python's."""
-    monkeypatch.setattr(logging.getLogger("sentence_transformers"), "propagate", True)
-    for count in (0, 2, 3, 99, 100, 101):
-        texts = [f"the {i} clouds" for i in range(count)]
-        for precision in ("int8", "uint8", "ubinary"):
-            caplog.clear()
-            reference.encode(texts, precision=precision)
-            theirs = [record for record in caplog.records if "quantization buckets" in record.getMessage()]
-            with warnings.catch_warnings(record=True) as ours:
-                warnings.simplefilter("always")
-                encoder.encode(texts, precision=precision)
-            assert len(ours) == len(theirs) == (precision != "ubinary" and 1 < count < 100), (count, precision)
 
 
 SAME = 1e-5  # of vectors, similarities and scores up to 20; measured: 5.2e-6
@@ -234,7 +212,6 @@ KINDS = {
     "jina_embeddings_v3": ("XLMRobertaTokenizer", "mean"),
     "qwen3": ("Qwen2Tokenizer", "lasttoken"),  # Qwen3-Embedding
 }
-CLASSES = {"eurobert": "EuroBert", "gte": "Gte", "jina_embeddings_v3": "JinaEmbeddingsV3"}
 
 
 def plain(folder: Path, name: str, padding_side: str = "right", **changes: Any) -> Path:
@@ -273,39 +250,6 @@ def test_vectors_of_queries_and_documents(name: str, padding_side: str, tmp_path
                 assert np.abs(found - want).max() <= APART, way
                 for i, text in enumerate(texts):
                     assert np.abs(getattr(encoder, way)(text) - want[i]).max() <= APART, (way, text)
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_scores_of_a_reranker(name: str, tmp_path: Path) -> None:
-    """gte's also by the model_type, the prefix and the words of gte-multilingual-reranker-base."""
-    import torch
-    import transformers
-
-    folder = plain(tmp_path / "model", name, num_labels=1)
-    torch.manual_seed(0)
-    kind = getattr(transformers, f"{CLASSES[name]}ForSequenceClassification")
-    model = kind(transformers.AutoConfig.from_pretrained(folder))
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape) / 3)
-    model.save_pretrained(folder)
-    pairs = [(ODD_TEXTS[1], text) for text in ODD_TEXTS]
-    want = opened_there(folder, "CrossEncoder").predict(pairs, batch_size=3)
-    assert np.ptp(want) > 1000 * APART
-    folders = [folder, *([older(folder, tmp_path / "older")] if name == "gte" else [])]
-    for each in folders:
-        with minibert.load_encoder(each) as encoder:
-            assert np.abs(encoder.predict(pairs) - want).max() <= APART
-            assert encoder.predict(pairs[3]) == pytest.approx(want[3], abs=APART)
-
-
-def older(folder: Path, to: Path) -> Path:
-    """The same model as a file of the model_type "new"."""
-    shutil.copytree(folder, to)
-    tensors = load_file(folder / "model.safetensors")
-    save_file({name.replace("gte.", "new."): x for name, x in tensors.items()}, to / "model.safetensors")
-    said = {"model_type": "new", "architectures": ["NewForSequenceClassification"], "rope_parameters": None}
-    change_json(to / "config.json", **said, rope_theta=160000, rope_scaling=None, position_embedding_type="rope")
-    return to
 
 
 ROWS = 1e-5  # measured 2.3e-6

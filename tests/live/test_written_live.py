@@ -81,18 +81,6 @@ def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: pytest.Monke
     assert {"attentions.1", "encoder.block.0.layer.0.SelfAttention.q", "encoder.final_layer_norm"} <= compared
 
 
-@pytest.mark.parametrize(
-    ("kept", "said"),
-    [("", "printed tensors and no middle layers"), ("use_repr=False", "has no module of block 1")],
-)
-def test_a_default_folder_is_refused(kept: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = encoders.write(tmp_path / "model", "bert", num_hidden_layers=4)
-    run(recipe("model_addition_debugger_context").replace("do_prune_layers=False, use_repr=False", kept))
-    with pytest.raises(ValueError, match=f"{said}.*do_prune_layers=False, use_repr=False"):
-        verify(str(folder), encoder=True, against=tmp_path / "debugged")
-
-
 @pytest.mark.filterwarnings("ignore")  # the exporter's own words about torch's parts
 def test_an_onnx_model(here: Path) -> None:
     """Every batch that it takes, every module; a wrong bias in the graph is found where it is."""
