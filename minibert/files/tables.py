@@ -1,15 +1,14 @@
 """One protocol for a table of rows, whatever number format its file holds.
 
-A checkpoint may store float32, float64, float16, bfloat16 or an eight-bit float. A `Table` keeps the stored
-bytes as they are (often a map of the file) and gives rows in the dtype that the layer computes in. Conversion is
-exact: every float16, bfloat16 and float8 number is a float32 number too. Only float64 is rounded.
+A checkpoint may store float32, float64, float16 or bfloat16. A `Table` keeps the stored bytes as they are (often a
+map of the file) and gives rows in the dtype that the layer computes in. Conversion is exact: every float16 and
+bfloat16 number is a float32 number too. Only float64 is rounded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,14 +16,12 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 
-# the NumPy dtype of each format's bytes; NumPy has neither bfloat16 nor float8, so these are kept as raw bits
+# the NumPy dtype of each format's bytes; NumPy has no bfloat16, which is kept as raw bits
 NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
-    "F8_E4M3": np.dtype("u1"),
-    "F8_E5M2": np.dtype("u1"),
 }
 # of static models alone
 INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
@@ -62,27 +59,6 @@ FIRST_ROWS = 512  # of a table that a formula makes: the longest text of most mo
 
 # numbers up to which a narrow table is converted once and for all: positions and types, a fiftieth of the words
 SMALL_TABLE = 1 << 20
-
-
-@cache
-def _float8_values(stored: str) -> Array:
-    """All 256 numbers of an eight-bit float format, indexed by their bits.
-
-    value = (-1)^sign * 2^(exponent - bias) * (1 + mantissa / 2^m), without the 1 where the exponent is zero.
-    Source: Micikevicius et al. 2022, "FP8 Formats for Deep Learning" (arXiv:2209.05433).
-    """
-    mantissa_bits, bias = (3, 7) if stored == "F8_E4M3" else (2, 15)
-    bits = np.arange(256)
-    sign = np.where(bits & 0x80, -1.0, 1.0)
-    exponent = (bits & 0x7F) >> mantissa_bits
-    mantissa = (bits & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
-    value = np.where(exponent > 0, (1 + mantissa) * 2.0 ** (exponent - bias), mantissa * 2.0 ** (1 - bias))
-    if stored == "F8_E4M3":  # no infinities, one NaN for each sign
-        value[(bits & 0x7F) == 0x7F] = np.nan
-    else:  # as IEEE: the largest exponent holds infinity and the NaNs
-        value[(bits & 0x7F) == 0x7C] = np.inf
-        value[(bits & 0x7F) > 0x7C] = np.nan
-    return np.asarray(sign * value, np.float32)
 
 
 # of _convert_half, made once: a short sentence's rows take no longer than these would
@@ -126,8 +102,6 @@ def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = N
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN stays a NaN; a number too large for float32 is infinity
         if stored == "BF16":
             out[...] = (raw.astype(np.uint32) << 16).view(np.float32)
-        elif stored.startswith("F8"):
-            out[...] = _float8_values(stored)[raw]
         else:
             out[...] = raw
     return out
@@ -194,7 +168,7 @@ class StoredTable:
 
     @property
     def stored_numbers(self) -> Array:
-        """The stored numbers as they are in memory or in the mapped file; raw bits for bfloat16 and float8."""
+        """The stored numbers as they are in memory or in the mapped file; raw bits for bfloat16."""
         return self._raw
 
     @property

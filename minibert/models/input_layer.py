@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -262,22 +262,6 @@ class EmbeddingLayer(OfModules):
         at_once = len(items) > CHUNK and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
         pipeline = self.pipeline(pooling, seconds is not None, normalize, truncation, threads, at_once)
         return pipeline.all(items, "embed" if progress else "")
-
-    def embed_stream(
-        self,
-        chunks: Iterable[list[str]],
-        pooling: str | None = "mean",
-        *,
-        normalize: bool = False,
-        truncation: bool = False,
-        threads: int | None = None,
-    ) -> Iterator[Any]:
-        """Turn texts into vectors while they come: for each chunk, a list of texts, what `embed` gives for it.
-
-        The next chunk is read only when the vectors of the one before have been taken. Memory is therefore bounded by
-        one chunk. Raises as `embed`, when a text is reached.
-        """
-        return self.pipeline(pooling, False, normalize, truncation, threads).stream(chunks)
 
     def pipeline(
         self,

@@ -1,4 +1,4 @@
-"""Texts through the layer: pooling, normalization, streams, packed tiles, and what an id is called."""
+"""Texts through the layer: pooling, normalization, packed tiles, and what an id is called."""
 
 from __future__ import annotations
 
@@ -166,51 +166,21 @@ def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:
         layer.tokens(["we"])
 
 
-STREAMED = ["We lived above the clouds", "", "a", "I am Sinan", "one two cat dog", "a cat sleeps"]
-CHUNKS = [STREAMED[:1], STREAMED[1:4], STREAMED[4:]]
-
-
 @pytest.fixture(scope="module")
 def layer(minilm: Path) -> Iterator[minibert.EmbeddingLayer]:
     with minibert.load(minilm) as layer:
         yield layer
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "max", None])
-def test_chunks_give_the_bits_of_embed(layer: minibert.EmbeddingLayer, pooling: str | None, normalize: bool) -> None:
-    whole = layer.embed(STREAMED, pooling, normalize=normalize)
-    chunks = list(layer.embed_stream(CHUNKS, pooling, normalize=normalize))
-    assert [len(chunk) for chunk in chunks] == [1, 3, 2]
-    assert all(map(same_bits, [vector for chunk in chunks for vector in chunk], whole))
-
-
-def test_a_chunk_is_asked_for_when_the_vectors_before_it_are_taken(layer: minibert.EmbeddingLayer) -> None:
-    asked: list[int] = []
-
-    def waiting() -> Iterator[list[str]]:
-        for i, chunk in enumerate(CHUNKS):
-            asked.append(i)
-            yield chunk
-
-    vectors = layer.embed_stream(waiting())
-    for i in range(3):
-        next(vectors)
-        assert asked == list(range(i + 1))
-    assert list(vectors) == []
-
-
 def test_an_error_names_the_text_or_id(layer: minibert.EmbeddingLayer) -> None:
-    vectors = layer.embed_stream([["a", "b"], ["c", 4]])  # type: ignore[list-item]
-    next(vectors)
     with pytest.raises(TypeError, match=r"texts\[3\] must be a str, found int"):
-        next(vectors)
+        layer.embed(["a", "b", "c", 4])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"texts\[0\] must be a str, found tuple"):
         layer.embed([("a", "b")])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="text 2 has 1002 tokens"):
-        list(layer.embed_stream([["a", "b"], ["a " * 1000]]))
+        layer.embed(["a", "b", "a " * 1000])
     with pytest.raises(ValueError, match="pooling must be"):
-        layer.embed_stream([], "median")
+        layer.embed([], "median")
     for texts, where in (([[1, 30522]], "0, 1"), ([[4, 4, 30522], [7], [3, 3]], "0, 2")):
         with pytest.raises(IndexError, match=rf"input_ids\[{where}\] is 30522, but the table has rows 0\.\.30521"):
             layer.pack([Encoded(ids, None) for ids in texts])

@@ -160,7 +160,7 @@ def _counted(made: StaticTokenizer, texts: Iterable[str]) -> tuple[Array, Counte
         raise error_of(
             ValueError, f"found no token in {read} texts; leave out ", Option("texts"), " for weights by Zipf's law"
         )
-    return counted_probabilities(counts), Counted(read, int(counts.sum()), np.count_nonzero(counts))
+    return counted_probabilities(counts), Counted(read, int(counts.sum()), int(np.count_nonzero(counts)))
 
 
 def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:
