@@ -10,25 +10,32 @@ line can answer Ctrl-C while numpy is imported, and a user of the input layer do
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert.bulk.embedder import Embedder
-    from minibert.equations.input_layer import sinusoidal_positions
-    from minibert.families.family import Family
-    from minibert.families.rows import FAMILIES
-    from minibert.models.encoder import Encoder
-    from minibert.models.heads.answers import Answer
-    from minibert.models.heads.labels import Entity, Label
-    from minibert.models.heads.prediction import Prediction
-    from minibert.models.input_layer import EmbeddingLayer
-    from minibert.models.knock_out import knock_out
-    from minibert.models.open.distill import Distilled, distill
-    from minibert.models.open.load import load
-    from minibert.models.open.load_encoder import load_encoder
-    from minibert.models.sentences.comparing import SparseVector
-    from minibert.models.sentences.search import search, semantic_search
-    from minibert.models.sentences.token_vectors import TokenVectors
-    from minibert.verify.library import Comparison, compare
-
-    from .errors import CheckpointError, HubError, MinibertError, TokenizerError, UnknownFamilyError
+    from minibert.bulk.embedder import Embedder as Embedder
+    from minibert.equations.input_layer import sinusoidal_positions as sinusoidal_positions
+    from minibert.errors import CheckpointError as CheckpointError
+    from minibert.errors import HubError as HubError
+    from minibert.errors import MinibertError as MinibertError
+    from minibert.errors import TokenizerError as TokenizerError
+    from minibert.errors import UnknownFamilyError as UnknownFamilyError
+    from minibert.families.family import Family as Family
+    from minibert.families.rows import FAMILIES as FAMILIES
+    from minibert.models.encoder import Encoder as Encoder
+    from minibert.models.heads.answers import Answer as Answer
+    from minibert.models.heads.labels import Entity as Entity
+    from minibert.models.heads.labels import Label as Label
+    from minibert.models.heads.prediction import Prediction as Prediction
+    from minibert.models.input_layer import EmbeddingLayer as EmbeddingLayer
+    from minibert.models.knock_out import knock_out as knock_out
+    from minibert.models.open.distill import Distilled as Distilled
+    from minibert.models.open.distill import distill as distill
+    from minibert.models.open.load import load as load
+    from minibert.models.open.load_encoder import load_encoder as load_encoder
+    from minibert.models.sentences.comparing import SparseVector as SparseVector
+    from minibert.models.sentences.search import search as search
+    from minibert.models.sentences.search import semantic_search as semantic_search
+    from minibert.models.sentences.token_vectors import TokenVectors as TokenVectors
+    from minibert.verify.library import Comparison as Comparison
+    from minibert.verify.library import compare as compare
 
 __version__ = "0.1.0"
 
@@ -56,34 +63,7 @@ _FILES = {
 
 _OF_SENTENCE_TRANSFORMERS = ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings")
 
-__all__ = [
-    "FAMILIES",
-    "Answer",
-    "CheckpointError",
-    "Comparison",
-    "Distilled",
-    "Embedder",
-    "EmbeddingLayer",
-    "Encoder",
-    "Entity",
-    "Family",
-    "HubError",
-    "Label",
-    "MinibertError",
-    "Prediction",
-    "SparseVector",
-    "TokenVectors",
-    "TokenizerError",
-    "UnknownFamilyError",
-    "compare",
-    "distill",
-    "knock_out",
-    "load",
-    "load_encoder",
-    "search",
-    "semantic_search",
-    "sinusoidal_positions",
-]
+__all__ = [name for names in _FILES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
