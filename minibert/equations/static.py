@@ -44,24 +44,6 @@ def zipf_probabilities(count: int) -> Array:
     return np.asarray(p / p.sum())
 
 
-def counted_probabilities(counts: ArrayLike) -> Array:
-    """Guess the same from how often each token stands in some texts: `p[i] = (c[i] + 1) / sum_j (c[j] + 1)`.
-
-    counts (vocab,), from 0 on -> (vocab,) float64, the sum is 1. Each token counts once more than it was seen, by
-    Laplace's rule of succession: one that the texts lack is rare, not impossible. With few texts all tokens are nearly
-    alike.
-
-    Raises ValueError for counts that are not one axis of numbers from 0 on.
-
-    >>> counted_probabilities([3, 0, 1])  # 4, 1 and 2 of 7
-    array([0.57142857, 0.14285714, 0.28571429])
-    """
-    c = np.asarray(counts, np.float64)
-    if c.ndim != 1 or not c.size or not (c >= 0).all():
-        raise ValueError(f"counts must be one number from 0 on for each token, found shape {c.shape}")
-    return np.asarray((c + 1) / (c.sum() + c.size))
-
-
 def sif_weights(probabilities: ArrayLike, a: float = 1e-4) -> Array:
     """Weigh a frequent token less, for it says less of its text: `w[i] = a / (a + p[i])`, smooth inverse frequency.
 

@@ -90,14 +90,11 @@ def main() -> None:
         "docstrings, first sentence -> rest": docstrings(),
         "word -> word + s": plurals(folder),
     }
-    texts = [text for pairs in kinds.values() for pair in pairs for text in pair]
     with tempfile.TemporaryDirectory() as made, minibert.load_encoder(folder) as encoder:
         minibert.distill(encoder, f"{made}/static")
-        minibert.distill(encoder, f"{made}/texts", texts=texts)
         ways: dict[str, Encode] = {
             "MiniLM": encoder.encode,
             "static": minibert.load_encoder(f"{made}/static").encode,
-            "static, `--texts`": minibert.load_encoder(f"{made}/texts").encode,
             "input layer": lambda some: encoder.embeddings.embed(some, pooling="mean", normalize=True, truncation=True),
         }
         print(f"| Python {platform.python_version()} | pairs | {' | '.join(ways)} | static finds MiniLM's first |")

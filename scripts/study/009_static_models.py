@@ -21,12 +21,7 @@ import study
 
 import minibert
 from minibert.equations.similarity import cosine_similarity
-from minibert.equations.static import (
-    counted_probabilities,
-    covariance_components,
-    sif_weights,
-    zipf_probabilities,
-)
+from minibert.equations.static import covariance_components, sif_weights, zipf_probabilities
 from minibert.models.open.distill import static_tokenizer, token_rows
 
 # two right programs differ in the last bits of a matrix product, and so do texts computed together and alone
@@ -209,8 +204,8 @@ if model.is_minilm:
 # among all rests. Of Python 3.11's the whole model finds 68 % at once. Rows as they are find 14 %, components alone
 # 18 %, weights alone 42 %, both 45 %: nearly all that is won comes from the weights.
 #
-# How often a token stands in your texts can also be counted: `minibert distill --texts FILE`. Each token counts once
-# more than it is there, or a token that the texts lack would have no probability. In the topics "the" is every 28th
+# How often a token stands in your texts can also be counted. Each token counts once more than it is there, or a token
+# that the texts lack would have no probability (Laplace's rule of succession). In the topics "the" is every 28th
 # token: its weight falls from 0.5 to 0.003. The weight of "cat", which they lack, rises to 0.94. That is nearer to the
 # truth than Zipf's law, and yet finds less: 28 %.
 
@@ -220,7 +215,7 @@ halves = [(first, rest) for first, _, rest in (text.partition(". ") for text in 
 counts = np.zeros(len(x))
 for text in topics.values():
     np.add.at(counts, ids_of(text), 1)
-counted = sif_weights(counted_probabilities(counts))
+counted = sif_weights((counts + 1) / (counts + 1).sum())
 print(f"Python {sys.version.split()[0]}: {counts.sum():,.0f} tokens, {np.count_nonzero(counts):,} different ones")
 for token in (".", "the", "statement", "cat"):
     print(

@@ -16,11 +16,6 @@ DEFINITION_TOLERANCE = 4e-13
 def test_frequencies_add_up_and_fall_with_the_rank() -> None:
     p = static.zipf_probabilities(1000)
     assert abs(p.sum() - 1) < 1e-12 and np.abs(p[0] / p - (np.arange(1000) + 2) / 2).max() < 1e-9
-    counts = np.array([7, 0, 0, 3, 990])
-    q = static.counted_probabilities(counts)
-    assert abs(q.sum() - 1) < 1e-12 and q[1] == q[2] > 0 and np.array_equal(np.argsort(q), [1, 2, 3, 0, 4])
-    assert np.array_equal(static.counted_probabilities(np.zeros(4)), np.full(4, 0.25))  # nothing was seen
-    assert np.abs(static.counted_probabilities(10**12 * counts) - counts / 1000).max() < 1e-12  # much was
 
 
 def test_what_is_rarer_weighs_more_and_at_most_1() -> None:
@@ -53,9 +48,6 @@ def test_the_first_of_two_largest_coordinates_is_positive() -> None:
     "call",
     [
         lambda: static.zipf_probabilities(0),
-        lambda: static.counted_probabilities([]),
-        lambda: static.counted_probabilities([1, -1]),
-        lambda: static.counted_probabilities([[1.0]]),
         lambda: static.sif_weights([0.5], a=0),
         lambda: static.sif_weights([1.5]),
         lambda: static.sif_weights([np.nan]),

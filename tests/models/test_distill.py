@@ -16,7 +16,6 @@ from command_line import Printed, failure, ran
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.equations.static import counted_probabilities, sif_weights, zipf_probabilities
 from minibert.errors import CheckpointError, TokenizerError
 from minibert.models.open import distill as distilling
 
@@ -150,23 +149,6 @@ def test_no_more_components_than_the_width_or_the_tokens(bert: minibert.Encoder,
     assert (made.tokens, made.dims) == (4, 3) and abs(made.variance - 1) < 1e-9
 
 
-def test_texts_change_the_weights_alone(bert: minibert.Encoder, tmp_path: Path) -> None:
-    usual = minibert.distill(bert, tmp_path / "usual", DIMS)
-    texts = ["we we lived", "we", "", "clouds we"] * 200
-    made = minibert.distill(bert, tmp_path / "made", DIMS, texts=iter(texts))
-    tokens = tokens_of(made.folder)
-    counts = np.array([{"we": 800, "lived": 200, "clouds": 200}.get(token, 0) for token in tokens])
-    zipf, own = sif_weights(zipf_probabilities(len(tokens))), sif_weights(counted_probabilities(counts))
-    before, after = (load_file(each.folder / "model.safetensors")["embeddings"] for each in (usual, made))
-    scaled = before.astype(np.float64) * (own / zipf)[:, None]
-    assert np.abs(after - scaled).max() <= 2.1 * 2**-11 * np.abs(scaled).max()
-    told = made.counted
-    assert usual.counted is None and told is not None
-    assert (told.texts, told.tokens, told.seen) == (800, 1200, 3)
-    for name in ("config.json", "modules.json", "tokenizer.json"):
-        assert (usual.folder / name).read_bytes() == (made.folder / name).read_bytes()
-
-
 def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> minibert.Encoder:
     tensors = dict(load_file(distilled.write(folder, "bert") / "model.safetensors"))
     change(tensors)
@@ -217,12 +199,6 @@ def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, t
     calls: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (TypeError, "encoder must be what load_encoder gives, found str", {"encoder": "bert-base-uncased"}),
         (ValueError, "dims must be an integer >= 1, found 0", {"dims": 0}),
-        *((TypeError, "texts must be many, .* found one (str|bytes|int)", {"texts": odd}) for odd in ("we", b"we", 5)),
-        *(
-            (ValueError, r"no token in \d texts; leave out texts", {"texts": none})
-            for none in ([], iter(()), ["", " "])
-        ),
-        (TypeError, r"texts\[600\] must be a str, found int", {"texts": ["a"] * 600 + [1]}),
         (FileNotFoundError, "make it first", {"folder": tmp_path / "no" / "made"}),
         (FileExistsError, "exists; choose another name, or remove it", {"folder": tmp_path}),
     ]
@@ -233,20 +209,11 @@ def test_misuse_is_refused_before_anything_is_computed(bert: minibert.Encoder, t
     assert files(tmp_path) == {"mine": b"mine"}
 
 
-def test_the_command_says_what_it_made_and_what_texts_changed(tmp_path: Path, capsys: Printed) -> None:
-    model, made, texts = distilled.write(tmp_path / "bert", "bert"), tmp_path / "made", tmp_path / "texts.txt"
+def test_the_command_says_what_it_made(tmp_path: Path, capsys: Printed) -> None:
+    model, made = distilled.write(tmp_path / "bert", "bert"), tmp_path / "made"
     command = ("distill", "-m", model, "-o", made, "--dims", DIMS)
     out, err = ran(capsys, *command)
     assert err == "" and f"{made}: 144 tokens, 8 numbers each\n" in out and "by Zipf's law\n" in out
     assert f"components      8 of {encoders.DIM}, with " in out
     assert f"{made} exists" in failure(capsys, *command)
-    command = ("distill", "-m", model, "-o", tmp_path / "counted", "--dims", DIMS)
-    texts.write_text("we lived\n\nwe\n")
-    out, _ = ran(capsys, *command, "--texts", texts)
-    assert "weights         by 2 texts: 3 tokens, 2 different\n" in out
-    texts.write_bytes(b"")
-    command = (*command[:4], tmp_path / "other", "--texts", texts)
-    assert "no token in 0 texts; leave out --texts" in failure(capsys, *command)
-    texts.write_bytes(b"we\n\xff\n")
-    assert "line 2 of" in failure(capsys, *command)
     assert "dims" in failure(capsys, "distill", "-m", model, "-o", tmp_path / "other", "--dims", 0)

@@ -17,18 +17,16 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import mean
 from minibert.equations.static import (
     BLOCK,
-    counted_probabilities,
     covariance_components,
     sif_weights,
     zipf_probabilities,
 )
-from minibert.errors import CheckpointError, Option, TokenizerError, error_of
+from minibert.errors import CheckpointError, TokenizerError
 from minibert.files.model_folder import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tokenizer
 from minibert.models.encoder import Encoder
-from minibert.models.run.pipeline import check_positive, chunked, pooled
-from minibert.models.sentences.sentences import CHUNK
+from minibert.models.run.pipeline import check_positive, pooled
 from minibert.threads.computing import compute
 
 from .load_encoder import load_encoder
@@ -37,20 +35,9 @@ SIF = 1e-4  # `a` of `sif_weights`
 STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sentence-transformers, and their folders
 
 
-class Counted(NamedTuple):
-    """Counts of the tokens in texts, in the place of Zipf's law.
-
-    How many texts, how many tokens in them, and how many different ones.
-    """
-
-    texts: int
-    tokens: int
-    seen: int
-
-
 class Distilled(NamedTuple):
     """The written model: rows and their width, the part of the rows' variance that the components keep, the size of the
-    file in bytes, the largest rounding error, and what texts have changed."""
+    file in bytes, and the largest rounding error."""
 
     folder: Path
     tokens: int
@@ -58,7 +45,6 @@ class Distilled(NamedTuple):
     variance: float
     size: int
     rounding_error: float
-    counted: Counted | None
 
 
 def distill(
@@ -66,7 +52,6 @@ def distill(
     folder: str | os.PathLike[str],
     dims: int = 256,
     *,
-    texts: Iterable[str] | None = None,
     threads: int | None = None,
     show_progress_bar: bool = False,
 ) -> Distilled:
@@ -80,13 +65,11 @@ def distill(
     threads, where BLAS can be held to one thread. Memory holds all vectors, four bytes a number, and all components,
     eight bytes: with MiniLM 0.3 GB in all.
 
-    dims   how many components to keep; at most the encoder's width, and less than there are tokens
-    texts  count tokens in these texts, and weigh by that in the place of Zipf's law. A token that they lack counts as
-           seen once, one that is there n times as n + 1: see `counted_probabilities`. Only its weight changes
+    dims: how many components to keep; at most the encoder's width, and less than there are tokens.
 
-    Raises TypeError for anything but an encoder; ValueError for a static model, for dims below 1 and for texts without
-    a token; FileExistsError and OSError as `extract`; TokenizerError for a vocabulary with a token twice;
-    CheckpointError where the encoder gives an infinite number, or one that float16 cannot hold.
+    Raises TypeError for anything but an encoder; ValueError for a static model and for dims below 1; FileExistsError
+    and OSError as `extract`; TokenizerError for a vocabulary with a token twice; CheckpointError where the encoder
+    gives an infinite number, or one that float16 cannot hold.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder must be what load_encoder gives, found {type(encoder).__name__}")
@@ -95,12 +78,11 @@ def distill(
     check_positive("dims", dims)
     check_target(target := Path(folder))
     made = static_tokenizer(encoder.sentence_tokenizer)
-    p, counted = (zipf_probabilities(len(made.tokens)), None) if texts is None else _counted(made, texts)
     x = token_rows(encoder, made, threads, show_progress_bar)
     found: list[Any] = []
     count = min(dims, x.shape[1], len(x) - 1)
     compute(lambda x: found.append(covariance_components(x, count)), [x], 1, held=True)
-    rows, error = _narrowed(found[0].coordinates, sif_weights(p, SIF))
+    rows, error = _narrowed(found[0].coordinates, sif_weights(zipf_probabilities(len(made.tokens)), SIF))
     config = {
         "model_type": "model2vec", "architectures": ["StaticModel"], "apply_pca": count, "sif_coefficient": SIF,
         "hidden_dim": count, "seq_length": 1_000_000, "normalize": True, "pooling": "mean", "max_length": LONGEST,
@@ -114,7 +96,7 @@ def distill(
     others = {name: json.dumps(each, indent=2).encode() for name, each in settings.items()}
     others["tokenizer.json"] = made.content
     size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: load_encoder(made).close())
-    return Distilled(target, len(rows), count, float(found[0].shares.sum()), size, error, counted)
+    return Distilled(target, len(rows), count, float(found[0].shares.sum()), size, error)
 
 
 def token_rows(
@@ -145,22 +127,6 @@ def around(tokenizer: Tokenizer, letters: Iterable[str]) -> tuple[list[int], lis
         if inside := [i for i, span in enumerate(spans) if span is not None]:
             return encoded.input_ids[: inside[0]], encoded.input_ids[inside[-1] + 1 :]
     raise TokenizerError("the tokenizer makes no token of any text that its vocabulary holds; fetch its files again")
-
-
-def _counted(made: StaticTokenizer, texts: Iterable[str]) -> tuple[Array, Counted]:
-    """Give the probability of each token by these texts, and what was counted."""
-    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise TypeError(f"texts must be many, one after another, found one {type(texts).__name__}")
-    counts, read = np.zeros(len(made.tokens), np.int64), 0
-    for chunk in chunked(texts, CHUNK):
-        for encoded in made.tokenizer.encode(chunk, start=read):
-            np.add.at(counts, encoded.input_ids, 1)
-        read += len(chunk)
-    if not counts.any():
-        raise error_of(
-            ValueError, f"found no token in {read} texts; leave out ", Option("texts"), " for weights by Zipf's law"
-        )
-    return counted_probabilities(counts), Counted(read, int(counts.sum()), int(np.count_nonzero(counts)))
 
 
 def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:
