@@ -21,7 +21,7 @@ from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import search as command
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized, ranges_of
-from minibert.equations.sentences import SIMILARITIES, normalized
+from minibert.equations.sentences import SIMILARITIES, dot, normalized
 
 DENSE, BARE, PROMPTS, LENGTHS = (REFERENCE / f"sentences-{name}" for name in ("dense", "bare", "prompts", "residual"))
 SAME = 2e-6  # of scores, of vectors computed beside other texts; measured: 3.6e-7
@@ -190,9 +190,7 @@ def test_from_python(tmp_path: Path) -> None:
     """`search` takes a folder's blocks, and gives what the folder itself does."""
     folder = StoredVectors(bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE))
     queries = minibert.load_encoder(DENSE).encode_query([QUESTION, "man"])
-    for one, other in zip(
-        minibert.search(queries, folder.blocks(), 4, normalized=True), folder.search(queries, 4), strict=True
-    ):
+    for one, other in zip(minibert.search(queries, folder.blocks(), 4, dot), folder.search(queries, 4), strict=True):
         assert np.array_equal(one, other)
     numbers, _ = folder.search(queries[0], 40)
     assert folder.ids(numbers[0]) == {i: f"r{i}" for i in numbers[0].tolist()}

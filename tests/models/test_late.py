@@ -332,5 +332,3 @@ def test_search_over_token_vectors() -> None:
     ):
         with pytest.raises(kind, match=said):
             minibert.search(*passed)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="normalized=True compares by the dot product"):
-        minibert.search(queries, documents, normalized=True)

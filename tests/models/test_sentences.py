@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -284,40 +284,6 @@ def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
     assert np.allclose(beside, encoder.similarity(first[0], second)[0]) and beside.shape == (2,)
     assert encoder.similarity_pairwise(first[:1], second[0]).shape == (1,)
     assert encoder.similarity_pairwise(first[:0], second[:0]).shape == (0,)
-
-
-def test_normalized_vectors_are_not_normalized_again() -> None:
-    encoder = opened("sentences-dense")
-    texts = ["we", "we lived", "the clouds", "above"]
-    vectors = encoder.encode(texts, normalize_embeddings=True)
-    want = encoder.similarity(vectors[:2], vectors)
-    assert np.abs(encoder.similarity(vectors[:2], vectors, normalized=True) - want).max() <= 1e-6
-    given = (vectors[:2], vectors, 3)
-    found = minibert.search(*given, normalized=True)
-    assert all(map(partial(np.allclose, atol=1e-6), found, minibert.search(*given)))
-    # a length that is not 1 shows that nothing is divided: only the first vector is looked at
-    first, second = np.array([[1.0, 0.0]]), np.array([[0.6, 0.8], [3.0, 4.0]])
-    assert encoder.similarity(first, second, normalized=True).tolist() == [[0.6, 3]]
-    assert opened("sentences-flags").similarity([3.0, 4], [5.0, 0], normalized=True) == [[-6]]  # manhattan, as without
-    ids, scores = minibert.search(first, second, 2, normalized=True)
-    assert (ids.tolist(), scores.tolist()) == ([[1, 0]], [[3.0, 0.6]])
-
-
-def test_normalized_vectors_of_float16_and_zeros_pass_and_others_do_not() -> None:
-    encoder = opened("sentences-dense")
-    unit = np.random.default_rng(0).standard_normal((200, 384))
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    for vector in unit.astype(np.float16):
-        encoder.similarity(vector, vector, normalized=True)
-    assert encoder.similarity([0.0, 0.0], [[1.0, 0.0]], normalized=True).tolist() == [[0]]
-    assert encoder.similarity(np.ones((0, 2)), np.ones((0, 2)), normalized=True).shape == (0, 0)
-    for first, second in (([2.0, 0], [1.0, 0]), ([1.0, 0], [0.99, 0]), ([1.0, 0], [np.nan, 0])):
-        with pytest.raises(ValueError, match="normalized=True is for vectors of length 1, found one of length"):
-            encoder.similarity(first, second, normalized=True)
-        with pytest.raises(ValueError, match="normalized=True is for vectors of length 1"):
-            minibert.search([first], np.array([second]), normalized=True)
-    with pytest.raises(ValueError, match="leave compare out, or normalized"):
-        minibert.search([[1.0]], np.array([[1.0]]), compare=encoder.similarity, normalized=True)
 
 
 DENSE, PROMPTS, RERANKER, LABELS = (

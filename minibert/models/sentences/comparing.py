@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot, similarity_of_pairs
+from minibert.equations.sentences import MAXSIMS, SIMILARITIES, similarity_of_pairs
 
 from .token_vectors import TokenVectors, by_tokens, is_token_vectors, pairs_by_tokens
 
 SOME = 256  # sparse vectors that are written out at once: 30 MiB of BERT's vocabulary
-UNIT = 1e-3  # how far the length of a normalized vector may be from 1: rounded to float16 it is up to 5e-4
 NAMES = ("embeddings1", "embeddings2")  # of the arguments
 
 
@@ -33,11 +32,11 @@ Vectors = Array | list[SparseVector] | TokenVectors
 Compare = Callable[[Any, Any], Array]
 
 
-def similarity(measure: str | None, first: Given, second: Given, normalized: bool = False) -> Array:
+def similarity(measure: str | None, first: Given, second: Given) -> Array:
     """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product."""
     a, b, measure = _prepared(measure, first, second)
     formula: Compare = partial(by_tokens, measure) if measure in MAXSIMS else SIMILARITIES[measure]
-    return compared(cosine_of_normalized if normalized and measure == "cosine" else formula, a, b, NAMES)
+    return compared(formula, a, b, NAMES)
 
 
 def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any:
@@ -120,7 +119,7 @@ def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str
     the number of the second's first vector.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        if _sparse(first, second) and compare in (*SIMILARITIES.values(), cosine_of_normalized):
+        if _sparse(first, second) and compare in SIMILARITIES.values():
             found = np.block([[compare(*_written(a, b)) for b in _cut(second)] for a in _cut(first)])
         else:
             found = np.asarray(compare(first, second))
@@ -132,21 +131,6 @@ def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str
             if not np.isfinite(vector.weights if isinstance(vector, SparseVector) else vector).all():
                 raise ValueError(f"{name}[{i}] has NaN or an infinite number, so it cannot be compared; leave it out")
     return found
-
-
-def cosine_of_normalized(a: Array, b: Array) -> Array:
-    """Give the cosine of vectors of length 1, which is their dot product: (n, dim), (m, dim) -> (n, m).
-
-    Raises ValueError where the first vector of either is not normalized; of the others this is not known. Zeros pass.
-    """
-    for vector in (*a[:1], *b[:1]):
-        length = float(np.linalg.norm(vector.astype(np.float64)))
-        if length and not abs(length - 1) <= UNIT:
-            raise ValueError(
-                f"normalized=True is for vectors of length 1, found one of length {length:.6g}; leave it out, or pass "
-                "normalize_embeddings=True to encode"
-            )
-    return dot(a, b)
 
 
 # -- sparse vectors ----------------------------------------------------------------------------------------------

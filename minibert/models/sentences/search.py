@@ -21,7 +21,6 @@ from .comparing import (
     Vectors,
     check_widths,
     compared,
-    cosine_of_normalized,
     token_vectors_of,
     vectors_of,
 )  # fmt: skip
@@ -29,62 +28,49 @@ from .token_vectors import TokenVectors, by_tokens, is_token_vectors
 
 BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
-K = 10
 
 
 def search(
     queries: Given,
     vectors: Array | Sequence[SparseVector] | TokenVectors | Iterable[Any],
-    k: int = K,
+    k: int = 10,
     compare: Compare = cosine,
     *,
-    normalized: bool = False,
     precision: str | None = None,
-    top_k: int | None = None,
 ) -> tuple[Matrix, Matrix]:
     """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
 
     `precision="binary"` or "ubinary" is for vectors of one bit a number, all of them made by `encode` with the same
     precision: the score is minus the number of bits that differ. Without it the numbers of int8 and uint8 vectors are
     compared as they stand, which has no meaning for bits: of uint8, which may be either, a warning says so, unless
-    `precision="uint8"` is passed. top_k: another name of k.
+    `precision="uint8"` is passed.
 
     queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
     equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
-    model's folder says. normalized: queries and vectors have length 1 already, so their dot product is the cosine, and
-    nothing is divided again.
+    model's folder says, and `equations.sentences.dot` gives the cosine of vectors of length 1 in one product.
 
     Both may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; a function of yours is given them
     as they are. Or both are lists of token vectors (tokens, dim), `TokenVectors`, or an iterator of such blocks: then
     `equations.sentences.maxsim` compares them unless `compare` is another.
 
     Raises TypeError for anything but vectors, and for others than `precision` names; ValueError for vectors of two
-    widths, for a vector with NaN or infinity, for a k below 1, for two ways to compare, and as `cosine_of_normalized`;
-    for one query's tokens that stand outside a list.
+    widths, for a vector with NaN or infinity, for a k below 1, for two ways to compare, and for one query's tokens that
+    stand outside a list.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
     """
-    if top_k is not None:
-        check_positive("top_k", top_k)
-        if k != K:
-            raise ValueError("top_k is another name of k; pass one of the two")
-        k = top_k
     check_positive("k", k)
     late = _late(queries, vectors)
     if precision is not None and check_precision(precision) and precision in BITS:
-        if compare is not cosine or normalized:
-            raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare and normalized")
+        if compare is not cosine:
+            raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare")
         compare = partial(_bits, precision)
     elif precision is None and compare is cosine and getattr(queries, "dtype", None) == np.uint8:
         warn(
             "vectors of uint8 are compared by the cosine of their numbers; those that encode made with "
             "precision='ubinary' hold bits: pass precision='ubinary', or precision='uint8' for numbers"
         )
-    if normalized:
-        if compare is not cosine or late:
-            raise ValueError("normalized=True compares by the dot product; leave compare out, or normalized")
-        compare = cosine_of_normalized
     if late and compare is cosine:
         compare = partial(by_tokens, "maxsim")
     wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
@@ -198,6 +184,7 @@ def semantic_search(
     check_positive("query_chunk_size", query_chunk_size)
     check_positive("corpus_chunk_size", corpus_chunk_size)
     corpus = vectors_of(corpus_embeddings, "corpus_embeddings")
-    ids, scores = search(query_embeddings, corpus, compare=score_function, top_k=top_k)
+    check_positive("top_k", top_k)
+    ids, scores = search(query_embeddings, corpus, top_k, score_function)
     pairs = (zip(*each, strict=True) for each in zip(ids.tolist(), scores.tolist(), strict=True))
     return [[{"corpus_id": i, "score": score} for i, score in each] for each in pairs]

@@ -294,20 +294,17 @@ class Sentences(Model):
 
         return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, most > 1, 1 if stack.blocks else most)
 
-    def similarity(self, embeddings1: Given, embeddings2: Given, *, normalized: bool = False) -> Array:
+    def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
 
         One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative. Both
         may be lists of `SparseVector`, which are compared by dot product where the folder says nothing; or token
         vectors, queries first, which are compared by `equations.sentences.maxsim`: a list of (tokens, dim), or one.
 
-        normalized  both have vectors of length 1 already, as a folder with the module Normalize gives them: a cosine
-                    then is one matrix product. Without effect on the other measures, which do not normalize
-
-        Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
-        infinity, and for `normalized` where the first vector of either has another length.
+        Raises TypeError for anything but vectors; ValueError for vectors of two widths and for a vector with NaN or
+        infinity.
         """
-        return similarity(self.sentence_config.similarity, embeddings1, embeddings2, normalized)
+        return similarity(self.sentence_config.similarity, embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
         """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
