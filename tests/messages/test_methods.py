@@ -171,7 +171,7 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     *((f"^{method}: got an unexpected keyword argument .pool.; the page ", call(name, method, [], pool=1))
       for name, method in ((DENSE, "encode"), (DENSE, "encode_stream"), (RERANKER, "predict"))),
     *((f"^encode_stream takes no {name}, which is of all texts", call(DENSE, "encode_stream", [], **{name: given}))
-      for name, given in (("precision", "int8"), ("truncation", "warn"), ("show_progress_bar", True))),
+      for name, given in (("precision", "int8"), ("show_progress_bar", True))),
     *((ONE_TEXT, call(DENSE, "encode", odd)) for odd in (b"we", {"we": 1}, 3)),
     *((f"{ONE_TEXT}, passed once, as texts, inputs, sen", call(DENSE, method, **given))
       for method in ("encode", "encode_query", "encode_document")

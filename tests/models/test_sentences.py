@@ -325,27 +325,6 @@ def test_the_prompt_takes_room_and_a_task_has_a_length_of_its_own() -> None:
     assert encoder.tokens_cut(LONGER, "query", task="document") == len(long.input_ids) - 12
 
 
-@pytest.mark.parametrize("folder", ["sentences-dense", "static-plain"])
-def test_encode_warns_or_refuses_if_asked(folder: str) -> None:
-    encoder = minibert.load_encoder(REFERENCE / folder, max_seq_length=8)
-    texts = ["we"] * 1300
-    texts[700] = texts[1299] = LONGER
-    want = encoder.encode(texts)
-    with pytest.warns(UserWarning, match="^2 of 1300 texts truncated, which tokens_cut counts: max_seq_length") as told:
-        assert same_bits(encoder.encode(texts, truncation="warn"), want)
-    assert [warning.filename for warning in told] == [__file__]
-    said = r" has \d+ tokens, but texts are truncated at 8; shorten it, or leave truncation=\"error\" out$"
-    with pytest.raises(ValueError, match=f"^text (700|1299){said}"):
-        encoder.encode(texts, truncation="error")
-    with pytest.raises(ValueError, match=f"^text 0{said}"):
-        encoder.encode_query(LONGER, truncation="error")
-    for truncation in ("ignore", "warn", "error"):
-        assert np.abs(encoder.encode(texts[:700], truncation=truncation) - want[:700]).max() <= 1e-6
-    assert same_bits(encoder.encode(texts, truncation="ignore"), want)
-    with pytest.raises(ValueError, match="truncation must be 'ignore', 'warn' or 'error', found True"):
-        encoder.encode("we", truncation=True)  # type: ignore[arg-type]
-
-
 def test_commands_tell_how_many_texts_were_truncated(tmp_path: Path, capsys: Printed) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text(f"we\n{LONGER}\nabove {LONGER}\nclouds\n", "utf-8")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     assert_type(encoder, minibert.Encoder)
     assert_type(encoder.encode("a"), Vector)
     assert_type(encoder.encode("a", "query", normalize_embeddings=True, precision="int8").shape, tuple[int])
-    assert_type(encoder.encode(texts, truncate_dim=3, truncation="warn"), Matrix)
+    assert_type(encoder.encode(texts, truncate_dim=3), Matrix)
     assert_type(encoder.encode(word for word in texts).shape, tuple[int, int])
     assert_type(encoder.encode("a", output_value="token_embeddings"), Matrix)
     assert_type(encoder.encode(texts, output_value="token_embeddings"), list[Matrix])

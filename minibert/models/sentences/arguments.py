@@ -14,10 +14,9 @@ from minibert.errors import warn
 from minibert.models.run.pipeline import check_positive
 
 OUTPUTS = ("sentence_embedding", "token_embeddings")
-TRUNCATIONS = ("ignore", "warn", "error")
 KNOWN: Mapping[str, tuple[Any, ...]] = {  # option -> its values
     "convert_to_numpy": (True,), "convert_to_tensor": (False,), "device": (None, "cpu"), "output_value": OUTPUTS,
-    "truncation": TRUNCATIONS, "task": (None, "query", "document"),
+    "task": (None, "query", "document"),
 }  # fmt: skip
 OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # of these what another value asks for
 PAGE = 'the page "from sentence-transformers" says what takes its place'
@@ -57,9 +56,6 @@ class EncodeOptions(NamedTuple):
     ranges: ArrayLike | None = None
     """(2, dim), the ranges of int8 and uint8, as `equations.ranges_of` gives them of many vectors; without them the
     ranges of this call's vectors, with a warning where these are fewer than 100."""
-    truncation: str = TRUNCATIONS[0]
-    """Of texts that are too long: "ignore" is silent, "warn" says how many there were, "error" raises ValueError that
-    names one."""
 
     def check(self, late: bool = False) -> None:
         """Refuse values that no call computes. `late`: of a model that gives vectors of tokens. Raises ValueError."""

@@ -11,17 +11,16 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
-from minibert.errors import CheckpointError, warn
+from minibert.errors import CheckpointError
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
 from minibert.models.run.pipeline import Pipeline, check_positive, chunked, finite, pooled, token_vectors
-from minibert.models.run.truncated_texts import TruncatedTexts
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import OUTPUTS, TRUNCATIONS, EncodeOptions, given_once, like, quantize, shows, taken
+from .arguments import OUTPUTS, EncodeOptions, given_once, like, quantize, shows, taken
 from .comparing import Given, similarity, similarity_pairwise
 from .sentence_config import SentenceConfig
 
@@ -30,7 +29,7 @@ Prompt = str | None  # its name, then its text
 OfText = Literal["sentence_embedding"]
 Tokens = Literal["token_embeddings"]
 BATCH_SIZE = EncodeOptions._fields.index("batch_size")
-OF_ALL_TEXTS = ("show_progress_bar", "precision", "ranges", "truncation")
+OF_ALL_TEXTS = ("show_progress_bar", "precision", "ranges")
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
 
 
@@ -106,7 +105,7 @@ class Sentences(Model):
         one.
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-        longest length. A longer text is truncated there: see `truncation` and `tokens_cut`. Without modules.json a
+        longest length. A longer text is truncated there: see `tokens_cut`. Without modules.json a
         vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see
         `encode_query`, and `encode_document`, which this counts as.
 
@@ -132,15 +131,9 @@ class Sentences(Model):
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
-        truncated = None
-        if asked.truncation != TRUNCATIONS[0]:
-            truncated = TruncatedTexts()
-            pipeline = truncated.of(pipeline, refused=asked.truncation == "error")
         found = pipeline.all(items, "encode" if asked.show_progress_bar else "")
         if asked.precision not in (None, "float32"):
             found = quantize(found, asked.precision, asked.ranges)
-        if truncated and truncated.count:
-            warn(f"{truncated.count} of {len(items)} texts truncated, which tokens_cut counts: {own.longest_from}")
         return found[0] if isinstance(texts, str) else found
 
     @shows(EncodeOptions)
@@ -149,8 +142,8 @@ class Sentences(Model):
 
         `batch_size` texts (512, the most, where it is not passed) are read, sorted by length and computed before the
         first of their vectors is given, and the next are read after the last of them: with 1 each text is answered at
-        once. Memory is bounded by that. The other options of `encode` are taken but for `precision`, `ranges`,
-        `truncation` and a bar. What is raised is as there, when a text is reached.
+        once. Memory is bounded by that. The other options of `encode` are taken but for `precision`, `ranges`
+        and a bar. What is raised is as there, when a text is reached.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be many, one after another, found one str; encode takes it")
