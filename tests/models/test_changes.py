@@ -94,22 +94,6 @@ def test_every_name_can_be_changed(name: str, loaded: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_another_text_s_values_make_it_the_other_text(name: str, loaded: Any) -> None:
-    """Between two blocks, all that a text is are its hidden states."""
-    encoder = loaded(name)
-    first, second = (encoder.trace(ids) for ids in IDS[:2])
-    for i in range(encoders.DEPTH + 1):
-        key = f"hidden_states.{i}"
-        patched = encoder.trace(IDS[0], change={key: second[key]})
-        later = list(patched)[list(patched).index(key) :]
-        assert all(off(patched[name], second[name]) <= CUT for name in later)
-        assert moved(patched["hidden_states.0"], second["hidden_states.0"]) == (i > 0)
-    both = encoder(IDS[:2], change={"hidden_states.1": second["hidden_states.1"]})  # one for each of the batch
-    assert off(both, np.concatenate(2 * [second[f"hidden_states.{encoders.DEPTH}"]])) <= CUT
-    assert moved(first[f"hidden_states.{encoders.DEPTH}"], both[:1])
-
-
-@pytest.mark.parametrize("name", FEW)
 def test_heads_and_blocks_knocked_out(name: str, loaded: Any) -> None:
     encoder = loaded(name)
     change = minibert.knock_out(encoder, heads=[(0, 1), (0, 3), (1, 2)])
@@ -121,8 +105,6 @@ def test_heads_and_blocks_knocked_out(name: str, loaded: Any) -> None:
         assert not context[:, :, gone].any()
         assert context.any(axis=(0, 1, 3)).tolist() == [head not in gone for head in range(own.heads)]
     assert off(trace["attentions.0"][:, [0, 2]], plain["attentions.0"][:, [0, 2]]) <= CUT
-    encoder = loaded(name)
-    plain = encoder.trace(IDS)
     first = encoder.trace(IDS, change=minibert.knock_out(encoder, blocks=[0]))
     assert np.array_equal(first["hidden_states.1"], first["hidden_states.0"])
     assert moved(first["hidden_states.1"], plain["hidden_states.1"])
@@ -197,8 +179,8 @@ def test_logits_and_the_head_s_trace_follow_the_change(tmp_path: Path) -> None:
     assert encoder.logits(ids[0], change=change).shape == logits.shape[1:]
 
 
-def test_what_a_function_keeps_is_its_own(loaded: Any) -> None:
-    """Memory is written anew by the next block; a function may write into what it is given."""
+def test_what_a_function_keeps_or_writes_into_is_its_own(loaded: Any) -> None:
+    """Memory is written anew by the next block; position and type rows come straight from the file's memory."""
     encoder, kept = loaded("bert"), list[Array]()
     names = [f"encoder.layer.{i}.attention.self.query" for i in range(2)]
 
@@ -210,16 +192,12 @@ def test_what_a_function_keeps_is_its_own(loaded: Any) -> None:
     trace = encoder.trace(IDS, change=dict.fromkeys(names, emptied))
     kept[0][:] = 1
     assert not any(trace[name].any() for name in names) and not kept[1].any()
-
-
-def test_tables_stay_as_they_are(loaded: Any) -> None:
-    """Position and type rows come straight from the file's memory."""
     for name in ("bert", "gpt2", "mpnet"):
         encoder = loaded(name)
-        before, ids = encoder(IDS), [key for key in encoder.trace(IDS) if "embeddings" in key or key == "wpe"]
-        for key in ids:
-            encoder(IDS, change={key: lambda values: values + 1})
-            encoder(IDS[0], change={key: lambda values: values + 1})
+        before, tables = encoder(IDS), [key for key in encoder.trace(IDS) if "embeddings" in key or key == "wpe"]
+        for key in tables:
+            encoder(IDS, change={key: emptied})
+            encoder(IDS[0], change={key: emptied})
         assert np.array_equal(encoder(IDS), before)
 
 
@@ -247,20 +225,15 @@ def test_no_texts_and_no_tokens(loaded: Any) -> None:
 NAN = np.full((3, 6, encoders.DIM), np.nan)
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a name": ({"encoder.layer.0.output": np.zeros_like}, ValueError, "did you mean 'encoder.layer.0.output.sum'"),
-    "a word": ({"heads": np.zeros_like}, ValueError, "names 'heads', which this encoder does not have; its names are"),
-    "a number": ({3: np.zeros_like}, ValueError, "names 3, which this encoder does not have"),
-    "no name": ({"": np.zeros_like}, ValueError, "names ''"),
     "positions": ({"position_ids": np.zeros_like}, ValueError, "pass position_ids="),
     "a block": ({"hidden_states.3": np.zeros_like}, ValueError, "did you mean 'hidden_states.[012]'"),
     "no dict": ([("hidden_states.0", np.zeros_like)], TypeError, "must be a dict, .* found list"),
     "nothing": ({"hidden_states.1": lambda values: None}, TypeError, "returns one; found None"),
     "integers": ({"hidden_states.1": np.zeros((3, 6, 16), int)}, TypeError, "found ndarray of int64"),
-    "words": ({"hidden_states.1": "zero"}, TypeError, "found str of <U4"),
     "a shape": ({"hidden_states.1": np.zeros((6, 16))}, ValueError, r"shape \(3, 6, 16\), .* found \(6, 16\)"),
     "a returned shape": ({"attentions.0": lambda values: values[:, 0]}, ValueError, r"must return .* \(3, 6, 6\)"),
     "rows of different lengths": ({"hidden_states.1": [[1.0], [2.0, 3.0]]}, ValueError, "rows of different lengths"),
     "a number alone": ({"hidden_states.1": lambda values: 0.0}, ValueError, r"return that shape, found \(\)"),
-    "pairs": ({"attentions.0": np.zeros((3, 4, 5, 6))}, ValueError, r"shape \(3, 4, 6, 6\)"),
     "nan": ({"hidden_states.1": NAN}, ValueError, "has NaN"),
     "infinity": ({"attentions.1": lambda values: values - np.inf}, ValueError, "or the scores to -1e9"),
     "too large": ({"hidden_states.1": np.full((3, 6, 16), 1e300)}, ValueError, "beyond float32"),

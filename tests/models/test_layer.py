@@ -220,16 +220,6 @@ def test_submodules_refuse_what_they_cannot_take(load: Make) -> None:
         bert.trace([[5]], colour=[[1]])
 
 
-def test_weights_are_the_mapped_file_and_read_only(load: Make) -> None:
-    for name in ("bert", "gpt2"):
-        for module in load(name).modules.values():
-            assert not module.weight.flags.writeable and not module.weight.flags.owndata
-            with pytest.raises(ValueError, match="read-only"):
-                module.weight[...] = 0
-            with pytest.raises(ValueError, match=r"WRITEABLE|writeable"):
-                module.weight.flags.writeable = True
-
-
 def test_config_shows_the_file_its_words_and_defaults(load: Make, folders: dict[str, Path]) -> None:
     assert load("gpt2").config.n_embd == 8 == load("t5").config.d_model and load("gpt2").config.n_positions == 32
     assert load("t5").config["task_specific_params"]["translation_en_to_de"]["max_length"] == 300
@@ -302,7 +292,7 @@ def test_a_real_layer_is_cut_and_spread_without_a_trace(minilm: Path) -> None:
     layer, ids = minibert.load(minilm), some_ids(12, 500, below=30522)
     types = (np.arange(500) > 250).astype(int)[None]
     whole = np.stack([layer(row[None], token_type_ids=types, threads=1)[0] for row in ids])
-    for threads in (1, 2, 5, None):
+    for threads in (1, np.uint8(2), 5, None):
         assert same_bits(layer(ids, token_type_ids=types, threads=threads), whole)
     # one row is normed at once, many in blocks of sixteen and with NumPy's buffer made shorter
     layer, ids = minibert.load(minilm), some_ids(1, 67, below=30522)

@@ -14,7 +14,7 @@ from checkpoints import VOCAB, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import CONFIGS, Make, tile_of
-from reference_files import CASES, Case
+from reference_files import CASES, Case, opened
 
 import minibert
 from minibert.equations import sentences as pooling
@@ -149,6 +149,10 @@ def test_embed_shows_its_progress(load: Make, capfd: pytest.CaptureFixture[str])
     assert same_bits(load("bert").embed(TEXTS, progress=True), quiet)
     out, err = capfd.readouterr()
     assert out == "" and "embed" in err
+    opened("sentences-bare").encode(["we"] * 600, show_progress_bar=True)
+    opened("uses-reranker").rank("we", ["a", "b"], show_progress_bar=True)
+    out, err = capfd.readouterr()
+    assert out == "" and "encode" in err and "600/600" in err and "rank: 100%" in err
 
 
 def test_tokens_follow_the_shape_of_the_ids(load: Make) -> None:

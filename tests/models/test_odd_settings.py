@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import wordpiece_json, write_index
+from checkpoints import wordpiece_json
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
-from safetensors import safe_open
 
 import minibert
 from minibert.errors import CheckpointError, MinibertError, TokenizerError
@@ -228,8 +227,6 @@ def outcome(folder: Path, changes: list[tuple[str, tuple[Any, ...], Any]]) -> li
     return wrong
 
 
-# -- all of them, and a few every day ------------------------------------------------------------------------------
-
 # a case for each model_type, and the folders that have more files
 BY_TYPE = {json.loads((REFERENCE / case / "config.json").read_text())["model_type"]: case for case in CASES}
 WHOLE = [*BY_TYPE.values(), *SENTENCES, *VARIANTS]
@@ -310,19 +307,6 @@ def test_a_flag_is_true_or_false(name: str, tmp_path: Path) -> None:
             said = rf"'{flag.rpartition('.')[2]}' must be (true or false|False for bert), found "
             with pytest.raises(CheckpointError, match=said):
                 minibert.load(folder).attention_position, minibert.load_encoder(folder)
-
-
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:20])
-def test_an_odd_index_of_shards_is_foreseen(odd: Any, tmp_path: Path) -> None:
-    folder = prepared("bert", tmp_path / "bert")
-    with safe_open(str(folder / "model.safetensors"), framework="np") as file:
-        names = list(file.keys())
-    (folder / "model.safetensors").rename(folder / "shard.safetensors")
-    write_index(folder, dict.fromkeys(names, "shard.safetensors"))
-    changes = [("model.safetensors.index.json", place, odd) for place in [
-        (), ("weight_map",), ("metadata",), ("weight_map", names[0]), ("weight_map", "other"), ("weight_map", ""),
-    ]]  # fmt: skip
-    assert used(folder, "unchanged") == [] and outcome(folder, changes) == []
 
 
 def test_what_is_not_foreseen_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

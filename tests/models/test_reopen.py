@@ -78,7 +78,9 @@ def test_a_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.Mon
     write(tmp_path / "models" / "bert")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "models")
-    names = ("bert", "./bert", Path("bert"), "../models/bert", "~/models/bert", Path("~/models/bert"))
+    Path("link").symlink_to("bert")
+    assert same_bits(minibert.load("link")(IDS), minibert.load("bert")(IDS))
+    names = ("bert", "bert/", "./bert", Path("bert"), "../models/bert", "~/models/bert", Path("~/models/bert"))
     sent = [pickle.dumps(minibert.load(name)) for name in names]
     monkeypatch.chdir("/")
     monkeypatch.setenv("HOME", "/nowhere")

@@ -145,18 +145,6 @@ def test_long_texts_and_widths_that_threads_of_blas_cut(
     assert [one_sum(longest) for longest in (33, 450, 512)] == [True, False, True]
 
 
-def test_a_trace_and_changes_of_it() -> None:
-    """A trace knows nothing of what fills up, wherever that stands."""
-    encoder = small("bert")
-    ids, mask = batch([7, 3, 12])
-    trace = encoder.trace(ids, attention_mask=mask)
-    found = encoder(ids, attention_mask=mask)
-    np.testing.assert_allclose(trace["hidden_states.2"][mask != 0], found[mask != 0], atol=2e-5)
-    scores = "encoder.layer.0.attention.self.scores"
-    changed = encoder(ids, attention_mask=mask, change={scores: trace[scores]})
-    np.testing.assert_allclose(changed[mask != 0], found[mask != 0], atol=2e-5)
-
-
 def test_what_fills_up_a_head_makes_no_warning() -> None:
     y = steady(np.array([[1.0, np.inf, 2.0]], np.float32), np.ones((5, 3), np.float32))
     assert y.shape == (1, 5) and np.isposinf(y).all()
@@ -243,9 +231,6 @@ def test_vectors_of_a_real_model(minilm: Path) -> None:
         assert same_bits(usual.encode(TEXTS), encoder.encode(TEXTS))
 
 
-# -- the rows that do it -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("each", KERNELS, ids=lambda each: each.name)
 @given(sizes=st.lists(st.integers(0, 40), max_size=9), shape=st.tuples(st.integers(1, 2000), st.integers(1, 99)))
 def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], shape: tuple[int, int]) -> None:
@@ -275,24 +260,6 @@ def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"cannot be kept here: with the kernel 'Elbrus'.*tried: 4, 8, 12, 16, 24, 48"):
         minibert.load_encoder(CASE["bert"].folder, same_bits=True)
     minibert.load_encoder(CASE["bert"].folder)
-
-
-@pytest.mark.parametrize("name", ["bert", "bart", "llama"])
-def test_what_is_tried_holds_or_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This processor's kernel as one that nobody knows: small products may take another way than large ones."""
-    unknown = Kernel("Elbrus", Rows(columns=256), None)
-    for module in (kernels, blocks):
-        monkeypatch.setattr(module, "kernel", lambda: unknown)
-    with mock.patch.multiple(encoders, DIM=DIM, LONGEST=LONGEST + 2):
-        folder = encoders.write(tmp_path, name, **SIZES)
-    try:
-        encoder = minibert.load_encoder(folder, same_bits=True)
-    except ValueError as error:
-        if "cannot be kept here" not in str(error):
-            raise
-        return
-    for sizes in ([5, 29], [1, 88, 3, 17, 90], [40] * 12):
-        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch(sizes))
 
 
 def test_a_try_sees_bits_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
