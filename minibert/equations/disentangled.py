@@ -1,4 +1,4 @@
-"""DeBERTa's own formulas: scores of content and position, each in both directions, and a convolution over tokens.
+"""DeBERTa's own formulas: scores of content and position, each in both directions.
 
 A token's content is its query and its key. A position is the row of a distance, mapped as keys or as queries are.
 Source: He et al. 2021; DeBERTaV2's reference implementation.
@@ -43,34 +43,3 @@ def position_to_content(k: Array, rows: Array, places: Array, scale: float) -> A
             [200.,  30.]]])
     """
     return content_to_position(k, rows, places.T, scale).swapaxes(-1, -2)
-
-
-def token_windows(x: Array, size: int) -> Array:
-    """Put the rows around each token side by side: size // 2 tokens before it, itself, and as many after it.
-
-    x (..., seq, dim) -> (..., seq, size * dim), zeros where there is no token. size is odd.
-
-    >>> token_windows(np.array([[1.0], [2.0], [3.0]]), size=3)
-    array([[0., 1., 2.],
-           [1., 2., 3.],
-           [2., 3., 0.]])
-    """
-    seq, half = x.shape[-2], size // 2
-    wide = np.zeros((*x.shape[:-2], seq + 2 * half, x.shape[-1]), x.dtype)
-    wide[..., half : half + seq, :] = x
-    return np.concatenate([wide[..., start : start + seq, :] for start in range(size)], axis=-1)
-
-
-def window_weight(weight: Array) -> Array:
-    """Make the map of `token_windows` that is a convolution: `y[i] = sum over t of weight[:, :, t] @ x[i + t - half]`.
-
-    weight (out, dim, size), as files hold it -> (out, size * dim).
-
-    >>> x, weight = np.array([[1.0], [2.0], [3.0]]), np.array([[[100.0, 10.0, 1.0]]])
-    >>> token_windows(x, size=3) @ window_weight(weight).T
-    array([[ 12.],
-           [123.],
-           [230.]])
-    """
-    out, dim, size = weight.shape
-    return np.ascontiguousarray(weight.transpose(0, 2, 1)).reshape(out, size * dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibert.families.parts.block_parts import Attention, Blocks, Convolution, Residual
+from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
@@ -64,25 +64,15 @@ DEBERTA_V2_PARTS = (
     BERT_FEED,
 )  # fmt: skip
 
-CONVOLUTION = Residual(
-    work=Convolution(path="encoder.conv.conv", act="conv_act", size="conv_kernel_size"),
-    after=Norm(path="encoder.conv.LayerNorm"),
-    when=lambda config: config.integer("conv_kernel_size") > 0,
-    outside=True,
-)
-
 DEBERTA_V2_BLOCKS = Blocks(
     parts=DEBERTA_V2_PARTS,
-    first=(*DEBERTA_V2_PARTS, CONVOLUTION),
     causal=lambda config: False,
     others=distances,
     defaults={
-        "hidden_act": "gelu", "conv_kernel_size": 0, "conv_act": "tanh", "pooler_hidden_act": "gelu",
-        "relative_attention": False,
+        "hidden_act": "gelu", "pooler_hidden_act": "gelu", "relative_attention": False,
     },
-    only={"conv_groups": 1},
-    tree={**bert_tree("DebertaV2"), f"encoder.layer.{{i}}.{SELF}": "DisentangledSelfAttention",
-          "encoder.conv": "ConvLayer"},
+    only={"conv_kernel_size": 0},  # the large files of v2 convolve what entered block 0, which is not computed
+    tree={**bert_tree("DebertaV2"), f"encoder.layer.{{i}}.{SELF}": "DisentangledSelfAttention"},
     order=("encoder.layer", "encoder.rel_embeddings", "encoder.LayerNorm"),
 )  # fmt: skip
 

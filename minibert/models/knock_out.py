@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert.equations.blocks import attention_scores, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, BoundConvolution, BoundResidual
+from minibert.families.parts.bound_blocks import BoundAttention, BoundResidual
 from minibert.families.parts.steps import Positions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def knock_out(
     heads      (block, head), from 0: its attention weights become 0, so its context is 0
     blocks     skip these blocks (identity)
     positions  the position rows become 0; scores are computed of queries and keys that are not rotated, without the
-               learned bias of the distance or other terms of it; a convolution over tokens adds nothing
+               learned bias of the distance or other terms of it
     mask       a token sees every token of its text: those after it, and those outside the window. (The mask of padding
                needs no change: leave out attention_mask.)
 
@@ -49,14 +49,10 @@ def knock_out(
     attentions = [block.attention for block in stack.blocks]
     if positions:
         rows = [step.key for step, _ in steps if isinstance(step, Positions)]
-        works = (part.work for block in stack.blocks for part in block.parts)
-        convolutions = [work for work in works if isinstance(work, BoundConvolution)]
-        if not rows and stack.rotary is None and not convolutions and not any(own.terms for own in attentions):
+        if not rows and stack.rotary is None and not any(own.terms for own in attentions):
             raise ValueError("positions cannot be knocked out: this model has none; leave it out")
         for name in rows:
             add(name, np.zeros_like)
-        for work in convolutions:
-            add(work.output, np.zeros_like)
         for own in attentions:
             if own.rotated or own.terms:
                 _without_positions(own, add)

@@ -24,7 +24,6 @@ def test_true_is_no_size() -> None:
 UNLISTED = {
     "modernbert": {"global_attn_every_n_layers"}, "gemma3_text": {"sliding_window_pattern"},
     "mpnet": {"type_vocab_size"}, "t5": {"tie_word_embeddings"}, "umt5": {"tie_word_embeddings"},
-    "deberta-v2": {"conv_kernel_size", "conv_act"},
     "clip": {"tie_word_embeddings"}, "clip_text_model": {"tie_word_embeddings"},
 }  # fmt: skip
 

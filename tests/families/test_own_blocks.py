@@ -107,18 +107,21 @@ def test_a_row_of_one_s_own(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("name", "settings", "said"),
     [
         *(
-            ({"num_attention_heads": n, "num_key_value_heads": k}, f"must divide the {n} heads, found {k}")
+            ("qwen3", {"num_attention_heads": n, "num_key_value_heads": k}, f"must divide the {n} heads, found {k}")
             for n, k in ((4, 3), (0, 0), (0, 2))
         ),
         # a text's vectors would change with the texts around it
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' scaling of the rotary frequencies"),
+        ("qwen3", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' scaling of the rotary"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "'conv_kernel_size' must be 0 for deberta-v2, found 3"),
     ],
 )
-def test_a_config_that_is_not_computed_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    checkpoints.change_json(encoders.write(tmp_path, "qwen3") / "config.json", **settings)
+def test_a_config_that_is_not_computed_is_refused(
+    name: str, settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    checkpoints.change_json(encoders.write(tmp_path, name) / "config.json", **settings)
     with pytest.raises(minibert.CheckpointError, match=said):
         minibert.load_encoder(tmp_path)
 

@@ -25,7 +25,7 @@ import minibert
 from minibert import CheckpointError
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Dense, WindowMap
+from minibert.families.parts.bound_blocks import Dense
 from minibert.files.tables import ScratchBuffers, StoredTable
 from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads
@@ -57,9 +57,8 @@ def both(folder: Path, **options: Any) -> tuple[minibert.Encoder, minibert.Encod
 
 
 def maps(encoder: minibert.Encoder) -> list[Dense]:
-    """Its maps, without a convolution's: its numbers are put in another order when it is loaded."""
-    found = [module for module in encoder.modules.values() if isinstance(module, Dense)]
-    return [module for module in found if not isinstance(module, WindowMap)]
+    """Its maps."""
+    return [module for module in encoder.modules.values() if isinstance(module, Dense)]
 
 
 def stays(encoder: minibert.Encoder) -> bool:

@@ -75,7 +75,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "deberta-v2": {
         "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "share_att_key": True,
-        "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 3,
+        "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "norm_rel_ebd": "layer_norm",
     },
     "nomic_bert": {"hidden_act": "silu"},
     "gte": {"hidden_act": "gelu", "type_vocab_size": 1, "pad_token_id": 1},

@@ -23,7 +23,7 @@ from .steps import Norm
 if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
 
-    from .bound_blocks import BoundAttention, BoundBlock, BoundConvolution, BoundFeedForward, BoundResidual, Modules
+    from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundResidual, Modules
     from .steps import Binder, Tensors
     from .terms import Term
 
@@ -175,50 +175,18 @@ class FeedForward(Frozen):
         return config.integer(self.inner)
 
 
-class Convolution(Frozen):
-    """A convolution over tokens, and an activation: of what entered the block, where padding counts as zeros.
-
-    path  of the map, whose weight is (out, width, size); act, size are config keys of f and of how many tokens it sees
-    """
-
-    path: str
-    act: str
-    size: str
-
-    def bind(self, site: Site) -> BoundConvolution:
-        from minibert.equations.disentangled import window_weight
-
-        from .activations import activation_of
-        from .bound_blocks import BoundConvolution, WindowMap
-
-        path, width = site.prefix + self.path, site.config.integer("hidden_size")
-        size = site.config.integer(self.size)
-        if size % 2 == 0:
-            raise site.config.refused(f"{self.size!r} must be odd, as many tokens before as after, found {size}")
-        weight = site.tensors.vector((f"{path}.weight",), (width, width, size))
-        bias = site.tensors.vector((f"{path}.bias",), (width,))
-        site.modules[path] = WindowMap(window_weight(weight), bias)
-        return BoundConvolution(path, size, activation_of(site.config, self.act)[0])
-
-
 class Residual(Frozen):
-    """One part of a block: `x = after(x + within(work(before(x))))`.
+    """One part of a block: `x = after(x + within(work(before(x))))`."""
 
-    when     the part is there only then: a condition on the config, or a config key
-    outside  its names are not within the block's
-    """
-
-    work: Attention | FeedForward | Convolution
+    work: Attention | FeedForward
     before: Norm = Norm()
     within: Norm = Norm()
     after: Norm = Norm()
-    when: bool | str | Callable[[Config], bool] = True
-    outside: bool = False
 
     def bind(self, site: Site) -> BoundResidual:
         from .bound_blocks import BoundResidual
 
-        site, width = site._replace(prefix="") if self.outside else site, site.config.integer("hidden_size")
+        width = site.config.integer("hidden_size")
         before, work = site.norm(self.before, width), self.work.bind(site)
         within, after = (site.norm(norm, width) for norm in (self.within, self.after))
         return BoundResidual(before, work, within, f"{work.output.rpartition('.')[0]}.sum", after)
@@ -336,7 +304,7 @@ class Blocks(Frozen):
         if self.older and not binder.stored_under((prefix,)):
             tensors = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
         site = Site(config, tensors, prefix, i, self.transposed, scheme, {})
-        parts = [part for part in (self.parts if i or not self.first else self.first) if decided(config, part.when)]
+        parts = self.parts if i or not self.first else self.first
         return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:

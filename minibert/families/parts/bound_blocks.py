@@ -234,7 +234,6 @@ class BoundFeedForward(NamedTuple):
     activation: str
     output: str
     activate: Activation
-    transposed_in_reference: tuple[str, ...] = ()
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
         """To the larger width, the activation, and back; with a gate, which the activation is of."""
@@ -260,52 +259,11 @@ def _half(number: int, x: Array) -> Array:
     return np.split(x, 2, axis=-1)[number]
 
 
-class WindowMap(Dense):
-    """The map of a convolution, of what stands around each token side by side: (out, tokens seen * width)."""
-
-    def __repr__(self) -> str:
-        out, width = self.shape
-        size = width // out
-        more = f", stride=(1,), padding=({size // 2},)" if size > 1 else ", stride=(1,)"
-        return f"Conv1d({out}, {out}, kernel_size=({size},){more})"
-
-
-class BoundConvolution(NamedTuple):
-    """A convolution bound to a checkpoint: the path of its map, and how many tokens it sees."""
-
-    output: str
-    size: int
-    activate: Activation
-
-    @property
-    def transposed_in_reference(self) -> tuple[str, ...]:
-        """Torch's own gives (batch, out, seq)."""
-        return (self.output,)
-
-    def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """Gather each token's neighbours, apply the map, and activate the tokens that are no padding."""
-        from minibert.equations.disentangled import token_windows
-
-        from .plan import REAL, Step, activated, mapped
-
-        at, entered = f".{i}.", f"hidden_states.{i}"
-        yield Step(f"{at}real", "real", _real_rows, (entered, REAL), self)
-        yield Step(f"{at}windows", "windows", partial(token_windows, size=self.size), (f"{at}real",), self,
-                   f"{self.size} rows of {entered} side by side, zeros for padding", token_windows)  # fmt: skip
-        yield mapped(self.output, modules[self.output], f"{at}windows")
-        says = f"{self.activate.__name__}({{0}})"  # a sum's sentence has no room for its formula
-        yield activated(f"{at}convolved", self.activate, self.output)._replace(says=says)
-
-
-def _real_rows(x: Array, real: Array) -> Array:
-    return np.asarray(x * real[..., None].astype(x.dtype))
-
-
 class BoundResidual(NamedTuple):
     """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
 
     before: str
-    work: BoundAttention | BoundFeedForward | BoundConvolution
+    work: BoundAttention | BoundFeedForward
     within: str
     sum: str
     after: str

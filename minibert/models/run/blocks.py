@@ -20,7 +20,6 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
     BoundAttention,
     BoundBlock,
-    BoundConvolution,
     BoundFeedForward,
     Dense,
     Modules,
@@ -79,8 +78,6 @@ class Stack:
         self.masked = causal or self.windows != {None}
         # whether the distance between two tokens matters, so that padding between them does
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
-        works = (part.work for block in blocks for part in block.parts)
-        self.convolved = {work.size for work in works if isinstance(work, BoundConvolution)}
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
         self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
@@ -136,7 +133,7 @@ class Stack:
     @property
     def transposed_in_reference(self) -> list[str]:
         """Paths whose output the reference gives with the second and the third axis exchanged."""
-        return [path for block in self.blocks for part in block.parts for path in part.work.transposed_in_reference]
+        return [path for block in self.blocks for path in block.attention.transposed_in_reference]
 
     @property
     def entering(self) -> dict[str, str]:
@@ -195,8 +192,6 @@ class _Run(NamedTuple):
     pieces: list[_Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
-    # how many tokens a convolution sees -> their rows, around each row; -1 where there is none
-    around: Mapping[int, Array]
     scratch: Scratch
     weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
     cache: KeyValueCache | None
@@ -208,17 +203,12 @@ Norms = tuple[Callable[[Array], Array], ...]  # in place, one after another; emp
 
 
 class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work.
-
-    of_block  reads the block's input, not the previous part's output; the first part then `keeps` that input
-    """
+    """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work."""
 
     works: tuple[Work, ...]
     add: Callable[[Array, Array, Array | None], Array]
     after: Norms
     attends: bool
-    of_block: bool
-    keeps: bool
 
 
 def run_model(
@@ -294,8 +284,7 @@ def run_blocks(
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
         shared = _shared(stack, pieces) if stack.schemes else {}
-        around = {size: _around(tile, layout, size) for size in stack.convolved}
-        runs.append(_Run(rows, pieces, angles, shared, around, scratch, weights, cache))
+        runs.append(_Run(rows, pieces, angles, shared, scratch, weights, cache))
     xs = [layout.filled(x) for x, layout in zip(xs, layouts, strict=True)]
     for i, block in enumerate(blocks):
         if len(tiles) > 1:
@@ -324,14 +313,13 @@ def run_blocks(
 
 
 def _one_block(run: _Run, block: Parts, x: Array) -> Array:
-    entered = x
-    for works, add, after, attends, of_block, keeps in block:
-        y = entered if of_block else x
+    for works, add, after, attends in block:
+        y = x
         for work in works:
             y = work(run, y)
         if attends and run.take is not None:  # y has the taken tokens alone
             x = x[run.take]
-        x = add(x, y, None if keeps else x)
+        x = add(x, y, x)
         for norm in after:
             norm(x)
     return x
@@ -340,14 +328,13 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
 def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
     """Make one block ready to run. Absent norms and gates are dropped here, not per call."""
     made = list[Ready]()
-    keeps = any(isinstance(part.work, BoundConvolution) for part in block.parts)
     for before, own, within, summed, after in block.parts:
-        attends, of_block = isinstance(own, BoundAttention), isinstance(own, BoundConvolution)
-        bind: Callable[..., tuple[Work, ...]] = attending if attends else convolving if of_block else feeding
+        attends = isinstance(own, BoundAttention)
+        bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
         works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
         works += _normed(norming(block.modules, within, hook))
         norms = norming(block.modules, after, hook)
-        made.append(Ready(works, hooked(hook, summed, np.add), norms, attends, of_block, keeps and not made))
+        made.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
     return tuple(made)
 
 
@@ -498,23 +485,6 @@ def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = Non
     return (work,)
 
 
-def convolving(modules: Modules, own: BoundConvolution, hook: Recorder | None = None) -> tuple[Work, ...]:
-    """`token_windows` of the equations, their map, and the activation."""
-    convolve = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-    activate = partial(activated, faster(own.activate))
-
-    def work(run: _Run, x: Array) -> Array:
-        around = run.around[own.size]
-        windows = run.scratch["windows", len(x), own.size * x.shape[1]]
-        of_each = windows.reshape(*around.shape, x.shape[1])
-        np.take(x, around, axis=0, out=of_each, mode="wrap")
-        of_each[around < 0] = 0
-        y = activate(convolve(run, windows))
-        return y if run.take is None else y[run.take]
-
-    return (work,)
-
-
 # -- what attention is given besides -----------------------------------------------------------------------------
 
 
@@ -554,16 +524,3 @@ def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
     gaps = ((piece.keys.length + piece.group.unseen, piece.group.positions) for piece in pieces)
     longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
     return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}
-
-
-def _around(tile: Packed, layout: Layout, size: int) -> Array:
-    """The rows of the tokens around each row, in the order of their positions: (rows, size); -1 where there is none."""
-    _, positions = tile.where()
-    wide = int(positions.max(initial=0)) + size
-    places = np.repeat(np.arange(len(tile.lengths)), tile.lengths) * wide + positions  # of all tokens, in order
-    near = places[:, None] + np.arange(size) - size // 2
-    found = np.minimum(np.searchsorted(places, near), max(0, len(places) - 1))
-    rows = np.arange(layout.rows)[layout.tokens]
-    around = np.full((layout.rows, size), -1)
-    around[layout.tokens] = np.where(places[found] == near, rows[found], -1)
-    return around

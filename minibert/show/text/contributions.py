@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundConvolution, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual, Dense
 from minibert.families.parts.heads import POOLED, BoundHead
 from minibert.families.parts.modules import LayerNorm, RMSNorm
 from minibert.models.encoder import Encoder
@@ -93,17 +93,13 @@ def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head:
         back.through_norm(encoder[stack.last_norm], trace[stack.entering[stack.last_norm]][0, tokens])
     of_heads, of_feeds = [], []
     for block in reversed(stack.blocks):
-        convolved: Array | float = 0.0
         for part in reversed(block.parts):
             if part.after:
                 back.through_norm(block.modules[part.after], trace[part.sum][0, tokens])
             if isinstance(part.work, BoundAttention):
                 of_heads.append(_of_heads(back, block, part, trace, tokens))
-            elif isinstance(part.work, BoundConvolution):  # counted with the feed-forward, which stands before it
-                before = block.parts[block.parts.index(part) - 1]
-                convolved = back.of((trace[part.sum] - trace[before.after or before.sum])[0, tokens])
             else:
-                of_feeds.append(back.of(trace[part.within or part.work.output][0, tokens]) + convolved)
+                of_feeds.append(back.of(trace[part.within or part.work.output][0, tokens]))
     entered = back.of(trace["hidden_states.0"][0, tokens])
     parts = [np.stack(of_heads[::-1], axis=2), np.stack(of_feeds[::-1], axis=2), entered, back.biases]
     if head.takes in POOLED:

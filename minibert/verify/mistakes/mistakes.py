@@ -151,8 +151,6 @@ MISTAKES: tuple[Mistake, ...] = (
             "whole"),
     Mistake("residual missing", "Each part adds what it makes to what entered it, once.",
             by_part("sum", lambda part: lambda x, added: added), on_vectors=True),
-    Mistake("convolution left out", "After block 0 comes a convolution of what entered it, which is added, and a norm.",
-            make.without_convolution, on_vectors=True),
     Mistake("last block missing", "Every block of the file is run.", make.without_last_block, on_vectors=True),
     # a model's head
     Mistake("word table where the head has its own", "This file holds a table of the head's own; only a tied head uses "

@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundConvolution, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import BoundResidual, Dense
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import taken
 from minibert.families.parts.layer_plan import looked_up, times
@@ -143,15 +143,6 @@ def without_last_block(at: At) -> Iterator[Step]:
     for step in at.of("state") if depth > 1 and at.i == depth - 1 else ():
         norm = at.plan.get(at.stack.last_norm)
         yield (norm or step)._replace(of=(f"hidden_states.{at.i}",))
-
-
-def without_convolution(at: At) -> Iterator[Step]:
-    """Pass the sum on without its norm."""
-    for step in at.of("state"):
-        norm = at.plan.get(step.of[0])
-        end = norm and at.plan.get(norm.of[0])
-        if end and end.kind == "sum" and isinstance(end.part.work, BoundConvolution):
-            yield step._replace(of=end.of[:1])
 
 
 def gate_for_up(at: At) -> Iterator[Step]:
