@@ -183,11 +183,6 @@ def test_info(capsys: Printed) -> None:
     assert "6 numbers for each token" in ran(capsys, "info", REFERENCE / "late-stanford")[0]  # no weight is read
 
 
-def test_what_such_a_folder_does_not_do(capsys: Printed) -> None:
-    for argv in (["classify", "we", "-m", LATE], ["verify", "--vectors", "/nowhere.npy", "-m", LATE]):
-        assert failure(capsys, *argv)
-
-
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(word_models.write(tmp_path_factory.mktemp("bert"), "bert"))
@@ -283,6 +278,7 @@ def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Pr
     assert main([*map(str, bulk), "--similarity-fn-name", "dot"]) == 0
     asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
     assert StoredVectors(out).meta["options"] == asked
+    assert "was made with options {" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER)
     encoder = minibert.load_encoder(DENSE_FOLDER, **asked)
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
@@ -298,13 +294,6 @@ def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Pr
         assert found["measure"] == measure and np.allclose(
             [each["score"] for each in found["results"]], scores, 0, 1e-5
         )
-
-
-def test_a_folder_of_other_options_is_not_continued(tmp_path: Path, capsys: Printed) -> None:
-    source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
-    ran(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER)
-    ran(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER)
-    assert "was made with options None, now" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER, *OPTIONS)
 
 
 @pytest.mark.parametrize(("given", "measure"), [([], "euclidean"), (["--similarity-fn-name", "dot"], "dot")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -115,20 +113,6 @@ def test_a_search_takes_the_prompts_of_query_and_document(tmp_path: Path, capsys
     want = encoder.similarity(encoder.encode_query("above the clouds"), encoder.encode_document("clouds"))[0, 0]
     assert out == f"{want:.3f}  clouds\n"
     assert abs(encoder.similarity(encoder.encode("above the clouds"), encoder.encode("clouds"))[0, 0] - want) > 0.001
-
-
-def test_a_search_takes_the_lengths_of_query_and_document(tmp_path: Path, capsys: Printed) -> None:
-    """A folder may cut the one after 4 tokens and the other after 6."""
-    shutil.copytree(DENSE, tmp_path / "model")
-    settings = {"max_seq_length": 32, "query_length": 4, "document_length": 6}
-    (tmp_path / "model" / "sentence_bert_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    lines = made(tmp_path / "lines", "a the clouds above, we lived\n")
-    out, _ = ran(capsys, "similar", "-m", tmp_path / "model", "we lived above", "--file", lines)
-    encoder = minibert.load_encoder(DENSE)
-    want = encoder.similarity(encoder.encode("we lived"), encoder.encode("a the clouds above"))[0, 0]
-    assert out.split()[0] == f"{want:.3f}"
-    others = [("we lived above", "a the clouds above"), ("we lived", "a the clouds above, we lived")]
-    assert all(abs(encoder.similarity(*map(encoder.encode, pair))[0, 0] - want) > 0.001 for pair in others)
 
 
 def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:

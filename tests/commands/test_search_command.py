@@ -49,6 +49,13 @@ def failure(capsys: Printed, folder: Path, *more: object) -> str:
     return failed(capsys, "search", folder, *(more or [QUESTION]))
 
 
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The vectors of TEXTS by DENSE, in three shards."""
+    folder = tmp_path_factory.mktemp("dense")
+    return bulk(folder / "out", jsonl(folder / "a.jsonl"), DENSE)
+
+
 # -- what is found -----------------------------------------------------------------------------------------------
 
 
@@ -113,6 +120,9 @@ def test_equal_scores_stand_in_the_order_of_the_rows(tmp_path: Path, capsys: Pri
     assert [each["id"] for each in answer["results"]] == [f"r{i}" for i in range(0, 66, 2)]
     (answer,) = found(capsys, folder, "above", "-k", "1000")  # more than there are
     assert len(answer["results"]) == 80 and answer["results"][40]["id"] == "r1"
+    assert ran(capsys, "search", folder, "clouds")[1] == (
+        "minibert: ubinary vectors are compared by Hamming distance: a score is minus the bits that differ\n"
+    )
 
 
 @pytest.mark.parametrize(("model", "other"), [(PROMPTS, {"prompt": "clouds "}), (LENGTHS, {})])
@@ -132,11 +142,12 @@ def test_a_question_takes_its_prompt_and_length(
 
 
 @pytest.mark.parametrize("name", ["q.txt", "q.jsonl", "q.parquet", "questions", "-"])
-def test_many_questions_from_a_file(name: str, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
+def test_many_questions_from_a_file(
+    name: str, dense: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(command, "QUESTIONS", 3)  # a chunk ends in the middle
     questions = [f"{QUESTION} {text}" for text in TEXTS[:7]]
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
-    want = found(capsys, folder, "-k", "2", *questions)
+    want = found(capsys, dense, "-k", "2", *questions)
     assert [each["question"] for each in want] == questions
     if name.endswith(".jsonl"):
         jsonl(tmp_path / name, questions)
@@ -147,15 +158,14 @@ def test_many_questions_from_a_file(name: str, tmp_path: Path, capsys: Printed, 
     if name == "-":
         typed(monkeypatch, (tmp_path / name).read_bytes())
     file = name if name == "-" else str(tmp_path / name)
-    got = found(capsys, folder, "-k", "2", "--questions", file)
+    got = found(capsys, dense, "-k", "2", "--questions", file)
     assert [each["question"] for each in got] == questions
     for one, other in zip(got, want, strict=True):  # computed beside other questions
         assert [each["text"] for each in one["results"]] == [each["text"] for each in other["results"]]
         assert all(abs(a["score"] - b["score"]) <= SAME for a, b in zip(one["results"], other["results"], strict=True))
 
 
-def test_many_results_are_kept_for_few_questions(tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
+def test_many_results_are_kept_for_few_questions(dense: Path, capsys: Printed, monkeypatch: Patch) -> None:
     together: list[int] = []
     search = StoredVectors.search
 
@@ -167,7 +177,7 @@ def test_many_results_are_kept_for_few_questions(tmp_path: Path, capsys: Printed
     monkeypatch.setattr(command, "RESULTS", 8)
     for k, want in ((1, [7]), (3, [2, 2, 2, 1]), (9, [1] * 7)):
         together.clear()
-        found(capsys, folder, *TEXTS[:7], "-k", str(k))
+        found(capsys, dense, *TEXTS[:7], "-k", str(k))
         assert together == want
 
 
@@ -186,9 +196,12 @@ def test_as_text(tmp_path: Path, capsys: Printed) -> None:
     assert err == "minibert: 1 question truncated: too long for this model\n"
 
 
-def test_from_python(tmp_path: Path) -> None:
-    """`search` takes a folder's blocks, and gives what the folder itself does."""
-    folder = StoredVectors(bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE))
+def test_from_python(dense: Path) -> None:
+    """`search` takes a folder's blocks, and gives what the folder itself does; one that says so is not normalized."""
+    folder = StoredVectors(dense)
+    assert folder.meta["normalized"] is True and folder.meta["similarity"] == "cosine"
+    query = normalized(np.ones((1, folder.dim), np.float32))
+    assert folder.compare(query, 2 * query).round(5).tolist() == [[2]]
     queries = minibert.load_encoder(DENSE).encode_query([QUESTION, "man"])
     for one, other in zip(minibert.search(queries, folder.blocks(), 4, dot), folder.search(queries, 4), strict=True):
         assert np.array_equal(one, other)
@@ -235,24 +248,16 @@ def test_texts_of_several_files_are_in_the_folder(tmp_path: Path, capsys: Printe
     assert {each["id"]: each["text"] for each in answer["results"]} == want | {"last": "clouds"}
 
 
-def test_bits_are_compared_by_hamming_distance(tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE, "--precision", "ubinary")
-    assert ran(capsys, "search", folder, "clouds")[1] == (
-        "minibert: ubinary vectors are compared by Hamming distance: a score is minus the bits that differ\n"
-    )
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------
 
 
-def test_another_model(tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
-    assert f"was made with another model than {PROMPTS}: " in failure(capsys, folder, "a", "-m", str(PROMPTS))
+def test_another_model(dense: Path, tmp_path: Path, capsys: Printed) -> None:
+    assert f"was made with another model than {PROMPTS}: " in failure(capsys, dense, "a", "-m", str(PROMPTS))
     shutil.copytree(DENSE, tmp_path / "moved")
-    found(capsys, folder, "a", "-m", str(tmp_path / "moved"))  # the same by another name
+    found(capsys, dense, "a", "-m", str(tmp_path / "moved"))  # the same by another name
     one = tmp_path / "moved" / "config_sentence_transformers.json"
     one.write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
-    assert f"{one.name} is not the same file" in failure(capsys, folder, "a", "-m", str(tmp_path / "moved"))
+    assert f"{one.name} is not the same file" in failure(capsys, dense, "a", "-m", str(tmp_path / "moved"))
 
 
 def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
@@ -271,20 +276,10 @@ def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
     assert f"{folder} was made with the model" in message and message.endswith("; --model names it where it is now")
 
 
-def test_questions_that_are_refused(tmp_path: Path, capsys: Printed) -> None:
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
+def test_questions_that_are_refused(dense: Path, tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "q", b"we\n\xff\n")
-    assert failure(capsys, folder, "--questions", str(file)).startswith(f"{file}, row 2: it has no text")
-    assert "give questions as arguments, or a file" in failure(capsys, folder, "--questions", str(file), "a")
-    assert "give questions as arguments, or a file" in failure(capsys, folder, "-k", "3")
-    assert "-k must be an integer >= 1, found 0" in failure(capsys, folder, "a", "-k", "0")
-    assert "no such file" in failure(capsys, folder, "--questions", str(tmp_path / "none")).lower()
-
-
-def test_a_vector_of_length_one_is_not_divided_again(tmp_path: Path) -> None:
-    """Of a folder that says its vectors are normalized; planted ones of another length show it."""
-    folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), DENSE)
-    stored = StoredVectors(folder)
-    assert stored.meta["normalized"] is True and StoredVectors(folder).meta["similarity"] == "cosine"
-    query = normalized(np.ones((1, stored.dim), np.float32))
-    assert stored.compare(query, 2 * query).round(5).tolist() == [[2]]
+    assert failure(capsys, dense, "--questions", str(file)).startswith(f"{file}, row 2: it has no text")
+    assert "give questions as arguments, or a file" in failure(capsys, dense, "--questions", str(file), "a")
+    assert "give questions as arguments, or a file" in failure(capsys, dense, "-k", "3")
+    assert "-k must be an integer >= 1, found 0" in failure(capsys, dense, "a", "-k", "0")
+    assert "no such file" in failure(capsys, dense, "--questions", str(tmp_path / "none")).lower()
