@@ -49,27 +49,6 @@ def test_rank_reads_stdin(typed_in: bytes, found: list[str], monkeypatch: Patch,
     assert sorted(line.split()[1] for line in out.splitlines()) == found and err == ""
 
 
-@pytest.mark.parametrize(
-    ("model", "more", "message"),
-    [
-        (DENSE, (), "encode_query and encode_document; for scores of pairs name the folder of a CrossEncoder"),
-        (LABELS, (), "rank needs one number a pair, but this model has 3 labels"),
-        (RERANKER, ("-k", "0"), "-k must be an integer >= 1, found 0"),
-        (RERANKER, ("--threads", "0"), "threads must be an integer >= 1"),
-    ],
-)
-def test_rank_refuses_before_it_reads_a_line(model: str, more: tuple[str, ...], message: str, capsys: Printed) -> None:
-    assert message in failure(capsys, "rank", "we", "--file", "/nowhere", "-m", model, *more)
-
-
-def test_rank_needs_a_file(tmp_path: Path, capsys: Printed) -> None:
-    assert main(["rank", "we", "-m", RERANKER]) == 2
-    assert "the following arguments are required: --file" in capsys.readouterr().err
-    assert "/nowhere: No such file" in failure(capsys, "rank", "we", "--file", "/nowhere", "-m", RERANKER)
-    file = made(tmp_path / "bytes", b"we\n\xff\n")
-    assert "line 2 of" in failure(capsys, "rank", "we", "--file", file, "-m", RERANKER)
-
-
 def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
     out, err = ran(capsys, "classify", "the clouds", "we", "-m", LABELS, "-k", "2")
     printed = out.splitlines()
@@ -77,24 +56,6 @@ def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
     for start, text in ((1, "the clouds"), (5, "we")):
         want = [[each.label, f"{each.probability:.4f}"] for each in minibert.load_encoder(LABELS).classify(text, 2)]
         assert [line.split()[:2] for line in printed[start : start + 2]] == want
-
-
-def test_what_classify_and_reranking_refuse(capsys: Printed, lines: str) -> None:
-    said = failure(capsys, "classify", "we", "-m", DENSE)
-    assert "there is no head 'classes'; it has no head" in said and "; name a model with that head with --model" in said
-    assert "-k must be an integer >= 1, found 0" in failure(capsys, "classify", "we", "-m", LABELS, "-k", "0")
-    for argv, message in (
-        (["the", "--rerank", RERANKER, "-m", DENSE], "--rerank orders the lines of a file; pass --file too"),
-        (["--file", "/nowhere", "--rerank", DENSE, "-m", DENSE], "name the folder of a CrossEncoder with --rerank"),
-        (
-            ["--file", lines, "--rerank", RERANKER, "-m", RERANKER],
-            "CrossEncoder, whose methods here are predict and",
-        ),
-    ):
-        assert message in failure(capsys, "similar", "we", *argv)
-    said = failure(capsys, "encode", "we", "-m", RERANKER)
-    assert "for one vector of a text name the folder of a SentenceTransformer with --model" in said
-    assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]
 
 
 def test_the_nearest_lines_are_ordered_by_a_reranker(lines: str, monkeypatch: Patch, capsys: Printed) -> None:
@@ -170,6 +131,7 @@ def test_lines_of_late_interaction(tmp_path: Path, capsys: Printed) -> None:
 
 def test_info(capsys: Printed) -> None:
     out = ran(capsys, "info", LATE)[0]
+    assert "made for          predict and rank, as a CrossEncoder\n" in ran(capsys, "info", RERANKER)[0]
     for line in (
         "made for          encode_query, encode_document, encode and rank, as a MultiVectorEncoder",
         "token vectors     6 numbers for each token; by maxsim",
@@ -237,13 +199,6 @@ def test_a_text_above_its_words_is_bold_and_harmless(monkeypatch: pytest.MonkeyP
         assert capsys.readouterr().out.split("\n")[:3] == [shown, "  word", ""]
 
 
-def test_what_is_refused(bert: str, gpt2: str, capsys: Printed) -> None:
-    """In words of a shell; what the methods themselves refuse stands in tests/messages."""
-    assert "text 0 has no [MASK]; write it in the place of a word" in failure(capsys, "fill", "we", "-m", bert)
-    assert "-k must be an integer >= 1, found 0" in failure(capsys, "next", "we", "-k", "0", "-m", gpt2)
-    assert "no head 'next_word'; its heads are masked_word" in failure(capsys, "next", "we", "-m", bert)
-
-
 def test_the_usual_model_is_one_that_can(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
     named: list[str] = []
 
@@ -264,7 +219,6 @@ def test_words_of_a_long_list_are_in_columns(bert: str, capsys: Printed) -> None
     assert len({columns_of(line[: line.index("0.")]) for line in lines}) == 1
 
 
-DENSE_FOLDER, PROMPTS_FOLDER = REFERENCE / "sentences-dense", REFERENCE / "sentences-prompts"
 TEXTS = ["we lived above the clouds", "the clouds", "above", "we lived in a"]
 OF_LENGTH_1 = 1e-6  # of vectors of length 1, computed beside other texts; measured: 1.2e-7
 OPTIONS = ["--prompts", "document=above ", "--prompts", "query=we ", "--truncate-dim", "4", "--max-seq-length", "6"]
@@ -274,12 +228,12 @@ ASKED: dict[str, Any] = {"prompts": {"document": "above ", "query": "we "}, "tru
 def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Printed) -> None:
     """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
     source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
-    bulk = ["bulk", source, "-o", out, "-m", DENSE_FOLDER, *OPTIONS, "--default-prompt-name", "document"]
+    bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document"]
     assert main([*map(str, bulk), "--similarity-fn-name", "dot"]) == 0
     asked = ASKED | {"default_prompt_name": "document", "similarity_fn_name": "dot"}
     assert StoredVectors(out).meta["options"] == asked
-    assert "was made with options {" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE_FOLDER)
-    encoder = minibert.load_encoder(DENSE_FOLDER, **asked)
+    assert "was made with options {" in failure(capsys, "bulk", source, "-o", out, "-m", DENSE)
+    encoder = minibert.load_encoder(DENSE, **asked)
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
     question = "we lived above the clouds above"
@@ -289,7 +243,7 @@ def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Pr
         (["--similarity-fn-name", "manhattan"], encoder.encode_query(question), "manhattan"),
     ):
         (found,) = map(json.loads, ran(capsys, "search", out, question, "--json", *more)[0].splitlines())
-        other = minibert.load_encoder(DENSE_FOLDER, similarity_fn_name=measure)
+        other = minibert.load_encoder(DENSE, similarity_fn_name=measure)
         scores = np.sort(other.similarity(query, vectors)[0])[::-1]
         assert found["measure"] == measure and np.allclose(
             [each["score"] for each in found["results"]], scores, 0, 1e-5
@@ -298,25 +252,59 @@ def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Pr
 
 @pytest.mark.parametrize(("given", "measure"), [([], "euclidean"), (["--similarity-fn-name", "dot"], "dot")])
 def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, capsys: Printed) -> None:
-    encoder = minibert.load_encoder(PROMPTS_FOLDER, similarity_fn_name=measure, **ASKED)
+    encoder = minibert.load_encoder(PROMPTS, similarity_fn_name=measure, **ASKED)
     file = made(tmp_path / "lines", TEXTS[0] + "\n")
-    out, _ = ran(capsys, "similar", "-m", PROMPTS_FOLDER, "the clouds", "--file", file, *OPTIONS, *given)
+    out, _ = ran(capsys, "similar", "-m", PROMPTS, "the clouds", "--file", file, *OPTIONS, *given)
     want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(TEXTS[0]))[0, 0]
     assert out == f"{want:.3f}  {TEXTS[0]}\n"
 
 
-def test_what_cannot_be_asked_for_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
-    source = made(tmp_path / "a.txt", "we\n")
+BERT_TINY, GPT2_TINY, BULK = "a BERT", "a GPT-2", ("bulk", "LINES", "-o", "OUT", "-m", DENSE)
+RANK, NOWHERE = ("rank", "we", "-m", RERANKER, "--file"), "/nowhere"  # what is refused before a line of it is read
+SIMILAR = ("similar", "we", "-m", DENSE)
+REFUSED: list[tuple[tuple[str, ...], str]] = [
+    (("rank", "we", "-m", DENSE, "--file", NOWHERE), "encode_query and encode_document; for scores of pairs name the"),
+    (("rank", "we", "-m", LABELS, "--file", NOWHERE), "rank needs one number a pair, but this model has 3 labels"),
+    ((*RANK, NOWHERE, "-k", "0"), "-k must be an integer >= 1, found 0"),
+    ((*RANK, NOWHERE, "--threads", "0"), "threads must be an integer >= 1"),
+    ((*RANK, NOWHERE), "/nowhere: No such file"),
+    ((*RANK, "BYTES"), "line 2 of"),
+    (("classify", "we", "-m", DENSE), "there is no head 'classes'; it has no head"),
+    (("classify", "we", "-m", DENSE), "; name a model with that head with --model"),
+    (("classify", "we", "-m", LABELS, "-k", "0"), "-k must be an integer >= 1, found 0"),
+    (("classify", "we", "-m", LATE), "there is no head 'classes'"),
+    ((*SIMILAR, "the", "--rerank", RERANKER), "--rerank orders the lines of a file; pass --file too"),
+    ((*SIMILAR, "--file", NOWHERE, "--rerank", DENSE), "name the folder of a CrossEncoder with --rerank"),
+    (("similar", "we", "-m", RERANKER, "--file", "LINES", "--rerank", RERANKER), "whose methods here are predict and"),
+    (
+        ("encode", "we", "-m", RERANKER),
+        "for one vector of a text name the folder of a SentenceTransformer with --model",
+    ),
+    (("fill", "we", "-m", BERT_TINY), "text 0 has no [MASK]; write it in the place of a word"),
+    (("next", "we", "-k", "0", "-m", GPT2_TINY), "-k must be an integer >= 1, found 0"),
+    (("next", "we", "-m", BERT_TINY), "no head 'next_word'; its heads are masked_word"),
+    ((*BULK, "--default-prompt-name", "x"), "--default-prompt-name must be one of the prompts 'query', 'document'"),
+    ((*BULK, "--truncate-dim", "0"), "--truncate-dim must be an integer >= 1, found 0"),
+    ((*BULK, "--similarity-fn-name", "x"), "--similarity-fn-name must be one of cosine, dot, "),
+]
+
+
+def test_what_cannot_be_done_is_said_in_words_of_a_shell(
+    lines: str, tmp_path: Path, bert: str, gpt2: str, capsys: Printed
+) -> None:
+    """What the methods themselves refuse stands in tests/messages."""
+    named = {"LINES": lines, "OUT": str(tmp_path / "out"), "BYTES": str(made(tmp_path / "bytes", b"we\n\xff\n"))}
+    named |= {BERT_TINY: bert, GPT2_TINY: gpt2}
+    for argv, message in REFUSED:
+        assert message in failure(capsys, *(named.get(word, word) for word in argv)), argv
     bits = tmp_path / "bits"
-    ran(capsys, "bulk", source, "-o", bits, "-m", DENSE_FOLDER, "--precision", "binary")
-    bulk = ["bulk", source, "-o", tmp_path / "out", "-m", DENSE_FOLDER]
-    for argv, message in (
-        ([*bulk, "--default-prompt-name", "x"], "--default-prompt-name must be one of the prompts 'query', 'document'"),
-        ([*bulk, "--truncate-dim", "0"], "--truncate-dim must be an integer >= 1, found 0"),
-        ([*bulk, "--similarity-fn-name", "x"], "--similarity-fn-name must be one of cosine, dot, "),
-        (["search", bits, "we", "--similarity-fn-name", "dot"], "--similarity-fn-name is without effect on binary vec"),
-        (["search", bits, "we", "--truncate-dim", "3"], "has vectors of 6 numbers, found queries of 3"),
+    ran(capsys, "bulk", lines, "-o", bits, "-m", DENSE, "--precision", "binary")
+    for option, message in (
+        (("--similarity-fn-name", "dot"), "--similarity-fn-name is without effect on binary vec"),
+        (("--truncate-dim", "3"), "has vectors of 6 numbers, found queries of 3"),
     ):
-        assert message in failure(capsys, *argv)
-    assert main(["similar", "a", "b", "-m", str(DENSE_FOLDER), "--prompts", "query"]) == 2
+        assert message in failure(capsys, "search", bits, "we", *option)
+    assert main(["similar", "a", "b", "-m", DENSE, "--prompts", "query"]) == 2
     assert "--prompts: expected NAME=TEXT, found 'query'" in capsys.readouterr().err
+    assert main(["rank", "we", "-m", RERANKER]) == 2
+    assert "the following arguments are required: --file" in capsys.readouterr().err

@@ -139,36 +139,3 @@ def test_mutated_bytes_are_refused_or_read_right(
     agrees_with_safetensors(path)
     with contextlib.suppress(CheckpointError):
         assert result(folder).shape == plain.shape
-
-
-HUGE = st.sampled_from([2**31, 2**62, 2**63, 2**64])
-VALUES = st.integers(-2, 40) | HUGE | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
-SOME_ENTRY = st.fixed_dictionaries(
-    {},
-    optional={
-        "dtype": st.one_of(st.sampled_from(["F32", "F16", "BF16", "U8", "F8_E4M3", "F4", "BOOL"]), VALUES),
-        "shape": st.one_of(st.lists(st.integers(0, 4), max_size=3), st.lists(VALUES, max_size=3), VALUES),
-        "data_offsets": st.one_of(st.lists(st.integers(0, 24), max_size=3), st.lists(VALUES, max_size=3), VALUES),
-        "more": VALUES,
-    },
-)
-NAMES = st.one_of(st.sampled_from(["a", "b", "__metadata__"]), st.text(max_size=3))
-
-
-@given(
-    st.dictionaries(NAMES, st.one_of(SOME_ENTRY, VALUES, st.dictionaries(st.text(), VALUES, max_size=2)), max_size=3),
-    st.integers(0, 24),
-)
-@settings(max_examples=300)
-def test_arbitrary_headers(tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], size: int) -> None:
-    path = tmp_path_factory.mktemp("header") / "model.safetensors"
-    content = assemble(header, bytes(range(size)))
-    path.write_bytes(content)
-    agrees_with_safetensors(path)
-    length = int.from_bytes(content[:8], "little")
-    try:
-        found, metadata = parse_header(content[8 : 8 + length], 8 + length, len(content), "file")
-    except CheckpointError:
-        return
-    assert all(isinstance(value, str) for value in metadata.values())
-    assert sum(tensor.stop - tensor.start for tensor in found.values()) == size

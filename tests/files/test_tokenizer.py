@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import (
-    GPT2,
     T5,
     same_bits,
     wordpiece_json,
     write,
-    write_byte_level,
     write_wordpiece,
 )
 from hypothesis import given
@@ -24,7 +22,7 @@ from some_texts import ANY_TEXT, HOSTILE, ids_of, real_gpt2_folder
 
 import minibert
 from minibert import EmbeddingLayer
-from minibert.files.tokenizer import Tokenizer, longest_first
+from minibert.files.tokenizer import Tokenizer
 
 CLOUDS = [101, 2057, 2973, 2682, 1996, 8044, 102]
 SINAN = [101, 1045, 2572, 8254, 2319, 102]
@@ -85,18 +83,6 @@ def test_gpt2_ids_as_published(reference_folder: Path, tmp_path: Path) -> None:
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert layer.tokens(batch["input_ids"][0]) == ["Hello", "Ġworld"]
     assert layer.tokenizer.size == 50257
-
-
-@given(ANY_TEXT)
-def test_byte_level_tokens_spell_the_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    from tokenizers import pre_tokenizers
-
-    layer = minibert.load(write_byte_level(write(tmp_path_factory.mktemp("gpt2"), {**GPT2, "n_positions": 32})))
-    letters = "".join(layer.tokens(layer.tokenize(text, max_length=1000, truncation=True)["input_ids"][0]))
-    whole = "".join(piece for piece, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text))
-    assert whole.startswith(letters)
-    if len(text.encode()) <= 32:
-        assert letters == whole
 
 
 # -- one, many, pairs ----------------------------------------------------------------------------------------------
@@ -210,16 +196,6 @@ def test_truncation_equals_the_library_s_own(text: str, pair: str | None, max_le
     assert ours.input_ids == theirs.ids
     assert (ours.token_type_ids or [0] * len(ours.input_ids)) == theirs.type_ids  # None: all of them 0
     assert len(ours.input_ids) <= max_length
-
-
-@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 40))
-def test_longest_first_takes_one_token_after_the_other(first: int, second: int, room: int) -> None:
-    a, b = first, second
-    while a + b > room:  # of two equally long ones the first is shortened, as the library does
-        a, b = (a - 1, b) if a > b or (a == b and first <= second) else (a, b - 1)
-    found = longest_first(first, second, room)
-    assert sum(found) == a + b and sorted(found) == sorted((a, b))
-    assert found[0] <= first and found[1] <= second
 
 
 def test_truncation_goes_to_the_position_table_by_default(tiny: EmbeddingLayer) -> None:

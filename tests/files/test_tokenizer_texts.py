@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +20,6 @@ from minibert import EmbeddingLayer
 DENSE = Path(__file__).parents[1] / "reference" / "sentences-dense"
 
 
-# -- refused -------------------------------------------------------------------------------------------------------
-
-SURROGATE = r"has a lone surrogate U\+D800 at index 1, which is no character; read the text with the right encoding"
-REFUSED = [
-    ((None,), TypeError, "texts must be a str or a list of str, found NoneType"),
-    ((3,), TypeError, "texts must be a str or a list of str, found int"),
-    (({"text": "a"},), TypeError, "texts must be a str or a list of str, found dict"),
-    (({"we", "the"},), TypeError, "texts must be a str or a list of str, found set"),
-    ((b"we",), TypeError, r"texts must be .* found bytes; decode it first, text.decode\('utf-8'\)"),
-    ((["we", None],), TypeError, r"texts\[1\] must be a str, found NoneType"),
-    ((["we", b"we"],), TypeError, r"texts\[1\] must be a str, found bytes; decode it first"),
-    (([["we", "the"]],), TypeError, r"texts\[0\] must be a str, found list"),
-    (([("we", "the")],), TypeError, r"texts\[0\] must be a str, found tuple"),
-    (([float("nan")],), TypeError, r"texts\[0\] must be a str, found float"),
-    (("a\ud800",), ValueError, r"texts\[0\] " + SURROGATE),
-    ((["we", "a\ud800"],), ValueError, r"texts\[1\] " + SURROGATE),
-    (("we", "a\ud800"), ValueError, r"text_pair\[0\] " + SURROGATE),
-    (("we", b"the"), TypeError, "text_pair must be a str or a list of str, found bytes"),
-    ((["we"], [None]), TypeError, r"text_pair\[0\] must be a str, found NoneType"),
-    ((["we", "the"], ["a"]), ValueError, "one text for each of the 2 texts, found 1"),
-    ((["we"], ["a", "b"]), ValueError, "one text for each of the 1 texts, found 2"),
-    (
-        ("a " * 15,),
-        ValueError,
-        "text 0 has 17 tokens, but the longest sequence is 16 .*; shorten it, or pass truncation=True",
-    ),
-    ((["a", "a " * 15],), ValueError, "text 1 has 17 tokens"),
-]
-
-
-@pytest.mark.parametrize(("texts", "kind", "says"), REFUSED)
-def test_refused(tiny: EmbeddingLayer, texts: tuple[Any, ...], kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=says):
-        tiny.tokenize(*texts)
-    with pytest.raises(kind, match=says):
-        tiny.embed(texts[0], text_pair=texts[1] if len(texts) > 1 else None)
-
-
 class Table:
     """A table of named columns as pandas and Polars have it: iterating gives the names."""
 
@@ -67,32 +30,43 @@ class Table:
         return iter(self.columns)
 
 
-@pytest.mark.parametrize(
-    ("table", "says"),
-    [
-        (
-            Table("we"),
-            r"found Table, a table of named columns; pass the column that holds the texts, as in table\['we'\]$",
-        ),
-        (Table("we", "the"), r"as in table\['we'\]; it has 'we', 'the'$"),
-        (Table(*"abcdefghijk"), r"; it has 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'$"),
-        (Table(0, 1), r"as in table\[\.\.\.\]$"),
-        (Table(), r"as in table\[\.\.\.\]$"),
-    ],
-)
-def test_a_table_of_columns_is_refused(tiny: EmbeddingLayer, table: Table, says: str) -> None:
+PANDAS = [type(name, (), {})() for name in ("NAType", "NaTType")]  # its missing values are known by name
+ONE, STR = "must be a str or a list of str, found ", "must be a str, found "
+SURROGATE = r"has a lone surrogate U\+D800 at index 1, which is no character; read the text with the right encoding"
+MISSING = "a missing value; leave such rows out, or put an empty text in their"
+TABLE = ONE + "Table, a table of named columns; pass the column that holds the texts, as in "
+REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
+    *((one, None, TypeError, f"^texts {ONE}{type(one).__name__}") for one in (None, 3, {"text": "a"}, {"we", "the"})),
+    (b"we", None, TypeError, rf"^texts {ONE}bytes; decode it first, text.decode\('utf-8'\)"),
+    ("we", b"the", TypeError, f"text_pair {ONE}bytes"),
+    (["we", b"we"], None, TypeError, rf"texts\[1\] {STR}bytes; decode it first"),
+    *(([one], None, TypeError, rf"texts\[0\] {STR}{type(one).__name__}") for one in (["we", "the"], ("we", "the"))),
+    ([1.5], None, TypeError, rf"^texts\[0\] {STR}float$"),
+    *((["we", one], None, TypeError, rf"^texts\[1\] {STR}{type(one).__name__}, {MISSING}")
+      for one in (None, float("nan"), np.float32("nan"), *PANDAS)),
+    (["we", "the"], ["a", None], TypeError, rf"^text_pair\[1\] {STR}NoneType, {MISSING}"),
+    ("a\ud800", None, ValueError, rf"texts\[0\] {SURROGATE}"),
+    (["we", "a\ud800"], None, ValueError, rf"texts\[1\] {SURROGATE}"),
+    ("we", "a\ud800", ValueError, rf"text_pair\[0\] {SURROGATE}"),
+    (["we", "the"], ["a"], ValueError, "one text for each of the 2 texts, found 1"),
+    (["we"], ["a", "b"], ValueError, "one text for each of the 1 texts, found 2"),
+    ("a " * 15, None, ValueError, "text 0 has 17 tokens, but the longest sequence is 16 .*; shorten it, or pass trunc"),
+    (["a", "a " * 15], None, ValueError, "text 1 has 17 tokens"),
+    (Table("we"), None, TypeError, rf"^texts {TABLE}table\['we'\]$"),
+    (["we"], Table("we", "the"), TypeError, rf"^text_pair {TABLE}table\['we'\]; it has 'we', 'the'$"),
+    (Table(*"abcdefghijk"), None, TypeError, r"; it has 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'$"),
+    (Table(0, 1), None, TypeError, r"as in table\[\.\.\.\]$"),
+    (Table(), None, TypeError, r"as in table\[\.\.\.\]$"),
+    (pa.table({"text": ["we"]}), None, TypeError, "a table of named columns; "),
+    (pl.DataFrame({"text": ["we"]}), None, TypeError, rf"^texts {ONE}DataFrame, .* as in table\['text'\]$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("texts", "pair", "kind", "says"), REFUSED)
+def test_refused(tiny: EmbeddingLayer, texts: Any, pair: Any, kind: type[Exception], says: str) -> None:
     for call in (tiny.tokenize, tiny.embed):
-        with pytest.raises(TypeError, match="^texts must be a str or a list of str, .*" + says):
-            call(table)  # type: ignore[operator]
-        with pytest.raises(TypeError, match="^text_pair must be a str or a list of str, .*" + says):
-            call(["we"], text_pair=table)  # type: ignore[operator]
-
-
-def test_an_array_of_str_is_a_list_of_texts(tiny: EmbeddingLayer) -> None:
-    texts = ["we", "the clouds"]
-    for dtype in (np.str_, object, np.dtypes.StringDType()):
-        assert ids_of(tiny, np.array(texts, dtype)) == ids_of(tiny, texts)
-        assert same_bits(tiny.embed(texts, text_pair=np.array(texts, dtype)), tiny.embed(texts, text_pair=texts))
+        with pytest.raises(kind, match=says):
+            call(texts, text_pair=pair)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +74,8 @@ def test_an_array_of_str_is_a_list_of_texts(tiny: EmbeddingLayer) -> None:
     [
         ({"padding": "middle"}, "padding must be 'right' or 'left', found 'middle'"),
         ({"padding": True}, "padding must be 'right' or 'left', found True"),
-        ({"truncation": True, "max_length": 1}, "max_length 1 has no room for the 2 special tokens"),
-        ({"truncation": True, "max_length": 0}, "max_length 0 has no room for the 2 special tokens"),
-        ({"truncation": True, "max_length": -1}, "max_length must be an integer >= 0, found -1"),
-        ({"truncation": True, "max_length": 2.5}, "max_length must be an integer >= 0, found 2.5"),
+        *(({"truncation": True, "max_length": n}, f"max_length {n} has no room for the 2 special") for n in (0, 1)),
+        *(({"truncation": True, "max_length": n}, f"max_length must be an integer >= 0, found {n}") for n in (-1, 2.5)),
         ({"max_length": 2}, "text 0 has 3 tokens, but the longest sequence is 2"),
     ],
 )
@@ -128,43 +100,19 @@ def test_one_of_many_texts_is_named_by_its_own_number(tiny: EmbeddingLayer) -> N
         tiny.tokenizer.encode(["we"], ["a\ud800"], start=5)
 
 
-# -- columns of tables ---------------------------------------------------------------------------------------------
-
-
-PANDAS = [type(name, (), {})() for name in ("NAType", "NaTType")]  # its missing values are known by name
-
-
-@pytest.mark.parametrize(
-    "missing", [None, float("nan"), np.float32("nan"), *PANDAS], ids=lambda each: type(each).__name__
-)
-def test_a_missing_value_is_named_with_its_number(tiny: EmbeddingLayer, missing: Any) -> None:
-    kind = type(missing).__name__
-    says = rf"\[1\] must be a str, found {kind}, a missing value; leave such rows out, or put an empty text in their"
-    for call in (tiny.tokenize, tiny.embed):
-        with pytest.raises(TypeError, match="^texts" + says):
-            call(["we", missing, "the"])
-        with pytest.raises(TypeError, match="^text_pair" + says):
-            call(["we", "the"], text_pair=["a", missing])
-    with pytest.raises(TypeError, match=r"^texts\[0\] must be a str, found float$"):
-        tiny.embed([1.5])  # type: ignore[list-item]
-
-
-def test_arrow_and_polars_columns_are_lists_of_texts(tiny: EmbeddingLayer) -> None:
-    texts, others = ["we", "the clouds"], ["a", "b"]
-    want = tiny.embed(texts, text_pair=others)
-    for column in (pa.array, lambda values: pa.chunked_array([values[:1], values[1:]]), pl.Series):
+def test_arrays_and_columns_of_str_are_lists_of_texts(tiny: EmbeddingLayer) -> None:
+    texts, others, encoder = ["we", "the clouds"], ["a", "b"], minibert.load_encoder(DENSE)
+    want, vectors = tiny.embed(texts, text_pair=others), encoder.encode(texts)
+    for column in (
+        *(partial(np.array, dtype=dtype) for dtype in (np.str_, object, np.dtypes.StringDType())),
+        pa.array, lambda values: pa.chunked_array([values[:1], values[1:]]), pl.Series,
+    ):  # fmt: skip
         assert same_bits(tiny.embed(column(texts), text_pair=column(others)), want)
         assert ids_of(tiny, column(texts)) == ids_of(tiny, texts)
-        with pytest.raises(TypeError, match=r"^texts\[1\] must be a str, found NoneType, a missing value"):
-            tiny.embed(column(["we", None]))
-    encoder = minibert.load_encoder(DENSE)
+        assert same_bits(encoder.encode(column(texts)), vectors)
     for column in (pa.array, pl.Series, np.array):
-        assert same_bits(encoder.encode(column(texts)), encoder.encode(texts))
-        with pytest.raises(TypeError, match=r"^texts\[1\] must be a str, found NoneType, a missing value"):
-            encoder.encode(column(["we", None]))
+        for call in (tiny.embed, encoder.encode):
+            with pytest.raises(TypeError, match=r"^texts\[1\] must be a str, found NoneType, a missing value"):
+                call(column(["we", None]))  # type: ignore[operator]
     with pytest.raises(TypeError, match=r"^texts must be a str or a list of str, found ndarray$"):
         encoder.encode(np.array("one"))  # type: ignore[call-overload]  # of no axis
-    with pytest.raises(TypeError, match=r"a table of named columns; .* as in table\['text'\]|as in table\[\.\.\.\]"):
-        tiny.embed(pa.table({"text": texts}))
-    with pytest.raises(TypeError, match=r"found DataFrame, .* as in table\['text'\]; it has 'text', 'other'$"):
-        tiny.embed(pl.DataFrame({"text": texts, "other": others}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import stat
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from limits import CHILD_SECONDS
 
-from minibert.files import writing
 from minibert.files.reading import note_model_file
 from minibert.files.writing import atomic_write, output_ending, refuse_model_file, same_file, write_output
 
@@ -82,30 +80,6 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(write: Write, sizes: t
         assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
         assert list(path.parent.iterdir()) == ([] if before is None else [path])
     assert path.read_bytes() == b"before"
-
-
-@WRITERS
-@pytest.mark.parametrize("where", ["write", "move"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_nothing_is_left_when_the_writing_is_ended(
-    write: Write, where: str, error: type[BaseException], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path.write_bytes(b"before")
-    reached = []
-
-    def end(*_: object) -> int:
-        reached.extend(path.parent.iterdir())
-        raise error
-
-    if where == "write":
-        ended = type("Ended", (io.FileIO,), {"write": end})
-        monkeypatch.setattr(writing, "open", lambda *args, opener: ended(args[0], "x", opener=opener), raising=False)
-    else:
-        monkeypatch.setattr(Path, "replace", end)
-    with pytest.raises(error):
-        write(path, b"after")
-    assert len(reached) == 2  # the file was there under its other name
-    assert path.read_bytes() == b"before" and list(path.parent.iterdir()) == [path]
 
 
 @WRITERS

@@ -57,21 +57,6 @@ def test_children_have_the_kernel_that_is_asked(variables: None, kernel: str) ->
     assert child("children.kernel") == kernel
 
 
-@pytest.mark.parametrize(
-    ("flags", "refused", "alone"),
-    [("fpu sse2", {"SkylakeX", "Haswell"}, []), ("avx avx2", {"SkylakeX"}, []), ("avx2 avx512f", set(), ["Haswell"])],
-)
-def test_what_the_processor_lacks_is_refused_and_what_it_has_beyond_is_known(
-    monkeypatch: pytest.MonkeyPatch, flags: str, refused: set[str], alone: list[str]
-) -> None:
-    monkeypatch.setattr(
-        Path, "read_text", lambda *_, **__: f"model name\t: one\nflags\t\t: {flags}\n\nmodel name\t: two\n"
-    )
-    assert kernels.cpuinfo("model name") == "one"
-    assert {kernel for kernel in kernels.FLAGS if kernels.cannot(kernel)} == refused
-    assert [kernel for kernel in ("Haswell", "SkylakeX") if kernels.beyond(kernel)] == alone
-
-
 def test_under_every_table_stand_the_kernel_and_the_variables(variables: None, monkeypatch: pytest.MonkeyPatch) -> None:
     table = measure.markdown("forward", [], measure.machine("Haswell"))
     assert "BLAS kernel Haswell. " in table
