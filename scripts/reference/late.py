@@ -27,7 +27,7 @@ from check import ROOT, make_or_check, parser_of
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentences import SIZES, TEXTS, Call, bert, differences, fill, make_folders, rewrite, with_wordpiece
 from torch import nn
 
@@ -87,12 +87,12 @@ def fixed(parts: Path, folder: Path) -> list[Call]:
 
 
 def least(parts: Path, folder: Path) -> list[Call]:
-    """ModernBERT; at least 9 tokens of a query, at most 14, and all of them seen; two maps; token pooling of 1."""
+    """ModernBERT; at least 9 tokens of a query, at most 14, and all of them seen; two maps."""
     expansion = {"strategy": "min", "attend": True, "length": 9, "token": "the"}
     transformer = Transformer(modernbert(parts / "t"), query_expansion=expansion, query_length=14, document_length=20)
     mask = MultiVectorMask(["we", "!", "notatoken"], skiplist_tasks=["query", "document"])
     chain = [transformer, dense(8, 12, activation_function=nn.GELU()), dense(12, 4, bias=True), mask]
-    return save([*chain, HierarchicalTokenPooling(1.0)], folder, similarity_fn_name="meanmaxsim")
+    return save(chain, folder, similarity_fn_name="meanmaxsim")
 
 
 def window(parts: Path, folder: Path) -> list[Call]:

@@ -34,7 +34,8 @@ ODD: dict[str, Any] = {
     "suppress_tokens": [*range(9, 200)],
     "begin_suppress_tokens": [*range(9, 200)], "bad_words_ids": [[i] for i in range(9, 200)],
     "sequence_bias": [[[9], 99.0]], "forced_bos_token_id": 9, "forced_eos_token_id": 9,
-    "exponential_decay_length_penalty": [3, 1.5], "encoder_repetition_penalty": 9.0, "encoder_no_repeat_ngram_size": 1,
+    "exponential_decay_length_penalty": [3, 1.5], "repetition_penalty": 5.0, "encoder_repetition_penalty": 9.0,
+    "encoder_no_repeat_ngram_size": 1,
     "guidance_scale": 1.5, "watermarking_config": {"bias": 9.0}, "penalty_alpha": 0.6, "dola_layers": "low",
     "constraints": [1], "force_words_ids": [[9]], "token_healing": True, "max_time": 0.0, "stop_strings": ["e"],
     "num_return_sequences": 2, "use_mtp": True, "assistant_early_exit": 1, "is_assistant": True,
@@ -158,8 +159,6 @@ def test_what_generation_config_json_says(tmp_path: Path, model_type: str, text:
     stored = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({key: stored[key] for key in stored if key != "eos_token_id"}), encoding="utf-8")
     assert follows(None) and generated(None) == plain  # no default of the class
-    penalties = [{"repetition_penalty": penalty} for penalty in (1.05, 1.1, 1.3, 2.0, 5.0, 0.8, 0.3)]
-    assert all(map(follows, penalties)) and generated(penalties[4]) != plain
     for key in ODD.keys() - REFUSED.keys():
         assert generated({key: ODD[key]}) == plain and follows({key: ODD[key]}), key
     changed = 0

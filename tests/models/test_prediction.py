@@ -265,30 +265,11 @@ def test_which_file_says_where_a_text_ends(tmp_path: Path) -> None:
         assert opened(tmp_path, settings, eos_token_id=config).complete(TEXT, 1) == TEXT + first["token_str"]
 
 
-def test_words_that_were_there_are_less_likely(tmp_path: Path) -> None:
-    """Each word's logits are those of a whole run of the textbook; the temperature comes after the penalty."""
-    penalty = 1.7
-    plain = opened(tmp_path / "plain", {"repetition_penalty": 1.0})
-    encoder = opened(tmp_path / "model", {"repetition_penalty": penalty, "do_sample": True})
-    weights = gpt2_weights(load_file(tmp_path / "model" / "model.safetensors"))
-    for text in ("we", "the he", "we we"):
-        for temperature in (0.0, 2.0):
-            ids, chance = encoder.tokenize(text)["input_ids"][0].tolist(), np.random.default_rng(3)
-            for _ in range(4):
-                logits = gpt2_model(np.array([ids]), np.ones((1, len(ids)), int), weights, encoders.HEADS)[0, -1]
-                for word in set(ids):
-                    logits[word] *= penalty if logits[word] < 0 else 1 / penalty
-                ids = [*ids, choose(logits, temperature, chance)]
-            want = encoder.embeddings.tokenizer.decode(ids, skip_special_tokens=True)
-            assert encoder.complete(text, 4, temperature, seed=3) == want
-    assert encoder.complete(TEXT, 8) != plain.complete(TEXT, 8)
-
-
 def test_what_changes_no_word_passes(tmp_path: Path) -> None:
     want = opened(tmp_path, {}).complete(TEXT, 9)
     usual = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "max_length": 2, "max_new_tokens": 1}
     neutral = {key: value for key, value in REFUSED.items() if value is not None}
-    for settings in (usual, neutral, dict.fromkeys(REFUSED), {"no_such_key": 3, "repetition_penalty": None}):
+    for settings in (usual, neutral, dict.fromkeys(REFUSED), {"no_such_key": 3}):
         assert opened(tmp_path, settings).complete(TEXT, 9) == want
 
 
@@ -302,16 +283,10 @@ def test_what_changes_the_words_and_is_not_computed_is_refused(tmp_path: Path, k
         opened(tmp_path, None, **{key: 7}).complete(TEXT)
 
 
-END, PENALTY = "'eos_token_id' must be an integer, a list of", "'repetition_penalty' must be a number > 0, found"
-ODD: list[tuple[dict[str, Any], str]] = [
-    *(({"eos_token_id": end}, END) for end in (5.5, "e", True, [1, [2]], {"a": 1})),
-    *(({"repetition_penalty": penalty}, PENALTY) for penalty in (0, -1.5, "1", True, [1.0], 1e999)),
-]
-
-
-@pytest.mark.parametrize(("settings", "says"), ODD)
+@pytest.mark.parametrize("end", [5.5, "e", True, [1, [2]], {"a": 1}])
 @pytest.mark.parametrize("own", [False, True])
-def test_a_setting_that_is_none(tmp_path: Path, settings: dict[str, Any], says: str, own: bool) -> None:
-    encoder = opened(tmp_path, settings) if own else opened(tmp_path, None, **settings)
+def test_an_end_that_is_no_id(tmp_path: Path, end: Any, own: bool) -> None:
+    encoder = opened(tmp_path, {"eos_token_id": end}) if own else opened(tmp_path, None, eos_token_id=end)
+    says = "'eos_token_id' must be an integer, a list of"
     with pytest.raises(CheckpointError, match=f"{FILE if own else 'config.json'}: {says}"):
         encoder.complete("we")

@@ -22,7 +22,6 @@ from minibert.models.run.pipeline import check_positive
 from minibert.models.sentences.sentences import Sentences
 from minibert.threads.computing import compute
 
-from .generation import Generation, penalized
 from .heads import check_numbers, logit_pieces, refuse_long
 
 
@@ -42,12 +41,12 @@ Take = Callable[[Packed], Array]  # which of a tile's tokens
 class Words(Sentences):
     """A model with a head for words: what a mask hides, what comes next, and a text continued word by word.
 
-    `generation` gives what generation_config.json says of the last.
+    `ends` gives the ids that end a continued text, by generation_config.json.
     """
 
-    def __init__(self, *model: Any, generation: Callable[[], Generation] = Generation, **options: Any) -> None:
+    def __init__(self, *model: Any, ends: Callable[[], frozenset[int]] = frozenset, **options: Any) -> None:
         super().__init__(*model, **options)
-        self._generation = generation
+        self._ends = ends
 
     @overload
     def fill(self, text: str, k: int = ...) -> list[list[Prediction]]: ...
@@ -118,19 +117,19 @@ class Words(Sentences):
 
         Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
         chooses at random, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
-        text ends, and `repetition_penalty` are those of generation_config.json; without that file, of config.json. Its
-        own temperature, top_k and top_p are without effect. The keys and values of earlier tokens are kept, so each new
+        text ends, is that of generation_config.json; without that file, of config.json. Its own temperature, top_k and
+        top_p are without effect. The keys and values of earlier tokens are kept, so each new
         token costs one token's work.
 
         Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not computed
-        here, such as num_beams; ValueError where text and tokens go beyond the position table.
+        here, such as num_beams and repetition_penalty; ValueError where text and tokens go beyond the position table.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
         check_positive("tokens", tokens)
         _check_chance(temperature, seed)
         tokenizer = self.embeddings.tokenizer
-        head, settings = self.head("next_word"), self._generation()
+        head, ends = self.head("next_word"), self._ends()
         (encoded,) = _encoded(self, _refuse_empty, [text])
         ids = new = encoded.input_ids
         longest, begun = self.max_length, len(ids)
@@ -149,8 +148,8 @@ class Words(Sentences):
 
         for _ in range(tokens):
             compute(read, [new], self.threads)
-            token = choose(penalized(logits, ids, settings.repetition_penalty), temperature, random)
-            if token in settings.ends:
+            token = choose(logits, temperature, random)
+            if token in ends:
                 break
             new = [token]
             ids = ids + new

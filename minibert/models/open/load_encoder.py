@@ -156,7 +156,7 @@ def encoder_of(
     reopen = opened.again(load_encoder, **options, **asked.given())
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.applied_to(sentences),
-        generation=cache(partial(read_generation, opened.find, opened.config, opened.where)),
+        ends=cache(partial(read_generation, opened.find, opened.config, opened.where)),
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length

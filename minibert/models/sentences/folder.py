@@ -24,7 +24,7 @@ FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stoo
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
 PAIRS = "CrossEncoder"
-MASK, TOKEN_POOLING = "MultiVectorMask", "HierarchicalTokenPooling"  # modules of a MultiVectorEncoder
+MASK = "MultiVectorMask"  # a module of a MultiVectorEncoder
 RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"  # for messages
 USES = {
     "SentenceTransformer": "encode, encode_query and encode_document", PAIRS: "predict and rank",

@@ -14,7 +14,7 @@ import numpy as np
 from minibert.equations.sentences import normalized
 from minibert.families.parts.activations import TORCH
 
-from .folder import MASK, MULTI, TOKEN_POOLING, FolderFiles, Module, by_stanford
+from .folder import MASK, MULTI, FolderFiles, Module, by_stanford
 from .late import TASKS, USUAL, Expansion, LateInteraction
 from .saved_folder import SavedFolder
 from .sentence_modules import IN_AND_OUT, TOKENS, After, dense, read_steps
@@ -111,8 +111,6 @@ def read_late(
             if masked:
                 raise files.refuse(f"a second {MASK} is not computed here")
             own, masked = _mask(own, module.settings, files), True
-        elif module.kind == TOKEN_POOLING:
-            steps += _token_pooling(module.settings, files)
         else:
             made, dim = read_steps([module], saved.files, dim, dtype, TOKENS)
             steps += [(step, TASKS) for step in made]
@@ -132,18 +130,6 @@ def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles)
         skips=_tasks(settings, "skiplist_tasks", files),
         only=None if only is None else tuple(only),
     )
-
-
-def _token_pooling(settings: Mapping[str, Any], files: FolderFiles) -> list[tuple[After, tuple[str, ...]]]:
-    files.check_keys(settings, ("pool_factor", "num_protected_tokens", "normalize_embeddings", "tasks"))
-    factor = settings.get("pool_factor", 1.0)
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or factor != 1:
-        raise files.refuse(
-            f"token pooling with 'pool_factor' {factor!r} clusters a text's vectors, which is not computed here; "
-            "known is 1, which keeps them all"
-        )
-    tasks = _tasks(settings, "tasks", files)
-    return [(normalized, tasks)] if files.flag(settings, "normalize_embeddings", False) else []
 
 
 def _tasks(settings: Mapping[str, Any], key: str, files: FolderFiles) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from .folder import (
     SETTINGS,
     SPARSE,
     STATIC_MODULE,
-    TOKEN_POOLING,
     TRANSFORMERS,
     FolderFiles,
     Module,
@@ -47,7 +46,7 @@ MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]
     ),
     PAIRS: ((("Transformer",),), "a Transformer alone", ()),
     SPARSE: (tuple((each, "SpladePooling") for each in TRANSFORMERS), "a Transformer and a SpladePooling", ()),
-    MULTI: ((("Transformer",),), "a Transformer", ("Dense", "Normalize", MASK, TOKEN_POOLING)),
+    MULTI: ((("Transformer",),), "a Transformer", ("Dense", "Normalize", MASK)),
 }
 INSTEAD = {
     "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no",
