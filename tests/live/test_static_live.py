@@ -153,30 +153,20 @@ def test_truncation_on_both_sides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{}, {"default_route": "query"}, {"default_route": None}])
 def test_routes_of_a_sparse_encoder(tmp_path: Path, change: dict[str, Any]) -> None:
-    """With weights as a tensor and in JSON: each task's vectors, and those of a text without a task."""
+    """Each task's vectors, and those of a text without a task."""
     from sentence_transformers import SparseEncoder
 
     folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
     router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
     router["parameters"] |= change
     (folder / "router_config.json").write_text(json.dumps(router), encoding="utf-8")
-    query, texts = folder / "query_0_SparseStaticEmbedding", many_texts(150)
-    for stored in (None, str(query / "idf.json")):
-        if stored:
-            tokens = minibert.load_encoder(folder).tokens(range(VOCAB))
-            idf = {token: i % 7 / 4 for i, token in enumerate(tokens)}
-            Path(stored).write_text(json.dumps(idf), encoding="utf-8")
-            (query / "config.json").write_text(json.dumps({"path": stored}), encoding="utf-8")
-        theirs = SparseEncoder(str(folder), device="cpu")
-        if stored:  # they look for it from the working folder on, we in the model's
-            (query / "config.json").write_text(json.dumps({"path": "idf.json"}), encoding="utf-8")
-        ours = minibert.load_encoder(folder)
-        for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
-            want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
-            dense = np.zeros_like(want)
-            for row, vector in zip(dense, getattr(ours, mine)(texts), strict=True):
-                row[vector.ids] = vector.weights
-            assert np.abs(dense - want).max() <= 1e-5 and (want > 0).any()
+    texts, theirs, ours = many_texts(150), SparseEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
+    for mine, other in (("encode_query",) * 2, ("encode_document",) * 2, ("encode_sparse", "encode")):
+        want = getattr(theirs, other)(texts, convert_to_sparse_tensor=False).numpy()
+        dense = np.zeros_like(want)
+        for row, vector in zip(dense, getattr(ours, mine)(texts), strict=True):
+            row[vector.ids] = vector.weights
+        assert np.abs(dense - want).max() <= 1e-5 and (want > 0).any()
 
 
 # of a row's length, before rounding to float16: measured 1.0e-5 of tiny models, 1.6e-5 of MiniLM at 256 components
