@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import normalized
 from minibert.errors import CheckpointError
 from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
@@ -32,7 +32,6 @@ SAME = 1e-5  # of a vector's length: measured 1.3e-6 between right programs that
 STRAY = 1e-4  # a wrong model may be more sensitive: some text in ten may be so far away
 FEW, SEVERAL = 4, 16  # texts by which most ways are ruled out, and by which formats are told from mistakes
 ROUNDS = 3.0  # times what a format changes in our own computation, rms
-OTHER = 0.3  # |cosine|: below it on every text the directions have nothing to do with each other
 DECIMALS = range(2, 7)  # more are within float32's own rounding; of one most vectors are zeros
 LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 where torch computes all-MiniLM-L6-v2 in FORMS
@@ -68,9 +67,7 @@ def verify_vectors(
         raise ValueError(f"{source} has texts of its own, which are not those of {texts}; leave one out")
     asked = list(given or own or [each.text for each in TEXTS])
     if len(found) != len(asked):
-        named = str(texts) if isinstance(texts, Path) else "those that were passed"
-        whose = named if given else "its own" if own else "those that minibert ships"
-        raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts: {whose}")
+        raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
         report = Report(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
         judge(report, encoder, asked, found, prompt, tolerance)
@@ -80,17 +77,15 @@ def verify_vectors(
 def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
     """Read vectors (n, dim), float32 or wider, and their texts where the file has them.
 
-    .npy; .jsonl with a "vector" or an "embedding" a line, and maybe a "text". Raises
-    ValueError that names file and line.
+    .npy; .jsonl with a "vector" or an "embedding" a line, and maybe a "text". Raises ValueError that names file and
+    line.
     """
     ending = opened(path).suffix.lower()
     if ending == ".npy":
         return as_vectors(read_npy(path), str(path)), None
     if ending != ".jsonl":
-        raise ValueError(
-            f"{path}: vectors are read of .npy and .jsonl, found {path.suffix or 'no ending'!r}; read it "
-            "where it was written, and save the array by numpy.save"
-        )
+        raise ValueError(f"{path}: vectors are read of .npy and .jsonl, found {path.suffix or 'no ending'!r}; read it "
+                         "where it was written, and save the array by numpy.save")  # fmt: skip
     rows, texts = list[Any](), list[str]()
     for number, line in enumerate(raw_lines(str(path)), 1):
         try:
@@ -112,11 +107,10 @@ def as_vectors(found: Any, where: str) -> Array:
         array = np.asarray(found)
     except ValueError:  # rows of unequal length
         array = np.empty(0, object)
-    if array.dtype.kind in "iub":
-        raise ValueError(f"{where} has integers ({array.dtype}); give the vectors before they are quantized")
     if array.dtype.kind != "f" or array.ndim != 2 or not array.size:
-        shown = "rows of unequal length, or no numbers" if array.dtype.kind != "f" else f"shape {array.shape}"
-        raise ValueError(f"{where} must have one vector a row, (texts, numbers), float; found {shown}")
+        shown = "rows of unequal length" if array.dtype.kind == "O" else f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{where} must have one vector a row, (texts, numbers), as floats before they are quantized; "
+                         f"found {shown}")  # fmt: skip
     return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
@@ -154,7 +148,7 @@ class Search:
         self.ways, self.texts, self.vectors, self.right, self.apart = ways, list(texts), vectors, right, apart
         differ = np.flatnonzero(apart > SAME).tolist()
         self.several: list[int] = sorted(differ, key=lambda i: (not texts[i].strip(), len(texts[i])))[:SEVERAL]
-        self.few = self.several[:FEW]
+        self.few, self.every = self.several[:FEW], list(range(len(texts)))
         self.rounding, self.form = _stored(vectors)
 
     def run(self, report: Report) -> list[str]:
@@ -169,38 +163,33 @@ class Search:
         if order := self._order():
             report.matches.append(ANOTHER_ORDER)
             return [f"matches: {ANOTHER_ORDER}. {order}"]
-        tried = list[tuple[Way, Array]]()  # and what it makes of few texts
-        found = self._explain(tried)
+        tried, found = list[Way](), list[Way]()
+        for tier in (self.ways.settings(), self.ways.padding(), self.ways.wrong_models()):
+            for way in () if found else tier:
+                tried.append(way)
+                found += [way] if self._fits(way.make) else []
         for form in FORMS if not found and self.right.shape == self.vectors.shape else ():
             ours = self._made(self.ways.computed_in(ROUNDINGS[form]), self.several) - self.right[self.several]
-            if found := self._within(form, ours, tried):
+            if found := self._within(ours, tried if form == FORMS[0] else []):
                 break
             if self._is_alike(ours):
                 report.rounding = form
                 hidden = f"{rms(self.apart):.1g} of their length"
                 return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
         report.matches = list(dict.fromkeys(way.name for way in found))
-        report.ruled_out = [name for name in dict.fromkeys(way.name for way, _ in tried) if name not in report.matches]
+        report.ruled_out = [name for name in dict.fromkeys(way.name for way in tried) if name not in report.matches]
         remedies = {way.name: way.remedy for way in found}
         return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
 
-    def _explain(self, tried: list[tuple[Way, Array]]) -> list[Way]:
-        """Find the settings that give all vectors, else padding, else the wrong models."""
-        found, everything = list[Way](), range(len(self.texts))
-        for tier in (self.ways.settings(), self.ways.padding(), self.ways.wrong_models()):
-            for way in () if found else tier:
-                made = self._made(way.make, self.few)
-                tried.append((way, made))
-                if same(self._far(made, self.few)) and same(self._far(self._made(way.make, everything), everything)):
-                    found.append(way)
-        return found
+    def _fits(self, make: Make) -> bool:
+        """Say whether a way gives all vectors; a few of them rule most ways out."""
+        return all(same(self._far(self._made(make, which), which)) for which in (self.few, self.every))
 
     def _made(self, make: Make, which: Sequence[int]) -> Array:
         try:
-            made = make([self.texts[i] for i in which])
+            return make([self.texts[i] for i in which])
         except (ValueError, TypeError, IndexError, KeyError, CheckpointError):  # not with these texts
             return np.full((len(which), 0), np.nan)
-        return made
 
     def _far(self, made: Array, which: Sequence[int]) -> Array:
         """Measure how far vectors are from those of a way; of a text that it leaves no token nothing is known."""
@@ -221,15 +210,11 @@ class Search:
 
     def _rounded(self) -> str:
         """Name the format in which the numbers or the parameters explain the vectors exactly; "" for none."""
-        everything = list(range(len(self.texts)))
         if self.right.shape != self.vectors.shape:
             return ""
-        if self.rounding and same(self._far(self.right, everything)):
+        if self.rounding and same(self._far(self.right, self.every)):
             return self.form
-        for way in self.ways.formats():
-            if all(same(self._far(self._made(way.make, which), which)) for which in (self.few, everything)):
-                return way.name
-        return ""
+        return next((way.name for way in self.ways.formats() if self._fits(way.make)), "")
 
     def _is_alike(self, ours: Array) -> bool:
         """Say whether all is computed in the format in which our own computation changes few vectors by `ours`.
@@ -242,37 +227,33 @@ class Search:
         near = rms(self.apart) <= ROUNDS * rms(distances(right + ours, right))
         return bool(near and np.vdot(theirs, ours) >= ALIKE * longer * np.linalg.norm(ours))
 
-    def _within(self, form: str, ours: Array, tried: Sequence[tuple[Way, Array]]) -> list[Way]:
+    def _within(self, ours: Array, tried: Sequence[Way]) -> list[Way]:
         """Find the way that is in vectors of float16: of the difference beyond its rounding it leaves less than half.
 
         Ways that come no nearer on the few texts are not made of several: of so few, rounding is too large a share.
         """
         found, right, few = list[tuple[float, Way]](), self.right[self.several], slice(len(self.few))
         rest = self.vectors[self.several] - right - ours
-        for way, made in tried if form == FORMS[0] else ():
+        for way in tried:
+            made = self._made(way.make, self.few)
             if made.shape == rest[few].shape and _leaves(rest[few], made - right[few]) < 1:
-                change = self._made(way.make, self.several) - right
-                if (left := _leaves(rest, change)) <= HALF and self._far(change + right + ours, self.several).max() <= (
-                    ROUNDS * distances(right + ours, right).max()
-                ):
-                    found.append((left, way._replace(remedy=f"In {form}. {way.remedy}")))
-        nearest, every = [way for _, way in sorted(found, key=lambda each: each[0])[:1]], range(len(self.texts))
+                left = _leaves(rest, self._made(way.make, self.several) - right)
+                found += [(left, way)] if left <= HALF else []
         most = ROUNDS * distances(right + ours, right).max()
-        return [way for way in nearest if self._far(self._made(way.make, every), every).max() <= most]
+        nearest = [way._replace(remedy=f"In {FORMS[0]}. {way.remedy}")
+                   for _, way in sorted(found, key=itemgetter(0))[:1]]  # fmt: skip
+        return [way for way in nearest if self._far(self._made(way.make, self.every), self.every).max() <= most]
 
     # -- where no way fits ---------------------------------------------------------------------------------------
 
     def _order(self) -> str:
         """Say which texts the vectors are of, where all are there but in other places; else ""."""
-        if self.vectors.shape != self.right.shape or not (self.apart > SAME).any():
+        if self.vectors.shape != self.right.shape:
             return ""
         own = [_nearest(vector, self.right) for vector in self.right]  # of texts with one vector the first
         other = [_nearest(vector, self.right) for vector in self.vectors]
-        if -1 in other or sorted(own) != sorted(other):
-            return ""
-        moved = [(i, j) for i, j in enumerate(other) if j != own[i]]
-        shown = ", ".join(f"{i + 1} is of text {j + 1}" for i, j in moved[:4])
-        return f"Of vectors {shown}" + (f" and {len(moved) - 4} more" if len(moved) > 4 else "")
+        moved = [f"{i + 1} is of text {j + 1}" for i, j in enumerate(other) if j != own[i]]
+        return f"Of vectors {', '.join(moved[:4])}" if moved and sorted(own) == sorted(other) else ""
 
     def _hints(self, count: int) -> list[str]:
         lines = [f"none of {count} settings and mistakes gives all of these (the report as JSON has their names); the "
@@ -284,11 +265,6 @@ class Search:
                              "as with dropout on, or a vector depends on the texts beside it")  # fmt: skip
         if self.vectors.shape != self.right.shape:
             lines.append(f"the vectors have {self.vectors.shape[1]} numbers, this model's {self.right.shape[1]}")
-        elif not self.vectors.any():
-            lines.append("every vector is zeros: nothing was computed, or nothing handed on")
-        elif np.abs(np.vecdot(normalized(self.right), normalized(self.vectors))).max() <= OTHER:
-            lines.append("the directions have nothing to do with this model's: another model, weights that are read "
-                         "wrongly, or a mistake in every block")  # fmt: skip
         return lines
 
 

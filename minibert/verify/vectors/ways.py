@@ -6,6 +6,7 @@ model is an entry of the list of mistakes with `on_vectors`. No way is two of th
 
 from __future__ import annotations
 
+import json
 import string
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,6 @@ from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.parts.activations import TORCH
 from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.files.tokenizer_static import unknown_token
 from minibert.models.encoder import Encoder
 from minibert.models.run.pipeline import Pipeline
 from minibert.verify.judge.formats import narrowed
@@ -30,8 +30,8 @@ from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import Formula
 
 Make = Callable[[list[str]], Array]
-Hand = Callable[[Encoded], tuple[list[int], Array]]  # ids of the tokens that are pooled, and their rows
 Rules = dict[str, Any]  # those of a tokenizer.json
+Row = tuple[str, str, Rules]  # a way's name, its remedy, and what `_by` takes
 
 LENGTHS = (128, 256, 384, 512)  # of tokens
 LETTERS = (256, 500, 512, 1000, 1024, 2000)  # of a text, counted before there are tokens
@@ -43,9 +43,8 @@ PROMPTS = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
 )  # of E5, Nomic, BGE, EmbeddingGemma and Qwen  # fmt: skip
 NAMES = {"dense": "Dense", "steady": "projection", "layer_norm": "LayerNorm"}
-ALL = slice(None)
+ALL, WIDE = slice(None), 1 << 20  # of tokens, and of numbers
 STATES = 16  # texts whose hidden states are kept: of 512 tokens they are many megabytes
-NOWHERE = "\0"  # in no vocabulary
 FORMS = ("float16", "bfloat16")
 
 
@@ -67,23 +66,22 @@ class Ways:
     def __init__(self, encoder: Encoder, before: str, texts: Sequence[str], width: int) -> None:
         self.encoder, self.before, self.texts, self.width = encoder, before, texts, width
         self.own, self.tokenizer = encoder.sentence_config, encoder.sentence_tokenizer
-        inner = self.tokenizer.pieces("a")
-        (whole,) = self.tokenizer.encode(["a"])
-        places = range(len(whole.input_ids) - len(inner) + 1)
-        first = next((i for i in places if whole.input_ids[i : i + len(inner)] == inner), 0)
-        last = len(whole.input_ids) - first - len(inner)  # special tokens behind a text
+        ((_, spans),) = self.tokenizer.encode_with_spans(["a"])
+        inner = [i for i, span in enumerate(spans) if span is not None] or [0]
+        first, last = inner[0], len(spans) - 1 - inner[-1]  # special tokens before and behind a text
+        self.special, either = first + last, [("first special token", first, 0), ("last special token", 0, last)]
+        self.ends = [(name, slice(begin, -end or None))
+                     for name, begin, end in (("special tokens", first, last), *either) if begin or end]  # fmt: skip
         steps = (Step(str(i), "after", step, (), step) for i, step in enumerate(self.own.after))
         self.pooled = At(encoder, "pooling", by_key(steps))  # what is done to pooled vectors
         self._states = lru_cache(STATES)(partial(self._all_states, [at.plan for at in all_places(encoder)]))
-        ends = ("special tokens", first, last), ("first special token", first, 0), ("last special token", 0, last)
-        self.ends = [(name, slice(begin, -end or None)) for name, begin, end in ends if begin or end]
-        self.special = first + last
 
     def settings(self) -> Iterator[Way]:
         """List other settings of the folder, other texts, and other tokenizers."""
         for part in (self._poolings, self._modules, self._prompts, self._lengths, self._texts, self._rules,
-                     self._special_tokens, self._layers):  # fmt: skip
-            yield from part()
+                     self._tokens):  # fmt: skip
+            for name, remedy, changes in part():
+                yield Way(name, remedy, self._by(**changes))
 
     def wrong_models(self) -> Iterator[Way]:
         """List the mistakes that a whole model can have."""
@@ -105,48 +103,42 @@ class Ways:
 
     def _by(
         self, prompt: str | None = None, text: Callable[[str], str] = str, then: Callable[[Array], Array] = np.asarray,
-        tokenizer: Callable[[], Tokenizer] | None = None, hand: Hand | None = None, **changes: Any,
+        tokenizer: Callable[[], Tokenizer] | None = None, rows: dict[str, Any] | None = None, **changes: Any,
     ) -> Make:  # fmt: skip
         """Make vectors by `encode` of the model with another text, another tokenizer or other settings.
 
-        hand: computes each text's rows in the place of the model; of a text that it leaves no token the vector is NaN.
+        rows: what `_vector` takes, which then computes each text in the place of the model.
         """
 
         @cache
-        def changed() -> Pipeline:
-            made = self.encoder.with_settings(tokenizer and tokenizer(), **changes)
-            return made.pipeline(prompt=self.before if prompt is None else prompt)
-
-        def one(encoded: Encoded, compute: Hand) -> Array:
-            ids, rows = compute(encoded)
-            if not ids:
-                return np.full(self.own.width(), np.nan, np.float32)
-            found: Array = changed().results(self.encoder.embeddings.pack([Encoded(ids, None)]), rows)[0]
-            return found
+        def changed() -> Pipeline:  # of vectors as wide as they come
+            made = self.encoder.with_settings(tokenizer and tokenizer(), **{"dim": WIDE, **changes})
+            return made.pipeline(prompt=self.before if prompt is None else prompt)._replace(dim=None)
 
         def make(texts: list[str]) -> Array:
             asked = [*map(text, texts)]
-            if hand is None:
-                return np.asarray(then(np.asarray(changed().all(asked))))
-            return np.stack([one(encoded, hand) for encoded in changed().tokenize(asked, 0)])
+            if rows is None:
+                return np.asarray(then(np.stack(changed().all(asked))))
+            return np.stack([self._vector(changed(), each, **rows) for each in changed().tokenize(asked, 0)])
 
         return make
 
-    def _rows(
-        self, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1, padding: int = 0,
-        seen: bool = False, plans: Sequence[Plan] = (),
-    ) -> tuple[list[int], Array]:  # fmt: skip
-        """Compute the rows of one hidden state of the tokens that are taken, with padding behind them.
+    def _vector(
+        self, pipeline: Pipeline, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1,
+        padding: int = 0, seen: bool = False, plans: Sequence[Plan] = (),
+    ) -> Array:  # fmt: skip
+        """Compute a text's vector from one hidden state of the tokens that are taken, with padding behind them.
 
-        Gives ids and rows of the tokens that are pooled. plans: those of a wrong model.
+        It is NaN where no token is left. plans: those of a wrong model.
         """
         ids, types = encoded.input_ids[taken], encoded.token_type_ids
-        if not ids:
-            return [], np.zeros((0, self.encoder.dim), np.float32)
+        whole = (*ids, *[self.tokenizer.pad_id] * padding)
+        if not ids or not whole[pooled]:
+            return np.full(self.own.width(), np.nan, np.float32)
         kinds = () if types is None or not self.encoder.embeddings.adds_types else (*types[taken], *[0] * padding)
         compute = partial(self._all_states, plans) if plans else self._states
-        made = [*ids, *[self.tokenizer.pad_id] * padding]
-        return made[pooled], compute((*made,), kinds, 0 if seen else padding)[state][pooled]
+        x = compute(whole, kinds, 0 if seen else padding)[state][pooled]
+        return np.asarray(pipeline.results(self.encoder.embeddings.pack([Encoded([*whole[pooled]], None)]), x)[0])
 
     def _all_states(
         self, plans: Sequence[Plan], ids: tuple[int, ...], types: tuple[int, ...], unseen: int
@@ -171,120 +163,88 @@ class Ways:
             if not any(wrong):
                 raise TypeError(f"this model has no place for {mistake.name!r}")
             *plans, pooled = [plan or at.plan for plan, at in zip(wrong, places, strict=True)]
-            after = tuple(step.formula for step in pooled.values())
-            return self._by(hand=partial(self._rows, plans=plans), after=after)
+            return self._by(rows={"plans": plans}, after=tuple(step.formula for step in pooled.values()))
 
         return lambda texts: made()(texts)
 
     # -- settings: after the blocks ------------------------------------------------------------------------------
 
-    def _after(self, steps: Sequence[Any], **changes: Any) -> Make:
-        """Make vectors with other modules after the blocks, whose width is seen by trying them."""
-
-        def make(texts: list[str]) -> Array:
-            x = np.ones((1, self.encoder.dim * len(changes.get("poolings", self.own.poolings))), np.float32)
-            for step in steps:
-                x = step(x)
-            return self._by(after=tuple(steps), dim=x.shape[1], **changes)(texts)
-
-        return make
-
-    def _poolings(self) -> Iterator[Way]:
+    def _poolings(self) -> Iterator[Row]:
         shown = "one token's" if self.own.picks else " and ".join(self.own.poolings)
         for name in POOLINGS:
             if (name,) != self.own.poolings or self.own.picks:
-                make = self._after(self.own.after, poolings=(name,), picks=None)
-                yield Way(f"pooling {name}", f"The pooling is {shown}.", make)
+                yield f"pooling {name}", f"The pooling is {shown}.", {"poolings": (name,), "picks": None}
         for name, inner in self.ends:
-            make = self._by(hand=partial(self._rows, pooled=inner))
-            yield Way(f"{name} left out of pooling", "Pool all tokens of the text.", make)
-
-    def _modules(self) -> Iterator[Way]:
-        """List ways with a module left out or without its activation, other lengths, fewer numbers."""
-        after, own = self.own.after, self.own.width()
-        for i, step in enumerate(after):
-            others = self._after((*after[:i], *after[i + 1 :]))
-            if step is normalized:
-                yield Way("vectors not normalized", "Divide each vector by its length.", others)
-                continue
-            name = NAMES.get(getattr(getattr(step, "func", step), "__name__", ""), f"module {i + 2} of modules.json")
-            yield Way(f"{name} left out", f"Apply {name} after pooling.", others)
-            for what, neutral in (("activation", TORCH["Identity"]), ("bias", None)):
-                if (has := getattr(step, "keywords", {}).get(what)) is not None and has is not neutral:
-                    make = self._by(after=(*after[:i], partial(step, **{what: neutral}), *after[i + 1 :]))
-                    yield Way(f"{what} of {name} left out", f"This {name} has one.", make)
-        if not self.own.ends_normalized:
-            yield Way("vectors normalized", "Do not divide the vectors by their length.", self._by(then=normalized))
-        if self.width < own:
-            name, remedy = f"truncated to the first {self.width} numbers", f"Give all {own} numbers."
-            yield Way(name, remedy, self._by(truncate_dim=self.width))
-            yield Way(f"{name} and normalized again", remedy, self._by(truncate_dim=self.width, then=normalized))
-        if own < self.width == self.own.dim:
-            yield Way("vectors not truncated", f"Give the first {own} numbers.", self._by(truncate_dim=None))
-
-    def _layers(self) -> Iterator[Way]:
+            yield f"{name} left out of pooling", "Pool all tokens of the text.", {"rows": {"pooled": inner}}
         depth = len(self.encoder.stack.blocks)
         for i in range(depth):
             name = "last block missing" if i == depth - 1 else f"hidden_states.{i} pooled"
-            make = self._by(hand=partial(self._rows, state=i))
-            yield Way(name, f"Pool hidden_states.{depth}, which the last of {depth} blocks gives.", make)
+            yield name, f"Pool hidden_states.{depth}, which the last of {depth} blocks gives.", {"rows": {"state": i}}
+
+    def _modules(self) -> Iterator[Row]:
+        """List ways with a module left out or without its activation, other lengths, fewer numbers."""
+        after, own = self.own.after, self.own.width()
+        for i, step in enumerate(after):
+            others = {"after": (*after[:i], *after[i + 1 :])}
+            if step is normalized:
+                yield "vectors not normalized", "Divide each vector by its length.", others
+                continue
+            name = NAMES.get(getattr(getattr(step, "func", step), "__name__", ""), f"module {i + 2} of modules.json")
+            yield f"{name} left out", f"Apply {name} after pooling.", others
+            for what, neutral in (("activation", TORCH["Identity"]), ("bias", None)):
+                if (has := getattr(step, "keywords", {}).get(what)) is not None and has is not neutral:
+                    without = (*after[:i], partial(step, **{what: neutral}), *after[i + 1 :])
+                    yield f"{what} of {name} left out", f"This {name} has one.", {"after": without}
+        if not self.own.ends_normalized:
+            yield "vectors normalized", "Do not divide the vectors by their length.", {"then": normalized}
+        if self.width < own:
+            name, remedy = f"truncated to the first {self.width} numbers", f"Give all {own} numbers."
+            yield name, remedy, {"truncate_dim": self.width}
+            yield f"{name} and normalized again", remedy, {"truncate_dim": self.width, "then": normalized}
+        if own < self.width == self.own.dim:
+            yield "vectors not truncated", f"Give the first {own} numbers.", {"truncate_dim": None}
 
     # -- settings: texts and ids ---------------------------------------------------------------------------------
 
-    def _prompts(self) -> Iterator[Way]:
+    def _prompts(self) -> Iterator[Row]:
         should = f"Put {self.before!r} before each text." if self.before else "Put nothing before the text."
         if self.before:
-            yield Way("prompt missing", should, self._by(prompt=""))
-            yield Way("prompt doubled", should, self._by(prompt=self.before * 2))
+            yield "prompt missing", should, {"prompt": ""}
+            yield "prompt doubled", should, {"prompt": self.before * 2}
             pooled = self.own.include_prompt
-            name = "prompt not pooled" if pooled else "prompt pooled"
             remedy = "Pool the prompt's tokens too." if pooled else "Leave the prompt's tokens out of pooling."
-            yield Way(name, remedy, self._by(include_prompt=not pooled))
+            yield "prompt not pooled" if pooled else "prompt pooled", remedy, {"include_prompt": not pooled}
         named = {text: f"prompt {name!r}" for name, text in self.own.prompts.items() if text}
         for text in dict.fromkeys((*named, *PROMPTS)):
             if text != self.before:
-                yield Way(f"{named.get(text, repr(text))} put before the texts", should, self._by(prompt=text))
+                yield f"{named.get(text, repr(text))} put before the texts", should, {"prompt": text}
 
-    def _lengths(self) -> Iterator[Way]:
+    def _lengths(self) -> Iterator[Row]:
         most, own = self.encoder.max_length, self.own.longest
         remedy = f"The longest length is {own or 'without a limit'}, special tokens among them."
         for length in sorted({*LENGTHS, *filter(None, (most, own))}):
-            for more, words in ((0, ""), (self.special, " beside the special ones"))[: 1 + (self.special > 0)]:
-                if length + more != own and (most is None or length + more <= most):
-                    yield Way(f"truncated at {length} tokens{words}", remedy, self._by(longest=length + more))
-        left = self.tokenizer.truncates_left
-        yield Way(f"truncated at the {'end' if left else 'beginning'}", "A text that is too long loses its other end.",
-                  self._by(tokenizer=self._other_end))  # fmt: skip
+            for longest, words in {length + self.special: " beside the special ones", length: ""}.items():
+                if longest != own and (most is None or longest <= most):
+                    yield f"truncated at {length} tokens{words}", remedy, {"longest": longest}
+        end = "end" if self.tokenizer.truncates_left else "beginning"
+        yield f"truncated at the {end}", "A text that is too long loses its other end.", {"tokenizer": self._other_end}
         if own is not None and self.special:
-            yield Way("special tokens truncated", "Truncate the text's tokens, then put the special tokens.",
-                      self._by(hand=partial(self._rows, taken=slice(own)), longest=None))  # fmt: skip
+            changes = {"rows": {"taken": slice(own)}, "longest": None}
+            yield "special tokens truncated", "Truncate the text's tokens, then put the special tokens.", changes
         for count in LETTERS:
-            make = self._by(text=itemgetter(slice(count)))
-            yield Way(f"text cut at {count} letters", "The longest length counts tokens.", make)
+            cut = itemgetter(slice(count))
+            yield f"text cut at {count} letters", "The longest length counts tokens.", {"text": cut}
 
     def _other_end(self) -> Tokenizer:
         made = self.tokenizer.changed(lambda rules: None)
         made.truncates_left = not made.truncates_left
         return made
 
-    def _special_tokens(self) -> Iterator[Way]:
+    def _tokens(self) -> Iterator[Row]:
         for name, inner in self.ends:
-            make = self._by(hand=partial(self._rows, taken=inner))
-            yield Way(f"{name} left out", "Put them around each text, as the tokenizer does.", make)
-        unknown = unknown_token(self._tokenizer_rules()["model"])
-        dropped = None if unknown is None else self.tokenizer.id_of(unknown)
-        if dropped is not None:
-            remedy = "Keep the unknown token: the model has a row for it. model2vec's own encode drops it."
-            make = self._by(hand=lambda encoded: self._rows(
-                Encoded([i for i in encoded.input_ids if i != dropped], None)))  # fmt: skip
-            yield Way("unknown token left out", remedy, make)
+            yield f"{name} left out", "Put them around each text, as the tokenizer does.", {"rows": {"taken": inner}}
 
-    def _tokenizer_rules(self) -> Rules:
-        rules = list[Rules]()
-        self.tokenizer.changed(rules.append)
-        return rules[0]
-
-    def _texts(self) -> Iterator[Way]:
+    def _texts(self) -> Iterator[Row]:
         changes: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("lower-cased", str.lower), ("without accents", _plain_letters), ("without punctuation", _no_punctuation),
             ("without letters beyond ASCII", lambda text: text.encode("ascii", "ignore").decode()),
@@ -293,38 +253,33 @@ class Ways:
             ("in one line", lambda text: " ".join(text.splitlines())), ("after a space", lambda text: f" {text}"),
         )  # fmt: skip
         for name, change in changes:
-            yield Way(f"text {name}", "Pass the text as it is written, in UTF-8.", self._by(text=change))
+            yield f"text {name}", "Pass the text as it is written, in UTF-8.", {"text": change}
 
-    def _rules(self) -> Iterator[Way]:
+    def _rules(self) -> Iterator[Row]:
         """List changes of the rules in tokenizer.json that apply to this model's."""
-        rules = self._tokenizer_rules()
+        rules = json.loads(self.tokenizer.rules())
         bert = next((step for step in _normalizers(rules) if step["type"] == "BertNormalizer"), {})
-        strips = bert.get("lowercase") if bert.get("strip_accents") is None else bert["strip_accents"]
-        pieces = rules["model"].get("continuing_subword_prefix")
-        for name, there, change in (
-            ("case kept", bert.get("lowercase"), partial(_set, {"lowercase": False, "strip_accents": bool(strips)})),
-            ("accents kept", strips, partial(_set, {"strip_accents": False})),
-            ("case and accents kept", strips, partial(_set, {"lowercase": False, "strip_accents": False})),
-            ("Chinese characters not set apart", bert.get("handle_chinese_chars"),
-             partial(_set, {"handle_chinese_chars": False})),
-            ("control characters kept", bert.get("clean_text"), partial(_set, {"clean_text": False})),
-            ("text not normalized", rules["normalizer"], lambda rules: rules.update(normalizer=None)),
-            ("punctuation not set apart", (rules["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer",
-             lambda rules: rules.update(pre_tokenizer={"type": "WhitespaceSplit"})),
-            ("words not cut into pieces", pieces,
-             lambda rules: rules["model"].update(continuing_subword_prefix=NOWHERE)),
-            ("pieces looked up without their prefix", pieces,
-             lambda rules: rules["model"].update(continuing_subword_prefix="")),
-            ("long words cut into pieces", "max_input_chars_per_word" in rules["model"],
-             lambda rules: rules["model"].update(max_input_chars_per_word=10**6)),
-            ("special tokens of the text cut as words", rules["added_tokens"],
-             lambda rules: rules.update(added_tokens=[])),
+        strips = bool(bert.get("lowercase") if bert.get("strip_accents") is None else bert["strip_accents"])
+        words = (rules["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+        for name, there, part, values in (
+            ("case kept", bert.get("lowercase"), "BertNormalizer", {"lowercase": False, "strip_accents": strips}),
+            ("accents kept", strips, "BertNormalizer", {"strip_accents": False}),
+            ("case and accents kept", strips, "BertNormalizer", {"lowercase": False, "strip_accents": False}),
+            ("Chinese characters not set apart", bert.get("handle_chinese_chars"), "BertNormalizer",
+             {"handle_chinese_chars": False}),
+            ("control characters kept", bert.get("clean_text"), "BertNormalizer", {"clean_text": False}),
+            ("punctuation not set apart", words, "", {"pre_tokenizer": {"type": "WhitespaceSplit"}}),
+            ("words not cut into pieces", rules["model"].get("continuing_subword_prefix"), "model",
+             {"continuing_subword_prefix": "\0"}),  # in no vocabulary
+            ("long words cut into pieces", "max_input_chars_per_word" in rules["model"], "model",
+             {"max_input_chars_per_word": 10**6}),
+            ("special tokens of the text cut as words", rules["added_tokens"], "", {"added_tokens": []}),
         ):  # fmt: skip
             if there:
-                make = self._by(tokenizer=partial(self.tokenizer.changed, change))
-                yield Way(name, "tokenizer.json has this rule otherwise: follow it.", make)
+                tokenizer = partial(self.tokenizer.changed, partial(_set, part, values))
+                yield name, "tokenizer.json has this rule otherwise: follow it.", {"tokenizer": tokenizer}
 
-    # -- settings: padding ---------------------------------------------------------------------------------------
+    # -- padding -------------------------------------------------------------------------------------------------
 
     def padding(self) -> Iterator[Way]:
         """List padding that is pooled, or gets attention weights, to each length that a program usually pads to."""
@@ -333,9 +288,8 @@ class Ways:
         counts = {text: len(each.input_ids) for text, each in zip(self.texts, encoded, strict=True)}
         fixed = {n for n in (LENGTHS[-1], self.own.longest) if n and max(counts.values()) <= n <= most}
         several = [dict.fromkeys(counts, n) for n in sorted(fixed)]
-        orders = [list(self.texts), sorted(self.texts, key=len, reverse=True)]
-        for size in (*(size for size in REQUESTS if size < len(self.texts)), len(self.texts)):
-            for order in orders:
+        for order in ([*self.texts], sorted(self.texts, key=len, reverse=True)):
+            for size in sorted({min(size, len(order)) for size in (*REQUESTS, len(order))}):
                 requests = [order[i : i + size] for i in range(0, len(order), size)]
                 several.append({text: max(counts[each] for each in some) for some in requests for text in some})
         for name, seen, pooled in (("padding pooled", False, True), ("padding seen", True, False),
@@ -351,7 +305,7 @@ class Ways:
         for text in texts:
             padding = (lengths[text] if seen else max(lengths.values())) - counts[text]  # unseen it changes nothing
             taken = slice(lengths[text] if pooled else counts[text])
-            made.append(self._by(hand=partial(self._rows, pooled=taken, padding=padding, seen=seen))([text]))
+            made.append(self._by(rows={"pooled": taken, "padding": padding, "seen": seen})([text]))
         return np.concatenate(made)
 
 
@@ -360,11 +314,11 @@ def _normalizers(rules: Rules) -> list[Rules]:
     return list(own["normalizers"]) if own["type"] == "Sequence" else [own]
 
 
-def _set(values: Rules, rules: Rules) -> None:
-    """Change BERT's normalizer; where accents follow the case, they are named too."""
-    for step in _normalizers(rules):
-        if step["type"] == "BertNormalizer":
-            step.update(values)
+def _set(part: str, values: Rules, rules: Rules) -> None:
+    """Change BERT's normalizer, the model, or all of the rules."""
+    parts = [each for each in _normalizers(rules) if each["type"] == part] or [rules[part] if part else rules]
+    for each in parts:
+        each.update(values)
 
 
 def _plain_letters(text: str) -> str:
