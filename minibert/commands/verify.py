@@ -24,12 +24,12 @@ be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints
 INTERMEDIATES = ("encoder", "side", "against", "save", "only", "batches", "format")  # not for vectors
-NUMPY = (
-    "no server is asked: ask it with its own client, save the vectors by numpy.save, and pass the file with --vectors; "
-    "GOLDEN.md has it"
-)
 GONE = {
-    **dict.fromkeys(("--url", "--served-as", "--api-key-env"), NUMPY),
+    **dict.fromkeys(
+        ("--url", "--served-as", "--api-key-env"),
+        "no server is asked: ask it with its own client, save the vectors by numpy.save, and pass the file with "
+        "--vectors; GOLDEN.md has it",
+    ),
     "--small": "name few batches, as in --batches plain left_pad",
     "--all-batches": "every batch is wanted unless --batches names some; leave it out",
     "--text": "put the texts into a file, one a line, and pass it with --texts",
@@ -58,8 +58,42 @@ def declare(parser: Parser) -> None:
         "a megabyte each; no other argument but --local-files-only",
     )  # fmt: skip
     add_model(parser, argument=True, group="the model")
-    _intermediates(parser.add_argument_group("its intermediates"))
-    _of_vectors(parser.add_argument_group("vectors alone, without intermediates"))
+    whole, vectors = map(parser.add_argument_group, ("its intermediates", "vectors alone, without intermediates"))
+    whole.add_argument(
+        "--encoder", action="store_true",
+        help="the whole model, block by block, its logits, and where the first difference arises",
+    )  # fmt: skip
+    whole.add_argument(
+        "--save", type=_file, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
+    )
+    whole.add_argument(
+        "--against", type=_file, metavar="FILE",
+        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, in "
+        "any batch of the file, is an error as a difference is. Also a folder of transformers' "
+        "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
+    )  # fmt: skip
+    whole.add_argument(
+        "--format", choices=("float32", "float16", "bfloat16"),
+        help="with --encoder --against: in what the port computes; in a narrower format than float32 each module is "
+        "computed again in it, from the port's own input of it",
+    )  # fmt: skip
+    whole.add_argument(
+        "--only", nargs="+", metavar="KEY",
+        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
+    )  # fmt: skip
+    whole.add_argument(
+        "--batches", nargs="+", metavar="NAME",
+        help="these batches alone (default: all; one that the file of --against lacks is an error)",
+    )  # fmt: skip
+    vectors.add_argument(
+        "--vectors", type=_file, metavar="FILE",
+        help="vectors that another program gives (.npy, .jsonl): are they the model's, and if not, which setting or "
+        "mistake gives them?",
+    )  # fmt: skip
+    vectors.add_argument(
+        "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
+    )
+    vectors.add_argument("--prompt", metavar="TEXT", help="the text that the model puts before each text")
 
 
 def _file(word: str) -> Path:
@@ -67,47 +101,6 @@ def _file(word: str) -> Path:
     if not word:
         raise ArgumentTypeError("it is empty; name a file or a folder")
     return Path(word)
-
-
-def _intermediates(group: Any) -> None:
-    group.add_argument(
-        "--encoder", action="store_true",
-        help="the whole model, block by block, its logits, and where the first difference arises",
-    )  # fmt: skip
-    group.add_argument(
-        "--save", type=_file, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
-    )
-    group.add_argument(
-        "--against", type=_file, metavar="FILE",
-        help="compare with such a file, in which a port has put its numbers; an "
-        "intermediate that is missing there, in any batch of the file, is an error as a difference is. Also a folder "
-        "of transformers' model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
-    )  # fmt: skip
-    group.add_argument(
-        "--format", choices=("float32", "float16", "bfloat16"),
-        help="with --encoder --against: in what the port computes; in a narrower format than float32 each module is "
-        "computed again in it, from the port's own input of it",
-    )  # fmt: skip
-    group.add_argument(
-        "--only", nargs="+", metavar="KEY",
-        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
-    )  # fmt: skip
-    group.add_argument(
-        "--batches", nargs="+", metavar="NAME",
-        help="these batches alone (default: all; one that the file of --against lacks is an error)",
-    )  # fmt: skip
-
-
-def _of_vectors(group: Any) -> None:
-    group.add_argument(
-        "--vectors", type=_file, metavar="FILE",
-        help="vectors that another program gives (.npy, .jsonl): are they the model's, and if not, which "
-        "setting or mistake gives them?",
-    )  # fmt: skip
-    group.add_argument(
-        "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
-    )
-    group.add_argument("--prompt", metavar="TEXT", help="the text that the model puts before each text")
 
 
 def run(arguments: Any) -> int:
@@ -141,15 +134,15 @@ def _run(arguments: Any) -> int:
         from minibert.verify.vectors.vectors import verify_vectors
 
         _refuse(arguments, INTERMEDIATES, "{} is for intermediates, not for vectors; leave it out")
-        options = {"prompt": arguments.prompt, "tolerance": tolerance, **hub}
-        return _tell(arguments, verify_vectors(model, arguments.vectors, arguments.texts, **options))
+        given, prompt = (arguments.vectors, arguments.texts), arguments.prompt
+        return _tell(arguments, verify_vectors(model, *given, prompt=prompt, tolerance=tolerance, **hub))
     _refuse(arguments, ("prompt",), "{} is for --vectors; leave it out")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
     texts = () if arguments.texts is None else read_texts(arguments.texts)
-    options = {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")} | hub
-    options |= {"kinds": arguments.batches, "form": arguments.format or "float32"}
-    report = verify(model, texts, tolerance=tolerance, **options)
+    hub |= {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")}
+    hub |= {"kinds": arguments.batches, "form": arguments.format or "float32"}
+    report = verify(model, texts, tolerance=tolerance, **hub)
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
 

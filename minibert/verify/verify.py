@@ -201,8 +201,8 @@ def compare_with(
     known = keys_of(ours)
     if not report.differences:
         raise ValueError(
-            f"no intermediate has a name that this {subject.noun} knows; expected names such as "
-            f"{', '.join(f'plain|{key}' for key in known[:6])}"
+            f"{other.about[0]}: no intermediate has a name that this {subject.noun} knows; found "
+            f"{', '.join(keys_of(theirs)[:4])}; expected names such as {', '.join(f'plain|{key}' for key in known[:6])}"
         )
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
     place = show(report, subject, known, other.whose, other.exact, other.shares)

@@ -82,12 +82,6 @@ def test_what_cannot_be_compared_is_an_error(wrong: Any, message: str) -> None:
         minibert.compare(**{"model": BERT, "encoder": False, "against": ports.saved(), **wrong})
 
 
-def test_vectors_of_zeros_are_said_to_be_zeros(tmp_path: Path) -> None:
-    folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b"]
-    found = minibert.compare(folder, against=np.zeros_like(VectorPort(folder)(texts)), texts=texts)
-    assert not found.passed and not found.mistakes and "every vector is zeros" in str(found)
-
-
 @pytest.mark.parametrize("change", [lambda x: x[::-1], lambda x: x * np.nan])
 def test_what_is_named_without_looking_at_each_text_has_the_differences_of_each(change: Any, tmp_path: Path) -> None:
     folder, texts = write(tmp_path / "model"), ["we lived above the clouds", "the clouds", "a b", "z y x"]

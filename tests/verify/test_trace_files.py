@@ -76,7 +76,7 @@ WRONG_SHAPE = "plain|sum has shape {}, expected (3, 7, 16); "
         (False, {"sum": np.zeros(2, np.float32)}, "expected names such as \"plain|sum\", found 'sum'"),
         (False, {"mine|sum": np.zeros(2, np.float32)}, "no inputs for 'mine'; store them as \"mine|inputs|input_ids\""),
         (False, {"plain|mine": np.zeros(2, np.float32)}, "expected names such as plain|position_ids"),
-        (False, OF_GPT2, "found wte, wpe, as of gpt2, gpt_neo; expected names such as plain|position_ids"),
+        (False, OF_GPT2, "found wte, wpe; expected names such as plain|position_ids"),
         (False, {}, "found no tensor"),
     ],
 )  # fmt: skip

@@ -12,7 +12,6 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
-from minibert.families.rows import FAMILIES
 from minibert.verify.judge.compare import ERROR_SHARE, OF_A_PORT, PORT_SHARE, Shares, misfits, over_kinds
 from minibert.verify.judge.input_layer import Subject
 from minibert.verify.report import Report, compare_ids
@@ -169,14 +168,14 @@ class File(Counterpart):
             report.fail("not passed: nothing was compared; is this a trace of another model?")
             return Given(inputs, {})
         ours = {kind: self._trace(subject, kind, batch) for kind, batch in inputs.items()}
-        only = keys_of(ours) if self.only is None else self.only
-        _refuse_unknown(only, keys_of(ours))
         theirs = {kind: self.theirs.get(kind, {}) for kind in inputs}  # a file of inputs lacks all intermediates
+        only = keys_of(ours)
         if self.only is not None:
+            _refuse_unknown(self.only, only)
+            only = [*self.only]
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
                 raise ValueError(f'{self.path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
-        self._refuse_strangers(keys_of(ours), keys_of(theirs), subject.noun)
         odd = misfits(ours, theirs, subject.weighed)
         if odd and self.whole:
             shapes = (f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {ours[kind][key].shape}"
@@ -184,8 +183,8 @@ class File(Counterpart):
             raise ValueError(f"{self.path}: {'; '.join(shapes)}; a trace of another model, or axes in another order?")
         if odd:  # what a graph has beside a module may be split already, or not joined yet
             report.say(f"of another shape, and not compared: {', '.join(dict.fromkeys(key for _, key in odd))}")
-            gone = {*odd}
-            theirs = {kind: {k: x for k, x in each.items() if (kind, k) not in gone} for kind, each in theirs.items()}
+            for kind, key in odd:
+                theirs[kind] = {k: x for k, x in theirs[kind].items() if k != key}
         self._count_intermediates(report, [(kind, key) for key in only for kind in ours if key in ours[kind]], theirs)
         return Given(inputs, theirs, ours)
 
@@ -229,32 +228,18 @@ class File(Counterpart):
         line += f"{len(inputs) - count} of the file's own ({', '.join(own)})" if own else ""
         lacking = f"; the file lacks {', '.join(absent)}" if absent and (self.whole or count) else ""
         report.say(line.removesuffix(", and ") + lacking)
-        if self.whole and count and absent:
+        if self.whole and absent and (count or absent[-1].startswith("text ")):
             have = " ".join(kind for kind in found if kind in batches)
             missing = f"{len(absent)} of our batches are not in the file: {', '.join(absent)}"
             self._faults.append(f"{missing}; to compare a part (batches): {have}")
         elif self.whole or count:
             self._left += absent
-        for kind in (kind for kind in absent if kind.startswith("text ")):
-            report.wrong_inputs.append(f"{kind} is not in the file")
-            report.say(f"{kind} was passed, and is not in the file")
 
     def _trace(self, subject: Subject, kind: str, batch: dict[str, Array]) -> dict[str, Array]:
         try:
             return subject.traces({kind: batch}, self.theirs)[kind]
         except (ValueError, TypeError, IndexError) as error:
             raise ValueError(f"{self.path}: the inputs of {kind!r} do not fit this model: {error}") from None
-
-    def _refuse_strangers(self, here: Sequence[str], there: Sequence[str], noun: str) -> None:
-        """Refuse a file none of whose names is ours; say which family has such names, if one has. Raises ValueError."""
-        if not there or set(here) & set(there):
-            return
-        others = [kind for kind, row in FAMILIES.items() if {step.key for step in row.steps} & set(there)]
-        whose = f", as of {', '.join(others[:3])}" if others else ""
-        raise ValueError(
-            f"{self.path}: no intermediate has a name that this {noun} knows; found {', '.join(there[:4])}{whose}; "
-            f"expected names such as {', '.join(f'plain|{key}' for key in here[:6])}"
-        )
 
     def _count_intermediates(self, report: Report, asked: Sequence[tuple[str, str]], theirs: Traces) -> None:
         """Say how many intermediates are compared, and which are missing."""
@@ -285,20 +270,14 @@ def _unlike(name: str, theirs: Array, ours: Array) -> str:
     if theirs.size == ours.size == 1:
         theirs = theirs.reshape(ours.shape)  # not every library writes an array without axes
     if theirs.shape != ours.shape:
-        shown = f": {theirs.tolist()}, expected {ours.tolist()}" if len(ours) == 1 and ours.size < 64 else ""
-        return f"{name} has shape {theirs.shape}, expected {ours.shape}{shown}"
-    places = np.argwhere(theirs != ours)
-    if not len(places):
-        return ""
-    place = tuple(places[0].tolist())
-    return f"{name}{list(place)} is {theirs[place]}, expected {ours[place]}"
+        return f"{name} has shape {theirs.shape}, expected {ours.shape}"
+    place = next(map(tuple, np.argwhere(theirs != ours).tolist()), None)
+    return "" if place is None else f"{name}{list(place)} is {theirs[place]}, expected {ours[place]}"
 
 
-def _refuse_unknown(only: Sequence[str], known: Sequence[str], most: int = 16) -> None:
+def _refuse_unknown(only: Sequence[str], known: Sequence[str]) -> None:
     """Refuse a name that no trace has; say which there are, and which is nearest."""
-    for key in only:
-        if key not in known:
-            near = nearest_name(key, known)
-            hint = f" (did you mean {near}?)" if near else ""
-            more = f" and {len(known) - most} more" if len(known) > most else ""
-            raise ValueError(f"no intermediate is called {key!r}{hint}; there are {', '.join(known[:most])}{more}")
+    for key in (key for key in only if key not in known):
+        near = nearest_name(key, known)
+        hint = f" (did you mean {near}?)" if near else ""
+        raise ValueError(f"no intermediate is called {key!r}{hint}; there are {', '.join(known)}")

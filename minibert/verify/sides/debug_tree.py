@@ -96,8 +96,8 @@ class DebugTree(Source):
 
 
 def _read(path: Path) -> Array:
-    _, arrays, _ = read_arrays(path, lambda names: [name for name in names if name == "data"])
-    if not arrays:
+    arrays, _ = read_arrays(path)
+    if "data" not in arrays:
         raise ValueError(f"{path}: expected one tensor called 'data', as the debugger writes it")
     return arrays["data"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection
 from pathlib import Path
 from tokenize import TokenError  # of a header that NumPy takes for one of Python 2
 from typing import Any
@@ -36,17 +35,17 @@ def read_npy(path: Path) -> Array:
     return checked(found, str(path))
 
 
-def read_npz(path: Path, chosen: Callable[[list[str]], Collection[str]]) -> tuple[list[str], dict[str, Array]]:
-    """Read all names of a .npz file, and the arrays that are chosen. Raises ValueError that names file and array."""
+def read_npz(path: Path) -> dict[str, Array]:
+    """Read the arrays of a .npz file, texts too. Raises ValueError that names file and array."""
     arrays: dict[str, Array] = {}
     with open(opened(path), "rb") as content:
         with reading(str(path), "NumPy", *BROKEN):
             file: Any = np.lib.npyio.NpzFile(content, allow_pickle=False)
-        for name in chosen(file.files):
+        for name in file.files:
             with reading(f"{path}: {name}", "NumPy", *BROKEN):
                 found = np.asarray(file[name])
             arrays[name] = found if found.dtype.kind == "U" else checked(found, f"{path}: {name}")
-        return file.files, arrays
+    return arrays
 
 
 def checked(array: Array, where: str) -> Array:

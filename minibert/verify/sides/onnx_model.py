@@ -63,12 +63,7 @@ class OnnxModel(Source):
         marked = [each.name for each in session.get_outputs()]
         if not (asked := [name for name in marked if name in wanted]):
             raise ValueError(f"{self.name}: none of its outputs is what a module gives; mark all intermediates as such")
-        silent = {name for node in nodes if node.path is None for name in node.gives}
-        count = sum(name in silent for name in marked)
-        self.lines = [
-            f"{len(asked)} of its {len(marked)} outputs are intermediates of a trace; of the others {count} come of "
-            "nodes that name no module"
-        ]
+        self.lines = [f"{len(asked)} of its {len(marked)} outputs are intermediates of a trace"]
         inputs, found, left = {}, {}, []
         for kind, batch in batches.items():
             feeds = _feeds(batch, session.get_inputs())

@@ -6,7 +6,7 @@ metadata under `ABOUT` which model it is of (see `identity`); in a .npz that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -85,16 +85,14 @@ def read_traces(path: Path) -> tuple[Traces, Traces]:
 
 def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
     """Read such a file: inputs, intermediates, and what it says of its model, None where it does not."""
-    names, arrays, about = read_arrays(
-        path, lambda names: [name for name in names if name == ABOUT or name.partition("|")[2]]
-    )
-    return *as_traces(arrays, str(path), names), about
+    arrays, about = read_arrays(path)
+    return *as_traces(arrays, str(path)), about
 
 
-def as_traces(arrays: Mapping[str, Array], where: str, names: Iterable[str] = ()) -> tuple[Traces, Traces]:
+def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
     """Sort arrays by their names, "<kind>|inputs|<name>" and "<kind>|<key>": inputs and intermediates.
 
-    names: all that a file has, for the error. Raises ValueError for a text, and where no name is such a one.
+    Raises ValueError for a text, and where no name is such a one.
     """
     if texts := [name for name, array in arrays.items() if array.dtype.kind == "U"]:
         raise ValueError(f"{where}: {texts[0]} is a text; store it as float32, integers as int64")
@@ -108,28 +106,25 @@ def as_traces(arrays: Mapping[str, Array], where: str, names: Iterable[str] = ()
         elif bar:
             traces.setdefault(kind, {})[key] = array
     if not traces:
-        shown = ", ".join(map(repr, sorted(names or arrays)[:4])) or "no tensor"
+        shown = ", ".join(map(repr, sorted(arrays)[:4])) or "no tensor"
         raise ValueError(f'{where}: expected names such as "plain|sum", found {shown}')
     return inputs, traces
 
 
-def read_arrays(
-    path: Path, chosen: Callable[[list[str]], Collection[str]]
-) -> tuple[list[str], dict[str, Array], str | None]:
-    """All names in a .safetensors or .npz file, the arrays that are chosen of them, and which model it is of."""
+def read_arrays(path: Path) -> tuple[dict[str, Array], str | None]:
+    """Read the arrays of a .safetensors or .npz file, and which model it is of. Raises ValueError that names it."""
     if opened(path).suffix.lower() == NPZ:
-        names, arrays = read_npz(path, chosen)
+        arrays = read_npz(path)
         about = arrays.pop(ABOUT, None)
-        return names, arrays, None if about is None else str(about)
+        return arrays, None if about is None else str(about)
     from safetensors import SafetensorError, safe_open
 
     try:
         with naming(path), safe_open(str(path), framework="np") as file:
             names = list(file.keys())
-            wanted = chosen(names)
-            for name in wanted:
+            for name in names:
                 if (stored := file.get_slice(name).get_dtype()) not in READABLE:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
-            return names, {name: file.get_tensor(name) for name in wanted}, (file.metadata() or {}).get(ABOUT)
+            return {name: file.get_tensor(name) for name in names}, (file.metadata() or {}).get(ABOUT)
     except SafetensorError as error:
         raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); write it anew") from None
