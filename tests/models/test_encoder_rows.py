@@ -124,23 +124,11 @@ EPS = {
 }  # fmt: skip
 
 
-GROWTH = 2.2  # memory of twice the tokens; measured 1.9 to 2.0
 NAMES = ("llama", "mistral", "modernbert", "nomic_bert", "gemma3_text")
 
 
 def ids(length: int) -> Array:
     return np.arange(length)[None] % 20 + 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_twice_the_tokens_take_twice_the_memory(name: str) -> None:
-    """All scores of one head of 8,192 tokens would be 268 MB, four times those of 4,096."""
-    with CASE[name].load(threads=1) as encoder:
-        encoder(ids(4))
-        half, whole = (peak(lambda n=n: encoder(ids(n))) for n in (4096, 8192))
-    assert whole < GROWTH * half, (half, whole)
-    assert whole < 24e6, whole
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,8 +78,6 @@ def test_the_reference_is_told_to_run_no_code_and_read_no_pickle() -> None:
     assert "use_safetensors=True" in ast.unparse(loads[0])
 
 
-# -- a folder full of traps ----------------------------------------------------------------------------------------
-
 TRAP = "import pathlib, os\npathlib.Path(os.environ['TRAP']).write_text('run')\n"
 CODE_FILES = (
     "modeling_x.py", "configuration_x.py", "tokenization_x.py", "tokenizer.py", "config.py", "__init__.py",
@@ -207,8 +205,6 @@ def test_the_watcher_sees_a_trap_that_is_sprung(trapped: Path, todo: str, event:
     assert sprung and event in {event for event, _ in seen}
 
 
-# -- a file that is cut short while it is mapped -------------------------------------------------------------------
-
 CUT = """
 import os, sys, minibert
 folder, mmap = sys.argv[1], sys.argv[2] == "mapped"
@@ -245,8 +241,7 @@ def test_lazy_changes_nothing_in_a_folder(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").stat().st_size > 256_000  # from there on a lazy table comes row by row
     for mmap in (True, False):
         layers = [minibert.load(folder, lazy=lazy, mmap=mmap) for lazy in (False, True)]
-        kinds = [[type(module) for module in layer.modules.values()] for layer in layers]
         tables = [[type(layer.steps[i].module.table) for i in range(3)] for layer in layers]
-        assert kinds[0] == kinds[1] and tables[0] == tables[1]
+        assert tables[0] == tables[1]
         assert same_bits(layers[1]([[1, 9999]]), layers[0]([[1, 9999]]))
         assert layers[1].word_embeddings.weight.flags.writeable is False

@@ -28,9 +28,6 @@ def vectors(seed: int, count: int = 60, dim: int = 5) -> Array:
     return found
 
 
-# -- search by other names and of bits ---------------------------------------------------------------------------
-
-
 def test_other_names_of_a_search() -> None:
     with pytest.raises(ValueError, match="top_k must be an integer >= 1, found 0"):
         minibert.semantic_search([1.0], [[1.0]], top_k=0)
@@ -73,9 +70,6 @@ def test_other_precisions_compare_numbers(precision: str | None) -> None:
         minibert.search(small.astype(np.float32), small.astype(np.float32)),
     )
     assert all(map(np.array_equal, found, want))
-
-
-# -- the nearest by its other name ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["paraphrase_mining", "paraphrase_mining_embeddings", "community_detection"])

@@ -6,8 +6,8 @@ import copy
 import json
 import pickle
 import shutil
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ def test_every_row_s_bits_are_those_of_converted_weights(case: EncoderCase, stor
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
 def test_logits_too(case: HeadCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     converted, kept = both(narrowed(case.folder, tmp_path))
+    assert converted.head(case.head).last.weight is converted.head(case.head).last.weight, "converted once"
     for weights in (heads.WEIGHTS, 40):
         monkeypatch.setattr(heads, "WEIGHTS", weights)
         same(kept.logits(IDS[:1], head=case.head), converted.logits(IDS[:1], head=case.head))
@@ -137,19 +138,9 @@ def test_sentences_on_threads_and_callers_at_once(
     texts = ["we lived above the clouds", "we", "the clouds lived", "above above"] * 40
     monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
     want = converted.encode(texts)
-    found: list[Array] = []
-
-    def call() -> None:
-        found.extend(kept.encode(texts) for _ in range(3))
-
-    callers = [threading.Thread(target=call) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(found) == 12
-    for each in found:
-        same(each, want)
+    with ThreadPoolExecutor(4) as pool:
+        for each in pool.map(kept.encode, [texts] * 12):
+            same(each, want)
     same(kept.encode(texts[0]), converted.encode(texts[0]))
 
 
@@ -269,36 +260,33 @@ PAIR_OF_IDS = np.array([[5, 6, 7, 8], [9, 3, 4, 10]])
 CLOSE = 5e-6  # of hidden states up to 3, one order of additions beside another; measured: 1.1e-6
 PLAIN = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "bias": "none", "megatron_core": "megatron.core"}
 QUERY = "encoder.layer.0.attention.self.query"
-BEGIN = "base_model.model."
+BOTH = (f"{QUERY}.lora_A.weight", f"{QUERY}.lora_B.weight")
+A, B = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
 
 
-def adapter(folder: Path, tensors: dict[str, Array] | None = None, **settings: Any) -> Path:
-    """Write an adapter of the queries of block 0."""
+def adapter(folder: Path, names: tuple[str, str] = BOTH, **settings: Any) -> Path:
+    """Write an adapter of the queries of block 0, or of what two tensors name."""
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(PLAIN | settings), "utf-8")
-    a, b = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
-    usual = {f"{BEGIN}{QUERY}.lora_A.weight": a, f"{BEGIN}{QUERY}.lora_B.weight": b}
-    save_file(usual if tensors is None else tensors, folder / "adapter_model.safetensors")
+    named = {f"base_model.model.{name}": x for name, x in zip(names, (A, B), strict=True)}
+    save_file(named, folder / "adapter_model.safetensors")
     return folder
 
 
-def by_hand(folder: Path, name: str, scale: float) -> Array:
+def by_hand(folder: Path, scale: float) -> Array:
     """Hidden states where the sum over the rank is written into the file, number by number."""
     stored = load_file(folder / "model.safetensors")
-    a, b = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
-    weight = stored[name].astype(np.float64)
-    for out in range(encoders.DIM):
-        for into in range(encoders.DIM):
-            change = scale * sum(float(b[out, i]) * float(a[i, into]) for i in range(2))
-            weight[out, into] += change
-    save_file(stored | {name: weight.astype(np.float32)}, folder / "model.safetensors")
+    weight = stored[f"{QUERY}.weight"].astype(np.float64)
+    for out, into in np.ndindex(weight.shape):
+        weight[out, into] += scale * sum(float(B[out, i]) * float(A[i, into]) for i in range(2))
+    save_file(stored | {f"{QUERY}.weight": weight.astype(np.float32)}, folder / "model.safetensors")
     return minibert.load_encoder(folder)(PAIR_OF_IDS)
 
 
 @pytest.mark.parametrize(("rslora", "scale"), [(False, 6 / 2), (True, 6 / 2**0.5)])
 def test_the_product_is_added_to_the_weight(tmp_path: Path, rslora: bool, scale: float) -> None:
     folder = adapter(encoders.write(tmp_path / "model", "bert"), use_rslora=rslora)
-    want = by_hand(encoders.write(tmp_path / "merged", "bert"), f"{QUERY}.weight", scale)
+    want = by_hand(encoders.write(tmp_path / "merged", "bert"), scale)
     plain = minibert.load_encoder(encoders.write(tmp_path / "plain", "bert"))(PAIR_OF_IDS)
     for options in ({}, {"low_memory": True}, {"mmap": False}):
         found = minibert.load_encoder(folder, **options)(PAIR_OF_IDS)  # type: ignore[arg-type]
@@ -322,44 +310,32 @@ def test_an_adapter_alone_opens_its_base(tmp_path: Path) -> None:
         minibert.load_encoder(adapter(tmp_path / "none"))
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"peft_type": "IA3"}, "'peft_type' is 'IA3', and LORA alone is computed here; merge it"),
-        ({"use_dora": True}, "'use_dora' is True, which is not computed here; merge it"),
-        ({"bias": "all"}, "'bias' is 'all', which is not computed"),
-        ({"modules_to_save": ["pooler"]}, "'modules_to_save' is .'pooler'., which"),
-        ({"rank_pattern": {"query": 4}}, "'rank_pattern' is "),
-        ({"alpha_pattern": {"query": 4}}, "'alpha_pattern' is "),
-        ({"init_lora_weights": "pissa"}, "'init_lora_weights' is 'pissa'"),
-        ({"layer_replication": [[0, 2]]}, "'layer_replication' is"),
-        ({"something_new": 1}, "'something_new' is 1, which is not computed here"),
-        ({"r": 0}, "'r' must be an integer >= 1 and 'lora_alpha' a number, found 0, 6"),
-        ({"lora_alpha": True}, "found 2, True"),
-    ],
-)
-def test_other_adapters_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(CheckpointError, match=f"adapter_config.json: .*{says}"):
-        minibert.load_encoder(adapter(encoders.write(tmp_path, "bert"), **settings))
+OTHER = "encoder.layer.1.attention.self.query.lora_B.weight"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"peft_type": "IA3"}, "'peft_type' is 'IA3', and LORA alone is computed here; merge it"),
+    ({"use_dora": True}, "'use_dora' is True, which is not computed here; merge it"),
+    ({"bias": "all"}, "'bias' is 'all', which is not computed"),
+    ({"modules_to_save": ["pooler"]}, "'modules_to_save' is .'pooler'., which"),
+    ({"rank_pattern": {"query": 4}}, "'rank_pattern' is "),
+    ({"alpha_pattern": {"query": 4}}, "'alpha_pattern' is "),
+    ({"init_lora_weights": "pissa"}, "'init_lora_weights' is 'pissa'"),
+    ({"layer_replication": [[0, 2]]}, "'layer_replication' is"),
+    ({"something_new": 1}, "'something_new' is 1, which is not computed here"),
+    ({"r": 0}, "'r' must be an integer >= 1 and 'lora_alpha' a number, found 0, 6"),
+    ({"lora_alpha": True}, "found 2, True"),
+    # tensors that do not fit
+    ({"names": (f"{QUERY}.lora_embedding_A", f"{QUERY}.lora_embedding_B")}, "is no matrix of a linear map; merge it"),
+    ({"names": (BOTH[0], f"{QUERY}.lora_magnitude_vector")}, "which is no matrix of a linear map"),
+    ({"names": (BOTH[0], OTHER)}, "one of two matrices for"),
+    ({"names": tuple(name.replace("0.attention.self", "7") for name in BOTH)}, "has no such weight; is this"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        ((f"{QUERY}.lora_embedding_A", f"{QUERY}.lora_embedding_B"), "which is no matrix of a linear map; merge it"),
-        ((f"{QUERY}.lora_A.weight", f"{QUERY}.lora_magnitude_vector"), "which is no matrix of a linear map"),
-        ((f"{QUERY}.lora_A.weight", "encoder.layer.1.attention.self.query.lora_B.weight"), "one of two matrices for"),
-        (("encoder.layer.7.query.lora_A.weight", "encoder.layer.7.query.lora_B.weight"), "has no such weight; is this"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_named(tmp_path: Path, names: tuple[str, str], says: str) -> None:
-    a, b = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
-    named = {BEGIN + name: x for name, x in zip(names, (a, b), strict=True)}
-    with pytest.raises(CheckpointError, match=says):
-        minibert.load_encoder(adapter(encoders.write(tmp_path, "bert"), named))
-
-
-def test_an_adapter_without_its_tensors_says_so(tmp_path: Path) -> None:
-    (adapter(encoders.write(tmp_path, "bert")) / "adapter_model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"has adapter_config.json, but no adapter_model.safetensors; merge it"):
-        minibert.load_encoder(tmp_path)
+@pytest.mark.parametrize(("asked", "says"), REFUSED)
+def test_other_adapters_are_refused_by_name(tmp_path: Path, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=f"adapter_(config.json|model.safetensors): .*{says}"):
+        minibert.load_encoder(adapter(encoders.write(tmp_path, "bert"), **asked))
+    (tmp_path / "adapter_model.safetensors").unlink()
+    if "names" in asked:
+        with pytest.raises(CheckpointError, match=r"but no adapter_model.safetensors; merge it"):
+            minibert.load_encoder(tmp_path)
