@@ -86,7 +86,6 @@ def test_a_wrong_argument_shows_the_usage_and_what_is_nearest(
 
 @pytest.mark.parametrize("name", ["info", "verify", "extract"])
 def test_a_command_about_a_model_takes_it_as_its_argument(name: str, folder: Path, tmp_path: Path) -> None:
-    """Before the options and after them; `-m` and `--model` name it as well."""
     more = {"extract": ["-o", "OUT"], "verify": ["--save", str(tmp_path / "x.safetensors")]}.get(name, [])
     named = [str(folder)]
     for i, arguments in enumerate(
@@ -335,7 +334,6 @@ def test_plot_writes_a_picture_and_tells_once_of_letters_that_no_font_has(
 def test_another_warning_of_a_plot_is_not_swallowed(
     folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    """Letters without a font are told in one line; every other warning keeps its text, its class and its place."""
     drawn = pictures.picture
 
     def warned(*arguments: Any) -> Any:

@@ -55,7 +55,6 @@ def test_embed_reads_lines_of_stdin(texts: list[str], folder: Path, monkeypatch:
 
 
 def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: Patch) -> None:
-    """A letter and a line's end may be cut in two."""
     pipe(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
     assert list(lines_as_they_come(2)) == [["one"], ["twö", "three"], ["four", "five"], ["six"]]
 
@@ -181,7 +180,6 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
 @POSIX
 @pytest.mark.parametrize("pooling", ["mean", "none"])
 def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path, tmp_path: Path) -> None:
-    """Through a pipe, and sent to a file that is added to."""
     command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), "--pooling", pooling, *TEXTS]
     through = subprocess.run([*command, "-o", "/dev/stdout"], capture_output=True, check=True).stdout
     log = tmp_path / "log"

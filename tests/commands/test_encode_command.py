@@ -133,7 +133,6 @@ def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys:
 @pytest.mark.parametrize("name", ["uses-sparse", "uses-sparse-router"])
 @pytest.mark.parametrize("task", [None, "query"])
 def test_sparse_vectors_are_lines_or_arrays(name: str, task: str | None, tmp_path: Path, capsys: Printed) -> None:
-    """Of each text ids and weights; in a file those of one text behind those of another."""
     argv = ["encode", "-m", REFERENCE / name, *TEXTS, *(["--task", task] if task else [])]
     encoder = minibert.load_encoder(REFERENCE / name)
     want = encoder.encode_query(TEXTS) if task else encoder.encode_sparse(TEXTS)

@@ -164,7 +164,6 @@ def test_a_line_at_a_time(command: str) -> None:
 
 
 def test_a_silent_hub(tmp_path: Path) -> None:
-    """While a range is fetched from a server that says no more."""
     files = {path.name: path for path in MODEL.iterdir() if path.is_file()}
     with FakeHub() as hub:
         hub.add("org/model", files)

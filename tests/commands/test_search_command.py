@@ -69,7 +69,6 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_best_rows_of_every_precision(
     precision: str, form: str, measure: str, tmp_path: Path, capsys: Printed
 ) -> None:
-    """Beside a plain computation over all vectors of `encode`, in three shards; one has rows without a text."""
     used = {"dot": DENSE, "cosine": BARE, "euclidean": PROMPTS}[measure]
     texts = [None if 30 <= i < 60 and i != 37 else text for i, text in enumerate(TEXTS)]
     folder = bulk(
@@ -99,7 +98,6 @@ def test_the_best_rows_of_every_precision(
 
 
 def test_stored_numbers_are_those_of_the_formula(tmp_path: Path) -> None:
-    """The same run in float32 gives the vectors; the ranges are those of the first shard, in each shard exactly."""
     source = jsonl(tmp_path / "a.jsonl")
     whole = np.concatenate([*StoredVectors(bulk(tmp_path / "float32", source, DENSE)).blocks()])
     for form in ("arrow", "parquet"):

@@ -80,7 +80,6 @@ def test_what_is_not_done_in_time_shows_in_the_exit_code() -> None:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("twice", [False, True])
 def test_ctrl_c_ends_it_without_a_traceback(twice: bool) -> None:
-    """The first one lets it answer what it took, the second one does not."""
     with serving() as (process, address):
         if twice:
             with half_a_request(address):

@@ -212,7 +212,6 @@ def test_similar_shows_a_bar_of_lines(
 
 
 def test_only_words_that_are_alike_are_proposed(capsys: Printed) -> None:
-    """Two dashes make no word like another."""
     for option, near in (("--json", None), ("--modle", "--model"), ("--outptu", "--output"), ("--x", None)):
         assert main(["embed", option, "we"]) == 2
         error = capsys.readouterr().err

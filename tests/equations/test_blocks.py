@@ -124,7 +124,6 @@ def far(function: Any, x: Array, truth: Any) -> float:
     ],
 )
 def test_activations(function: Any, formula: Any, ends: list[float]) -> None:
-    """The formula, and far out no overflow but its limits."""
     assert function(SWEEP).dtype == np.float32 and far(function, SWEEP, formula) <= ACTIVATION
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_allclose(function(np.array([-1e4, -200, 200, 1e4], np.float32)), ends, atol=1e-30)
@@ -168,7 +167,6 @@ def test_numbers_of_distances_for_all_pairs(rows: int, keys: int) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 2, COLUMNS, COLUMNS + 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_fast_linear(rows: int, dtype: str) -> None:
-    """The order in which the product is asked for shows in no shape and in the last bits alone."""
     x, weight, bias = (part.astype(dtype) for part in (numbers(rows, 7), numbers(9, 7, salt=1), numbers(9, salt=2)))
     out = np.empty((rows, 9), dtype)
     for y in (
@@ -298,7 +296,6 @@ def test_gpt2_in_a_few_lines(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["right_pad", "left_pad"])
 def test_llama_from_ids_to_logits(kind: str) -> None:
-    """The reference's, and the library's own on the same file."""
     case = HEAD_CASE["llama-next_word"]
     inputs, traces = case.read
     ids, mask = (inputs[kind][key] for key in ("input_ids", "attention_mask"))

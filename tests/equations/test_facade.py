@@ -63,7 +63,6 @@ EPS = {
 
 
 def test_eps_is_the_model_s_own_where_it_is_left_out() -> None:
-    """BERT's, GPT-2's, Llama's."""
     found: dict[float, set[str]] = {}
     for _, name in FORMULAS:
         if callable(formula := getattr(equations, name)) and (eps := signature(formula).parameters.get("eps")):

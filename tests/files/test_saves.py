@@ -198,7 +198,6 @@ PREFIXED = [case for case in CASES if minibert.FAMILIES[case.facts["family"]].pr
 
 @pytest.mark.parametrize("case", PREFIXED, ids=str)
 def test_base_and_head_saves_are_one(case: Case, tmp_path: Path) -> None:
-    """Put the prefix before every name of a base model's file, or take it away from a head model's."""
     prefix = minibert.FAMILIES[case.facts["family"]].prefixes[0]
     tensors = stored(case)
     bare = {name.removeprefix(prefix): array for name, array in tensors.items()}

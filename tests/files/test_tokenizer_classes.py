@@ -174,7 +174,6 @@ def test_files_of_qwen2_may_name_any_class(tmp_path: Path, where: str, declared:
 
 
 def test_a_named_token_is_special_and_what_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
-    """A row that tokenizer.json has goes before added_tokens.json; a token without content names none."""
     config: dict[str, Any] = {"added_tokens_decoder": {}, "mask_token": {"content": "[NEW]", "special": False}}
     tokenizer = opened(write_tokenizer(tmp_path / "named", "BertTokenizer", {"tokenizer_config.json": config}))
     row = tokenizer.id_of("[NEW]")

@@ -41,7 +41,6 @@ def test_pieces_follow_each_other(write: Write, path: Path) -> None:
 
 @WRITERS
 def test_many_threads_write_one_path(write: Write, path: Path) -> None:
-    """Each file is whole, no thread fails, and a reader never sees a part."""
     threads, rounds, size = 4, 20, 100_000
     start, failures, seen = threading.Barrier(threads), [], set()
 

@@ -67,7 +67,6 @@ def test_each_adapter_is_tried() -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_other_programs_read_a_folder_of_bulk(form: str, minilm: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Each line of the page's block gives a table of all rows."""
     for name in ("datasets", "duckdb", "lancedb", "pandas", "polars", "pyarrow"):
         if absent(name):
             missing(f"{name} not installed; it is in the extra `adapters`")
@@ -172,7 +171,6 @@ print(json.dumps(aws_lambda.handler({"texts": json.loads(sys.argv[2])}, None)))
 
 
 def test_a_folder_for_aws_lambda(minilm: Path, tmp_path: Path) -> None:
-    """As its page makes it: under AWS's limit, in isolation, nothing written anywhere."""
     folder, home = tmp_path / "function", tmp_path / "home"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-build-isolation"]
     subprocess.run([*install, "--target", str(folder), str(ROOT)], check=True, capture_output=True)

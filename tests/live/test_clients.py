@@ -179,7 +179,6 @@ def test_a_client_gets_the_vectors_of_encode(client: Callable[[str], Any], servi
 
 
 def test_openais_client_in_javascript(service: Service, tmp_path: Path) -> None:
-    """Of the packages beside this environment's Python, where .ci/run puts them."""
     modules = Path(sys.prefix) / "javascript" / "node_modules"
     if not (shutil.which("node") and modules.is_dir()):
         missing(f"node, or openai in {modules}: npm install --prefix {modules.parent} openai")

@@ -157,27 +157,3 @@ def test_every_row_of_blocks(tmp_path: Path, name: str, attend: bool) -> None:
             ours.encode_query("we")
         return
     compare(theirs, ours, TEXTS[36:])
-
-
-def test_a_real_model(minilm: Path, tmp_path: Path) -> None:
-    """MiniLM with a seeded map, as MultiVectorEncoder makes it of a transformer; long texts, and a search."""
-    need_sentence_transformers()
-    import torch
-    from sentence_transformers import MultiVectorEncoder
-    from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-
-    torch.manual_seed(0)
-    expansion = {"strategy": "fixed", "attend": False, "length": 32}
-    transformer = Transformer(str(minilm), query_expansion=expansion, document_length=180)
-    tokens = {"module_input_name": "token_embeddings"}
-    dense = Dense(384, 128, bias=False, activation_function=torch.nn.Identity(), **tokens)
-    chain = [transformer, dense, MultiVectorMask(list(".,!?")), Normalize(**tokens)]
-    MultiVectorEncoder(modules=chain, device="cpu").save(str(tmp_path), create_model_card=False)
-    theirs, ours = both(tmp_path)
-    compare(theirs, ours, many_texts(52)[30:])  # the longest are 40 to 42
-    queries, documents = many_texts(60)[50:], many_texts(100)[60:]
-    want = theirs.similarity(*(theirs.encode_query(queries), theirs.encode_document(documents))).numpy()
-    ids, scores = minibert.search(ours.encode_query(queries), ours.encode_document(documents), 5)
-    assert np.abs(np.take_along_axis(want, ids, 1) - scores).max() <= SCORES * 32
-    assert np.abs(np.sort(want, axis=1)[:, :-6:-1] - scores).max() <= SCORES * 32

@@ -277,7 +277,6 @@ def test_what_a_config_says_of_who_sees_whom(name: str, changes: dict[str, Any],
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
 def test_every_head(case: HeadCase) -> None:
-    """The logits, and what comes before them."""
     report = ask_all(case.folder, case.head, ("plain", "right_pad", "left_pad", "pads_inside_mask", "one_token"))
     with case.load() as encoder:
         head = encoder.head()
@@ -285,7 +284,6 @@ def test_every_head(case: HeadCase) -> None:
 
 
 def test_pairs_of_a_pretrained_bert() -> None:
-    """`BertForPreTraining` has two heads; the reference gives both at once."""
     import torch
     import transformers
 
@@ -308,7 +306,6 @@ def test_minilm_s_input_layer(minilm: Path) -> None:
 
 
 def test_minilm(minilm: Path) -> None:
-    """Texts and a batch of 512 tokens, padded on either side; over all blocks no more rounding than the reference's."""
     report = compared(minilm, texts=TEXTS, encoder=True)
     assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
     assert "eager attention, on the CPU in float32" in report.lines[1]
@@ -322,7 +319,6 @@ def test_minilm(minilm: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 13), (4, 128), (2, 512)])
 def test_minilm_s_rounding_is_the_reference_s(shape: tuple[int, int], minilm: Path) -> None:
-    """Both in float32 beside the reference in float64, over all blocks together."""
     ids = np.random.default_rng(1).integers(1000, 30_000, shape)
     with minibert.load_encoder(minilm) as encoder:
         reference, states = Opened(EncoderSubject(encoder, minibert.load_encoder), str(minilm)), range(1, 7)

@@ -84,29 +84,6 @@ def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: 
     assert said(tab) == sentence("block 1, head 4", weights[2, 6], "bank", "was")
 
 
-def test_a_click_chooses_the_token(opened: Open, real: tuple[Encoder, str]) -> None:
-    tab = opened(real[1])
-    tab.locator(".looks").evaluate("element => element.scrollIntoView({block: 'end'})")
-    box = tab.locator("#weights").bounding_box()
-    tab.mouse.click(box["x"] + 5, box["y"] + box["height"] * 7.5 / 9)
-    assert tab.locator("fieldset input:checked").get_attribute("value") == "7"
-    tab.locator(".lines rect[data-taker='5']").click()
-    assert tab.locator("fieldset input:checked").get_attribute("value") == "5"
-    assert "river gives" in said(tab)[0]
-
-
-def test_block_and_head_are_chosen_by_keyboard(opened: Open, real: tuple[Encoder, str]) -> None:
-    encoder, html = real
-    tab = opened(html)
-    tab.locator("#block").focus()
-    for key in ("ArrowDown", "ArrowDown", "Tab", "ArrowDown"):
-        tab.keyboard.press(key)
-    assert said(tab)[0].startswith("block 2, head 0: the gives ")
-    assert np.abs(np.array(table(tab)) - probabilities(encoder, 2, 0)[1]).max() <= 0.5e-4 + 1e-9
-    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid", "the focus can be seen"
-
-
 def test_lines_and_colours_are_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
     encoder, html = real
     tab = opened(html)
@@ -172,13 +149,6 @@ def test_it_fits_can_be_read_and_heard(opened: Open, real: tuple[Encoder, str]) 
     assert 'img "block 3, head 5: weights of 9 by 9 tokens, up to ' in tree
     assert 'region "Attention weights"' in tree and 'region "How the token\'s vector changes"' in tree
     assert 'rowheader "block 3"' in tree and 'columnheader "attention adds"' in tree
-
-
-def test_a_long_text_opens(opened: Open, real: tuple[Encoder, str]) -> None:
-    tab = opened(page(real[0], "muddy " * 130))
-    choose(tab, 131, 5, "11")
-    assert tab.locator("#takes tbody tr").count() == 132
-    assert sum(table(tab)) == pytest.approx(1, abs=132 * 0.5e-4)
 
 
 def test_without_javascript_it_is_said_where_the_numbers_are(opened: Open, real: tuple[Encoder, str]) -> None:

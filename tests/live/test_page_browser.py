@@ -120,7 +120,6 @@ def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[Emb
 
 
 def test_colours_are_the_numbers(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    """The nearer to 0, the lighter; orange above it, violet below."""
     layer, html = real
     tab = opened(html)
     pixels = tab.eval_on_selector_all(
@@ -150,17 +149,6 @@ def test_similarities_follow_the_token(opened: Open, real: tuple[EmbeddingLayer,
     square = tab.locator("#cosines").bounding_box()
     tab.mouse.move(square["x"] + square["width"] * 5.5 / 7, square["y"] + square["height"] * 1.5 / 7)
     assert tab.locator("#pairwork").inner_text() == f"positions 1 (we) and 5 (clouds): {unit[1] @ unit[5]:.4f}"
-
-
-def test_the_slider_counts_from_zero(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    tab = opened(real[1])
-    slider = tab.locator("input[type=range]")
-    assert [slider.get_attribute(name) for name in ("min", "max")] == ["0", "383"] and slider.input_value() == "0"
-    for value in ("0", "383"):
-        slider.fill(value)
-        shown = tab.locator("#groups").inner_text(), tab.locator("#normwork").inner_text()
-        assert "dimension, 0 to 383" in shown[0] and f"dimension {value}: " in shown[0]
-        assert shown[1].startswith(f"dimension {value}: ")
 
 
 def test_a_piece_from_right_to_left_keeps_its_marks_in_front(opened: Open, tmp_path: Path) -> None:

@@ -89,7 +89,6 @@ def test_an_honest_port_passes_by_what_hooks_give(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", honest_ports.WRONG)
 def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_path: Path) -> None:
-    """Much that is wrong is smaller than what the format does to the whole model."""
     port, form = honest_ports.WRONG[name]
     folder, path = honest_ports.write(port, tmp_path)
     report = verify_part(str(folder), encoder=True, against=path, form=form)

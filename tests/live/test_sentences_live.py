@@ -165,7 +165,6 @@ def test_odd_values_of_settings_are_read_as_there(file: str, change: dict[str, A
 
 @pytest.mark.parametrize("name", ["sentences-prompts", "sentences-dense"])
 def test_evaluators_that_ask_for_no_tensors_run(name: str) -> None:
-    """And the page is right about those that do."""
     from sentence_transformers.sentence_transformer import evaluation
 
     theirs = opened_there(REFERENCE / name)

@@ -14,7 +14,7 @@ from checkpoints import VOCAB, numbers
 from many_texts import many_texts
 from needed import absent, missing, need_sentence_transformers
 from reference_files import REFERENCE
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import minibert
 from minibert.equations.input_layer import Array
@@ -60,7 +60,6 @@ def away(found: Array, want: Array) -> float:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_folder_and_every_text(name: str) -> None:
-    """Empty texts and unknown tokens too."""
     texts, half = many_texts(150), name == "static-half"
     theirs, ours = sentence_transformer(REFERENCE / name), minibert.load_encoder(REFERENCE / name)
     assert ours.get_embedding_dimension() == theirs.get_embedding_dimension() and ours.prompts == theirs.prompts
@@ -206,23 +205,6 @@ def compare(folder: Path, dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", distilled.KINDS)
 def test_rows_are_model2vec_s_signs_included(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare(distilled.write(tmp_path / kind, kind), 8, monkeypatch)
-
-
-def test_rows_of_minilm_are_model2vec_s(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare(with_few_words(minilm, tmp_path / "few"), 256, monkeypatch)
-
-
-def with_few_words(minilm: Path, folder: Path, count: int = 4000) -> Path:
-    """The real model with its first words alone: both sides would compute all 30,522 for a minute."""
-    shutil.copytree(minilm, folder)
-    config, words = (json.loads((folder / name).read_text("utf-8")) for name in ("config.json", "tokenizer.json"))
-    words["model"]["vocab"] = {word: i for word, i in words["model"]["vocab"].items() if i < count}
-    for name, content in (("config.json", config | {"vocab_size": count}), ("tokenizer.json", words)):
-        (folder / name).write_text(json.dumps(content), "utf-8")
-    tensors = load_file(minilm / "model.safetensors")
-    table = "embeddings.word_embeddings.weight"
-    save_file(tensors | {table: tensors[table][:count].copy()}, folder / "model.safetensors")
-    return folder
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "xlm-roberta"])

@@ -61,7 +61,6 @@ def test_the_debugger_s_folder_of_a_right_and_a_wrong_model(here: Path) -> None:
 
 
 def test_an_npz_of_torch_s_hooks(here: Path) -> None:
-    """What is shown is compared, and a wrong module found in it."""
     only = [QUERY.replace(".1.", ".0."), *(f"encoder.layer.{i}.output.LayerNorm" for i in range(encoders.DEPTH))]
     run(recipe("hooked.npz"))
     report = verify(str(here), encoder=True, against=Path("hooked.npz"), only=only)
@@ -83,7 +82,6 @@ def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("ignore")  # the exporter's own words about torch's parts
 def test_an_onnx_model(here: Path) -> None:
-    """Every batch that it takes, every module; a wrong bias in the graph is found where it is."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 

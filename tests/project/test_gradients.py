@@ -194,7 +194,6 @@ def test_the_whole_model_is_the_finite_difference() -> None:
 
 
 def test_adam_by_hand_over_three_steps() -> None:
-    """Two numbers, gradients that change: the averages weighted as the paper's closed form says."""
     gradients = [np.array([1.0, -2.0]), np.array([3.0, 2.0]), np.array([-1.0, 4.0])]
     weight, mean, square = np.array([10.0, 20.0]), np.zeros(2), np.zeros(2)
     expected = weight.copy()

@@ -116,7 +116,6 @@ def test_each_wing_imports_from_the_wings_below_it() -> None:
 
 
 def test_inside_a_wing_no_circle() -> None:
-    """Two files that import each other at their top cannot be read apart; inside functions it is as hard to follow."""
     edges: dict[str, set[str]] = {}
     for file, path in FILES.items():
         name = ".".join(["minibert", *file.split("/")])
@@ -188,7 +187,6 @@ def test_importing_one_file_does_not_import_its_wing() -> None:
 
 
 def test_import_minibert_loads_numpy_and_the_standard_library_only() -> None:
-    """What NumPy itself imports is not counted."""
     found = {name.partition(".")[0] for name in loaded("import minibert", before="sys, numpy")}
     assert "minibert" in found
     assert found - sys.stdlib_module_names - {"minibert", "numpy"} == set()

@@ -106,7 +106,6 @@ def test_what_a_message_says_to_install_is_what_the_metadata_names(metadata: ema
 
 
 def test_lowest_versions_are_those_that_the_metadata_names(metadata: email.message.Message) -> None:
-    """What `sh scripts/check --lowest` installs."""
     needs = [need for need in metadata.get_all("Requires-Dist") if re.search(r"^[^;]+$|extra == '(plot|test)'", need)]
     command = [sys.executable, "tests/support/lowest.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -135,7 +134,6 @@ def test_mypy_knows_what_methods_give(tmp_path: Path) -> None:
 
 
 def test_dir_shows_public_names_alone() -> None:
-    """Not the modules and helpers that this file happens to have imported, nor what it uses itself."""
     minibert.load  # noqa: B018
     names = dir(minibert)
     assert names == sorted({*minibert.__all__, "__version__"})

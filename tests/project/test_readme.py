@@ -244,7 +244,6 @@ def test_nearest_neighbours(minilm: Path, monkeypatch: Patch, capsys: Printed) -
 
 
 def test_a_search_of_what_bulk_wrote(minilm: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    """The two commands as the page has them, then the program; only the model's name stands for its folder."""
     monkeypatch.chdir(tmp_path)
     rows = (json.dumps({"text": text}) + "\n" for text in TEXTS)
     Path("texts.jsonl").write_text("".join(rows), encoding="utf-8")

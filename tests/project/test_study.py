@@ -189,29 +189,6 @@ def test_what_is_said_of_bert_base_holds_for_its_positions(
     assert "penalty 0.01: 10 off on the rows it has seen, 26 on others\n" in probed
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("name", ["005_attention", "006_blocks", "008_what_does_a_head_do", "009_static_models"])
-def test_another_minilm_is_looked_at_and_not_held_to_this_one_s_numbers(
-    name: str, minilm: Path, tmp_path: Path
-) -> None:
-    """The same input layer, every matrix of the blocks moved: what a text says of all-MiniLM-L6-v2 does not hold."""
-    from safetensors.numpy import load_file, save_file
-
-    folder, normal = tmp_path / "other-MiniLM", np.random.default_rng(0).standard_normal
-    folder.mkdir()
-    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(minilm / file, folder / file)
-    moved = {
-        key: x + np.float32(0.5 * x.std()) * normal(x.shape, np.float32)
-        if "encoder.layer." in key and x.ndim == 2
-        else x
-        for key, x in load_file(minilm / "model.safetensors").items()
-    }
-    save_file(moved, folder / "model.safetensors")
-    printed = run(name, tmp_path, MINIBERT_MODEL=str(folder))
-    assert "model: other-MiniLM\nwhat the text says of all-MiniLM-L6-v2 is not for this model" in printed
-
-
 def gpt2_of_sinusoids(folder: Path) -> Path:
     """They stand for positions that text has taught: neighbours are similar."""
     config = {**GPT2, "n_embd": 64, "n_positions": 128}

@@ -134,7 +134,6 @@ def test_the_bert_has_learned_what_holds_for_words_that_it_never_saw() -> None:
 
 
 def test_a_saved_model_is_read_as_training_computes_it(tmp_path: Path) -> None:
-    """Norms, biases and all maps are random: a turned weight, or query and key exchanged, would show."""
     random = np.random.default_rng(1)
     vector = masked.vector_of(masked.random_weights())
     weights = masked.model_of(vector + np.float32(0.3) * random.standard_normal(len(vector), np.float32))

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from checkpoints import pack
 from numpy.typing import NDArray
 
 AMPLITUDE = np.float32(0.1 / 2**23)
@@ -125,20 +125,6 @@ def batch(kind: str, vocab: int, longest: int) -> dict[str, NDArray[np.int64]]:
     return made
 
 
-def write_safetensors(path: Path, named: dict[str, NDArray[Any]]) -> None:
-    """Write float32 arrays as a safetensors file: length of the header, header in JSON, the bytes."""
-    header, offset = {}, 0
-    for name, array in named.items():
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
-        offset += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in named.values():
-            file.write(np.ascontiguousarray(array, "<f4").data)
-
-
 def write_model(folder: Path, model_type: str, vocab: bool = False) -> Path:
     """Write config.json and model.safetensors (94 MB for bert, 158 MB for gpt2), and if asked a vocabulary.
 
@@ -148,7 +134,7 @@ def write_model(folder: Path, model_type: str, vocab: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config = BERT if model_type == "bert" else GPT2
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    write_safetensors(folder / "model.safetensors", tensors(model_type))
+    (folder / "model.safetensors").write_bytes(pack(tensors(model_type)))
     if vocab:
         (folder / "vocab.txt").write_text("\n".join(bert_vocab()) + "\n", encoding="utf-8")
     return folder
