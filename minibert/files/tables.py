@@ -219,29 +219,6 @@ class ScratchBuffer:
             self._numbers = np.empty(count, table.dtype)
         return table.rows(slice(None), self._numbers[:count].reshape(table.shape))
 
-    def empty(self) -> None:
-        """The weights in it are no longer used."""
-
-
-class ScratchBuffers(ScratchBuffer):
-    """Scratch buffers for several weights: each is converted once and stays until all of them go together."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, Array] = {}  # by the table's id
-        self._left: list[Array] = []  # memory of those before
-
-    def converted(self, table: StoredTable) -> Array:
-        """Convert a whole table, or find it converted."""
-        if id(table) not in self._held:
-            fitting = (i for i, each in enumerate(self._left) if (each.shape, each.dtype) == (table.shape, table.dtype))
-            at = next(fitting, None)
-            memory = np.empty(table.shape, table.dtype) if at is None else self._left.pop(at)
-            self._held[id(table)] = table.rows(slice(None), memory)
-        return self._held[id(table)]
-
-    def empty(self) -> None:
-        self._left, self._held = list(self._held.values()), {}
-
 
 Weight = Array | StoredTable
 """The numbers of a map: an array, or where memory is to be saved a table whose numbers stay as they are stored."""

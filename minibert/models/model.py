@@ -219,7 +219,7 @@ class Model(OfModules):
             trace["hidden_states.0"] = x = trace[next(reversed(trace))]
             packed = unpadded(prepared, keep)
             recorder = Recorder(packed, (prepared.batch, prepared.seq), trace)
-            run_blocks(stack, [x[recorder.where]], [packed], hook=recorder)
+            run_blocks(stack, x[recorder.where], packed, hook=recorder)
         else:
             trace = self._layer.traced_positions(prepared)
             run_changed(self._layer, stack, prepared, keep, change, trace)

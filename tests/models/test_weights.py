@@ -26,11 +26,9 @@ from minibert import CheckpointError
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import Dense
-from minibert.files.tables import ScratchBuffers, StoredTable
-from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads
 from minibert.models.heads.prediction import go_on
-from minibert.models.run import blocks, packing
+from minibert.models.run import packing
 from minibert.models.run.key_value_cache import KeyValueCache
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
@@ -209,51 +207,6 @@ def test_memory_of_a_tied_word_table_is_that_of_a_piece(tmp_path: Path, monkeypa
     assert peak(lambda: converted.logits(IDS[0, :1])) > table
     assert peak(lambda: kept.logits(IDS[0, :1])) < table / 4
     assert peak(lambda: kept.trace(IDS[0, :1], head="next_word")) < table / 4
-
-
-@pytest.mark.parametrize("case", TINY, ids=str)
-def test_a_block_s_weight_is_converted_once_for_several_tiles(
-    case: EncoderCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shared blocks have their weight's turn several times. `rows` is called for each conversion alone."""
-    monkeypatch.setattr(packing, "TILE_TOKENS", 13)
-    lengths = np.sort(np.arange(48) % 7 + 1)
-    texts = [Encoded((np.arange(length) % 20 + 5).tolist(), None) for length in lengths]
-    counted: list[int] = []
-    real = StoredTable.rows
-    monkeypatch.setattr(StoredTable, "rows", lambda table, *args: [counted.append(id(table)), real(table, *args)][1])
-
-    def rows_of(encoder: minibert.Encoder) -> dict[int, Array]:
-        found: dict[int, Array] = {}
-        encoder.compute(encoder.embeddings.pack(texts), lambda tile, x: found.update({int(tile.texts[0]): x}))
-        return found
-
-    converted, kept = both(narrowed(case.folder, tmp_path), threads=2)
-    want = rows_of(converted)
-    kept(IDS)  # what all texts share is computed once: DeBERTa's rows of distances
-    counted.clear()
-    got = rows_of(kept)
-    assert want.keys() == got.keys() and len(got) > 12
-    for first, x in want.items():
-        same(got[first], x)
-    times = {counted.count(id(module._weight)) for module in maps(kept)}
-    groups = len(packing.grouped(range(len(got)), 2, blocks.TOGETHER))
-    shared = len(kept.stack.blocks) * (kept.block_family.shared is not None)
-    assert max(times) <= groups * max(1, shared) < len(got)
-
-
-def test_several_tiles_hold_the_weights_of_one_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept through the run they would be all of the model, converted."""
-    held: list[int] = []
-    real = ScratchBuffers.converted
-    monkeypatch.setattr(packing, "TILE_TOKENS", 13)
-    monkeypatch.setattr(
-        ScratchBuffers, "converted", lambda own, table: [real(own, table), held.append(len(own._held))][0]
-    )
-    _, kept = both(narrowed(CASE["bert"].folder, tmp_path), threads=1)
-    packed = kept.embeddings.pack([Encoded([5, 6, 7, 8], None)] * 48)
-    kept.compute(packed, lambda tile, x: None)
-    assert len(kept.stack.blocks) > 1 and max(held) == 6  # query, key, value, output, up and down
 
 
 PAIR_OF_IDS = np.array([[5, 6, 7, 8], [9, 3, 4, 10]])

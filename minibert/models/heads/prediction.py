@@ -166,7 +166,7 @@ def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
     layer, text, past = model.embeddings, np.zeros(1, np.int64), cache.length
     inputs, _ = layer.prepare(np.array([ids], np.int64), {}, past_length=past)
     packed = Packed(inputs, text, np.array([len(ids)]), np.arange(past, past + len(ids)))
-    return run_blocks(model.stack, [layer.rows(packed)], [packed], cache=cache)[0]
+    return run_blocks(model.stack, layer.rows(packed), packed, cache=cache)
 
 
 def choose(logits: Array, temperature: float, random: np.random.Generator) -> int:

@@ -24,14 +24,13 @@ from minibert.families.parts.bound_blocks import (
     Dense,
     Modules,
 )
-from minibert.files.tables import ScratchBuffer, ScratchBuffers
+from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import compute
-from minibert.threads.cores import cores
 from minibert.threads.kernels import Rows, Shape, kernel, one_sum, rows_for
 
 from .key_value_cache import KeyValueCache
 from .masks import Masks, keys_of, masks_of
-from .packing import TILE_ROWS, Group, Layout, Packed, grouped
+from .packing import TILE_ROWS, Group, Layout, Packed
 from .recorders import Recorder, hooked, hooked_halves
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 LONG = 1024
 QUERIES = 128  # how many are computed at once: 64 and fewer take longer, 256 about as long
 SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
-TOGETHER = 8  # tiles that one thread takes through a block one after another, where its weights are converted for them
 
 
 Parts = tuple["Ready", ...]
@@ -81,8 +79,6 @@ class Stack:
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
         self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
-        # tiles for which a weight is converted once
-        self.together = TOGETHER if any(each.stored for _, each in self._maps) else 1
         self._same_bits = same_bits
         if same_bits:
             self.rows  # noqa: B018  raises where they are not given
@@ -227,18 +223,16 @@ def run_model(
     """
     each_text = stack.each_text
 
-    def work(tiles: Sequence[Packed]) -> None:
-        takes = [take(tile) for tile in tiles] if take and not each_text else ()
-        for tile, x in zip(tiles, run_blocks(stack, [rows(tile) for tile in tiles], tiles, takes), strict=True):
-            for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
-                put(part, own)
+    def work(tile: Packed) -> None:
+        taken = take(tile) if take and not each_text else None
+        x = run_blocks(stack, rows(tile), tile, taken)
+        for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
+            put(part, own)
 
     # BLAS is held to one thread, even for one short text, where bits are promised that depend on it: in the weights'
     # products, or in attention's sums over a text's tokens
     held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
-    tiles: Sequence[Packed] = packed.tiles(None if stack.blocks else TILE_ROWS)
-    some = [[tile] for tile in tiles] if stack.together == 1 else grouped(tiles, threads or cores(), stack.together)
-    compute(work, some, threads, held)
+    compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, held)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
@@ -252,64 +246,50 @@ def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | No
 
 def run_blocks(
     stack: Stack,
-    xs: list[Array],
-    tiles: Sequence[Packed],
-    takes: Sequence[Array | None] = (),
+    x: Array,
+    tile: Packed,
+    take: Array | None = None,
     hook: Recorder | None = None,
     cache: KeyValueCache | None = None,
-) -> list[Array]:
-    """Run all blocks on several tiles: their rows xs, each (tokens, dim) -> the same after the last norm.
+) -> Array:
+    """Run all blocks on a tile: its rows x (tokens, dim), which may be overwritten -> the same after the last norm.
 
-    One block after another takes all tiles, so that a weight is converted once for them; the bits are those of one tile
-    alone. Rows may be overwritten. With a hook, or a cache, there is one tile.
-
-    takes: as `take` of `run_model`, for each tile. cache: the tokens are the next ones of one text, after those that it
-    has; then it has them too.
+    take: the rows that leave the last block, None for all. cache: the tokens are the next ones of one text, after those
+    that it has; then it has them too.
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
-    past, whole = cache.length if cache else 0, hook is not None
-    weights, dtype = ScratchBuffer() if len(tiles) == 1 else ScratchBuffers(), xs[0].dtype
+    past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
     rows, fewest = stack.rows, stack.fewest
     if cache:
         rows, fewest = Rows(), 1  # a text that is written on is alone, and one row is fastest without padding rows
     elif hook and rows.text > 1:
         rows = kernel().usual  # a hook is handed the tokens of a tile side by side
-    layouts = [Layout.of(tile.lengths, rows, fewest) for tile in tiles]
-    scratch = Scratch(max(layout.rows for layout in layouts), dtype)
-    runs = []
-    for tile, layout in zip(tiles, layouts, strict=True) if blocks else ():
+    layout = Layout.of(tile.lengths, rows, fewest)
+    x = layout.filled(x)
+    if blocks:
         pieces = _pieces(stack, tile, dtype, whole, past, rows.text)
         angles = {}
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
         shared = _shared(stack, pieces) if stack.schemes else {}
-        runs.append(_Run(rows, pieces, angles, shared, scratch, weights, cache))
-    xs = [layout.filled(x) for x, layout in zip(xs, layouts, strict=True)]
+        run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache)
     for i, block in enumerate(blocks):
-        if len(tiles) > 1:
-            weights.empty()
         if hook and i:
-            hook.rows(f"hidden_states.{i}", xs[0])
-        if takes and i + 1 == len(blocks):
-            layouts = [
-                layout if take is None else Layout.of(np.array([len(take)]), rows, fewest)
-                for layout, take in zip(layouts, takes, strict=True)
-            ]
-            takes = [None if take is None else each.filled(take) for each, take in zip(layouts, takes, strict=True)]
-            runs = [run._replace(take=take) for run, take in zip(runs, takes, strict=True)]
-        xs = [_one_block(run, block, x) for run, x in zip(runs, xs, strict=True)]
-    if takes and not blocks:
-        xs = [x if take is None else x[take] for x, take in zip(xs, takes, strict=True)]
-    for x in xs:
-        for norm in last:
-            norm(x)
+            hook.rows(f"hidden_states.{i}", x)
+        if take is not None and i + 1 == len(blocks):
+            layout = Layout.of(np.array([len(take)]), rows, fewest)
+            run = run._replace(take=layout.filled(take))
+        x = _one_block(run, block, x)
+    if take is not None and not blocks:
+        x = x[take]
+    for norm in last:
+        norm(x)
     if hook:
-        hook.rows(f"hidden_states.{len(blocks)}", xs[0])
-    xs = [x[layout.tokens] for x, layout in zip(xs, layouts, strict=True)]
+        hook.rows(f"hidden_states.{len(blocks)}", x)
     if cache:
-        cache.length += len(xs[0])
-    return xs
+        cache.length += tile.inputs.seq
+    return x[layout.tokens]
 
 
 def _one_block(run: _Run, block: Parts, x: Array) -> Array:

@@ -50,7 +50,7 @@ def run_changed(
     y = np.zeros((*shape, layer.dim), layer.dtype)
     for tile in _by_length(inputs, keep, stack):
         recorder = Recorder(tile, shape, trace, change)
-        y[recorder.where] = run_blocks(stack, [_embedded(layer, tile, recorder)], [tile], hook=recorder)[0]
+        y[recorder.where] = run_blocks(stack, _embedded(layer, tile, recorder), tile, hook=recorder)
         seen |= recorder.seen
     if unseen := sorted(change.keys() - seen):
         raise ValueError(f"change names {unseen[0]!r}, which this call does not compute; leave it out")

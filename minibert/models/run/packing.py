@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,8 +21,6 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Positions
 from minibert.files.tokenizer import Encoded
 from minibert.threads.kernels import Rows
-
-T = TypeVar("T")
 
 # Numbers in a block of an input layer: 1024 rows of BERT's, the fastest of the sizes from 32 to 4096 rows. Smaller ones
 # fit into a faster cache, but need more calls, and threads then wait more often for the interpreter's lock.
@@ -442,13 +440,3 @@ def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, batch, tall):
         for left in range(0, seq, rows):
             yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
-
-
-def grouped(tiles: Sequence[T], threads: int, most: int) -> list[Sequence[T]]:
-    """Put up to `most` tiles that follow one another together, so that each thread has a group.
-
-    >>> grouped([1, 2, 3, 4, 5], 2, 8)
-    [[1, 2, 3], [4, 5]]
-    """
-    size = min(most, -(-len(tiles) // threads))
-    return [tiles[start : start + size] for start in range(0, len(tiles), max(1, size))]
