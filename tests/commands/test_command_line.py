@@ -356,22 +356,7 @@ def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, monkeypatch: Pa
     assert "plot needs matplotlib: pip install 'matplotlib>=3.9'" in failure(capsys, "plot", "rows", *options)
 
 
-# -- start-up ----------------------------------------------------------------------------------------------------
-
-
-def test_explain_loads_nothing_that_it_does_not_use(folder: Path) -> None:
-    code = (
-        "import sys; from minibert.cli import main\n"
-        f"main(['explain', '--model', {str(folder)!r}, 'we'])\n"
-        "print('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), *sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(result.stdout.rpartition("LOADED")[2].split())
-    heavy = {"huggingface_hub", "matplotlib", "torch", "transformers", "tqdm", "asyncio"}
-    heavy |= {f"minibert.{name}" for name in ("show.plot", "show.pictures", "commands.plot", "commands.embed")}
-    heavy.add("minibert.hub.repository")
-    assert loaded.isdisjoint(heavy)
-    assert {"tokenizers", "safetensors", "minibert.show.text.explain"} <= loaded
+# -- explain --live -----------------------------------------------------------------------------------------------
 
 
 SMALL_GPT2 = str(Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words")

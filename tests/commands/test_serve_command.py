@@ -6,9 +6,8 @@ import importlib.util
 import re
 import signal
 import socket
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from minibert.serve.options import from_variables
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
-LOG = 20_000  # bytes; measured 80
 MANY = 2048  # texts that keep the server at work for a while
 
 
@@ -32,9 +30,12 @@ def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:
     """SIGTERM comes in the middle of a request: that is answered first."""
     (tmp_path / "token").write_text("geheim\n")
     options = "--reranker", RERANKER, "--token-file", str(tmp_path / "token"), "--threads", "1"
-    with serving(*options, said="sentences-last-token, uses-reranker") as (process, address):
+    names = "--name", "small", "--name", f"best={RERANKER}", "--name", "tiny"
+    with serving(*options, *names, said="small, best") as (process, address):
         token = {"Authorization": "Bearer geheim"}
         assert address.embed("dog").status == 401
+        for name in ("small", "tiny", "sentences-last-token", MODEL):
+            assert address.ask("/v1/embeddings", {"input": "dog", "model": name}, **token).status == 200
         found = address.ask("/v1/embeddings", {"input": "dog"}, **token).json["data"][0]["embedding"]
         assert np.allclose(found, minibert.load_encoder(MODEL).encode("dog"), atol=1e-6)
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}, **token).json) == 2
@@ -189,41 +190,6 @@ def test_the_bounds_of_the_command_line_hold() -> None:
         assert address.embed(["a"] * 3).status == 413
         assert "more than 200 bytes; send fewer" in address.embed("a" * 200).error
         assert address.embed(["a"] * 2).status == 200
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="of a shell that limits the files of a process")
-@pytest.mark.parametrize("files", [60, 120])
-def test_idle_connections_lock_nobody_out_and_fill_no_log(files: int) -> None:
-    """The process may open few files: connections that were accepted before they are counted cost some too."""
-    shell = "sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"
-    with serving(before=shell) as (process, address), ExitStack() as stack:
-        for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", address.port), SECONDS))
-        assert address.embed("dog").status == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
-        assert len(process.stderr.read()) <= LOG
-
-
-def test_several_models_are_chosen_by_their_names() -> None:
-    """The first gets what names none; a name of one is no name of another."""
-    sparse, other = str(REFERENCE / "uses-sparse"), str(REFERENCE / "sentences-prompts")
-    options = "--reranker", RERANKER, "--name", "small", "--name", f"words={sparse}", "--name", "tiny"
-    with serving(*options, models=(MODEL, other, sparse), said="small, sentences-prompts, words, uses-reranker") as (
-        _, address,
-    ):  # fmt: skip
-        names = [each["id"] for each in address.ask("/v1/models").json["data"]]
-        assert names == ["small", "sentences-prompts", "words", "uses-reranker"]
-        first, second = (minibert.load_encoder(folder).encode("dog") for folder in (MODEL, other))
-        for name, want in (
-            (None, first), ("tiny", first), ("sentences-last-token", first), (MODEL, first), (other, second),
-            ("sentences-prompts", second),
-        ):  # fmt: skip
-            found = address.embed("dog", model=name).json["data"][0]["embedding"]
-            assert np.allclose(found, want, atol=1e-6), name
-        assert address.embed("dog", model="words").status == 404
-        assert len(address.ask("/embed_sparse", {"inputs": ["dog", "cat"]}).json) == 2
-        assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"]}).json) == 2
 
 
 def test_each_request_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

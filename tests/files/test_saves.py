@@ -162,19 +162,10 @@ def test_gamma_and_beta_in_every_family_that_has_a_norm_of_this_name(case: Case,
 
 
 BUFFERS: dict[str, Tensors] = {
-    "bert": {"embeddings.position_ids": np.arange(16)[None]},
     "bert-head": {"bert.embeddings.position_ids": np.arange(16)[None]},
-    "roberta": {"embeddings.position_ids": np.arange(16)[None]},
-    "clip": {"text_model.embeddings.position_ids": np.arange(16)[None]},
-    "gpt2": {f"h.{n}.attn.bias": np.tril(np.ones((1, 1, 16, 16), np.float32)) for n in range(3)},
     "gpt2-head": {
         "transformer.h.0.attn.bias": np.ones((1, 1, 4, 4), np.uint8),
         "transformer.h.0.attn.masked_bias": np.array(-1e4, np.float32),
-    },
-    "gpt_neo": {"h.0.attn.attention.bias": np.ones((1, 1, 4, 4), np.uint8)},
-    "gpt_neox": {
-        "layers.0.attention.bias": np.ones((1, 1, 4, 4), np.uint8),
-        "layers.0.attention.masked_bias": np.array(-1e9, np.float32),
     },
     "openai-gpt": {"position_ids": np.arange(16)[None]},
     "t5-decoder": {

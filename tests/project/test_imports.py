@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import checkpoints
 import pytest
 
 import minibert
@@ -206,3 +207,14 @@ NOT_FOR_ONE_SENTENCE = {
 
 def test_one_sentence_loads_only_what_it_needs(minilm: Path) -> None:
     assert loaded(ONE_SENTENCE, str(minilm), before="sys, numpy, tokenizers") & NOT_FOR_ONE_SENTENCE == set()
+
+
+def test_explain_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    folder = checkpoints.write_wordpiece(checkpoints.write(tmp_path))
+    code = "from minibert.cli import main\nwith contextlib.redirect_stdout(io.StringIO()):\n"
+    code += "    main(['explain', 'we', '-m', sys.argv[1]])"
+    found = loaded(code, str(folder), before="sys, io, contextlib")
+    heavy = {f"minibert.{name}" for name in ("show.plot", "show.pictures", "commands.plot", "commands.embed")}
+    heavy |= {"minibert.hub.repository", "huggingface_hub", "matplotlib", "torch", "transformers", "tqdm", "asyncio"}
+    assert not heavy & {*found, *(name.partition(".")[0] for name in found)}
+    assert {"tokenizers", "safetensors", "minibert.show.text.explain"} <= found
