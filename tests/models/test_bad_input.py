@@ -222,16 +222,6 @@ def test_nothing_is_chosen_by_what_is_no_number(tmp_path: Path, made: Any, tenso
         use(minibert.load_encoder(tmp_path / "model"))
 
 
-def test_what_acts_later_in_the_model_changes_nothing_here(load: Make, tmp_path: Path) -> None:
-    layer = load("bert")
-    assert same_bits(layer([[5, 6]], attention_mask=[[0.0, -1e9]]), layer([[5, 6]]))  # an additive mask
-    with pytest.raises(ValueError, match="attention_mask must be"):
-        layer([[5, 6]], attention_mask=[[1, 1, 1]])
-    config = {"model_type": "llama", "vocab_size": 20, "hidden_size": 8}
-    llama = minibert.load(write(tmp_path, config, {"model.embed_tokens.weight": np.ones((20, 8), "f4")}))
-    assert same_bits(llama([[5, 6]], position_ids="anything"), llama([[5, 6]]))  # type: ignore[arg-type]
-
-
 def test_without_a_name_it_is_what_minibert_model_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for nothing in (None, ""):
         monkeypatch.delenv("MINIBERT_MODEL", raising=False)

@@ -16,7 +16,7 @@ from checkpoints import same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_files import REFERENCE, changed, opened
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tokenizer_folders import finder, write_tokenizer
 
 import minibert
@@ -218,24 +218,15 @@ def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
 
 
 def test_stanfords_settings_and_map(tmp_path: Path) -> None:
-    # what artifact.metadata leaves out, and what it turns
-    encoder = changed(tmp_path, "late-stanford", "artifact.metadata", lambda _: {"mask_punctuation": False})
-    own = encoder.sentence_config
-    assert own.late and own.late.expansion == Expansion(32, False) and own.late.skipped == ()
-    assert own.lengths == {"query": 32} and own.prompts["document"] == "[unused1] "
     said = {"attend_to_mask_tokens": True, "doc_token_id": "we", "query_maxlen": 8, "doc_maxlen": 7}
     own = changed(tmp_path, "late-stanford", "artifact.metadata", said).sentence_config
     assert own.late and own.late.expansion == Expansion(8, True) and own.prompts["document"] == "we "
     assert own.lengths == {"query": 8, "document": 7}
-    from safetensors.numpy import save_file
-
     changed(tmp_path, "late-stanford", "artifact.metadata", {})
     path = tmp_path / "model" / "model.safetensors"
     tensors = load_file(path)
     save_file(tensors | {"linear.weight": np.ones((6, 9), "f4")}, path)
-    with pytest.raises(
-        minibert.errors.CheckpointError, match=r"'linear.weight' maps 9 numbers, but the transformer gi"
-    ):
+    with pytest.raises(minibert.CheckpointError, match=r"'linear.weight' maps 9 numbers, but the transformer gi"):
         minibert.load_encoder(tmp_path / "model")
 
 

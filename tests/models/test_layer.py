@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +21,6 @@ from checkpoints import BERT, ELECTRA, T5, VOCAB, same_bits, tensors, write, wri
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import CONFIGS, Make, some_ids, tile_of
-from limits import CHILD_SECONDS
 
 import minibert
 from minibert import EmbeddingLayer
@@ -428,34 +425,3 @@ def test_a_tokenizer_that_fails_to_open_fails_every_time(tmp_path: Path) -> None
         with pytest.raises(minibert.TokenizerError, match="has no tokenizer"):
             layer.tokenize("we")
     assert write_wordpiece(tmp_path) and layer.tokenize("we")["input_ids"].shape == (1, 3)
-
-
-FORK_WHILE_IT_OPENS = """
-import os, sys, threading, minibert
-layer = minibert.load(sys.argv[1])
-want = layer.tokenize("we lived")["input_ids"].tobytes()
-layer = minibert.load(sys.argv[1])
-make, inside, forked = layer._open_tokenizer, threading.Event(), threading.Event()
-def slowly():
-    if threading.current_thread() is not threading.main_thread():
-        inside.set()
-        forked.wait()
-    return make()
-layer._open_tokenizer = slowly
-other = threading.Thread(target=lambda: layer.tokenizer)
-other.start()
-inside.wait()
-child = os.fork()
-if child == 0: os._exit(0 if layer.tokenize("we lived")["input_ids"].tobytes() == want else 7)
-code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-forked.set()
-other.join()
-sys.exit(code)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_child_forked_while_another_thread_opens_the_tokenizer_opens_its_own(folder: Path) -> None:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_WHILE_IT_OPENS, str(folder)]
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-    assert subprocess.run(command, timeout=CHILD_SECONDS, env=environment).returncode == 0

@@ -33,7 +33,6 @@ def with_module(place: int, **entry: Any) -> Any:
 
 
 def with_another(kind: str) -> Any:
-    """A module between the transformer and the pooling."""
     return lambda modules: [modules[0], {"idx": 1, "name": "1", "path": "1_Other", "type": kind}, *modules[1:]]
 
 
@@ -167,18 +166,25 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: Any) -> 
             changed(tmp_path, DENSE, "modules.json", with_module(place, path=path))
 
 
-@pytest.mark.parametrize("text", ["{}", "3", "[1]", "[{}]", '[{"type": 3, "path": ""}]', "[", '[["a", "b"]]'])
-def test_a_list_of_modules_that_is_none_says_so(tmp_path: Path, text: str) -> None:
-    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
-    (tmp_path / "model" / "modules.json").write_text(text, encoding="utf-8")
-    with pytest.raises(minibert.CheckpointError, match="must be a list of modules, each with a type and a path"):
-        minibert.load_encoder(tmp_path / "model")
+NO_LIST, NO_CONFIG = "must be a list of modules, each with a type and a path", "the {} has no config.json, .* fetch the"
+# folder, file, what is in it instead, None: it is not there
+INSTEAD: list[tuple[str, str, str | None, str]] = [
+    *((DENSE, "modules.json", text, NO_LIST)
+      for text in ("{}", "3", "[1]", "[{}]", '[{"type": 3, "path": ""}]', "[", '[["a", "b"]]')),
+    (DENSE, "2_Dense/model.safetensors", None, r"2_Dense: there is no model\.safetensors; save the model"),
+    *((name, f"{inside}/config.json", None, f"{inside}: {NO_CONFIG.format(inside[2:])}") for name, inside in (
+        ("sentences-cls", "1_Pooling"), (DENSE, "2_Dense"), ("sentences-modules", "2_LayerNorm"),
+        ("late-kept", "2_Dense"), ("static-dense", "1_Dense"))),
+]  # fmt: skip
 
 
-def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> None:
-    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
-    (tmp_path / "model" / "2_Dense" / "model.safetensors").unlink()
-    with pytest.raises(minibert.CheckpointError, match=r"2_Dense: there is no model\.safetensors; save the model"):
+@pytest.mark.parametrize(("name", "file", "text", "message"), INSTEAD)
+def test_a_file_that_is_none_or_not_there(tmp_path: Path, name: str, file: str, text: str | None, message: str) -> None:
+    path = shutil.copytree(REFERENCE / name, tmp_path / "model") / file
+    path.unlink()
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(minibert.CheckpointError, match=message):
         minibert.load_encoder(tmp_path / "model")
 
 
@@ -197,8 +203,6 @@ def test_a_dense_layer_without_safetensors_says_what_to_do(tmp_path: Path) -> No
     ],
 )
 def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: str, tmp_path: Path) -> None:
-    """What settings say wins over the tokenizer's; there are never more tokens than positions, of which T5
-    has none, whatever n_positions says; and what says so."""
     own = changed(tmp_path, f"sentences-{name}", file, change).sentence_config
     assert own.longest == longest and own.longest_from.endswith(said)
 
@@ -208,11 +212,10 @@ def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
     true = {"model_max_length": True}
     with pytest.raises(minibert.CheckpointError, match="must be a number >= 1, found True"):
         changed(tmp_path, DENSE, "tokenizer_config.json", true)
-    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "own")
-    for name, settings in (("tokenizer_config.json", true), (SETTINGS, {"max_seq_length": 5})):
-        path = tmp_path / "own" / name
-        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings), encoding="utf-8")
-    own = minibert.load_encoder(tmp_path / "own").sentence_config
+    folder = shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "own")
+    change_json(folder / "tokenizer_config.json", **true)
+    change_json(folder / SETTINGS, max_seq_length=5)
+    own = minibert.load_encoder(folder).sentence_config
     assert (own.longest, own.tokenizer_length) == (5, None)
 
 
@@ -247,7 +250,6 @@ def without(*keys: str) -> Any:
 
 
 def test_what_an_older_dense_leaves_out_has_its_default(tmp_path: Path) -> None:
-    """bias is true, the activation is tanh: the vectors stay."""
     stored = load_file(REFERENCE / "sentences-dense" / "vectors.safetensors")["1"]
     found = changed(tmp_path, DENSE, "2_Dense/config.json", without("bias", "activation_function", "module_input_name"))
     assert np.abs(found.encode("we lived") - stored).max() <= 2e-6
@@ -401,18 +403,6 @@ def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path)
         (tmp_path / f"{i}.json").write_text(json.dumps(settings), encoding="utf-8")
         files = FolderFiles(lambda name: tmp_path / name, "here")
         assert mended(oddity.of, files, f"{i}.json") == FOUND[oddity.name][1]
-
-
-@pytest.mark.parametrize(
-    ("name", "inside"),
-    [("sentences-cls", "1_Pooling"), ("sentences-dense", "2_Dense"), ("sentences-modules", "2_LayerNorm"),
-     ("late-kept", "2_Dense"), ("static-dense", "1_Dense")],
-)  # fmt: skip
-def test_a_module_without_its_config_is_named(name: str, inside: str, tmp_path: Path) -> None:
-    made = shutil.copytree(REFERENCE / name, tmp_path / "made")
-    (made / inside / "config.json").unlink()
-    with pytest.raises(minibert.CheckpointError, match=f"{inside}: the {inside[2:]} has no config.json, .* fetch the"):
-        minibert.load_encoder(made)
 
 
 FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"

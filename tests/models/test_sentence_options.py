@@ -26,7 +26,6 @@ SAME = 2e-6  # a text cut by us and the same text cut by hand; measured: 1.2e-7
 
 
 def cut_to(tokens: int) -> str:
-    """The words of LONG that fit beside [CLS] and [SEP]."""
     words = LONG.replace(",", " ,").split()
     return " ".join(words[: tokens - 2])
 
@@ -93,7 +92,6 @@ def test_a_length_that_cannot_be_is_refused_and_changes_nothing() -> None:
 
 
 def test_the_length_of_a_prompt_that_is_not_pooled_follows() -> None:
-    """Of a prompt longer than the limit, no more tokens are left out than there are."""
     encoder = minibert.load_encoder(REFERENCE / "sentences-prompts")
     encoder.max_seq_length = 5
     found = encoder.encode("we", prompt="the clouds: the clouds: ")
@@ -112,12 +110,8 @@ def test_lengths_set_from_two_threads_at_once() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert max(pool.map(use, range(60))) <= SAME
-
-
-def test_a_stream_keeps_the_length_it_began_with() -> None:
-    encoder = dense()
     encoder.max_seq_length = 9
-    stream = encoder.encode_stream([LONG] * 4, batch_size=1)
+    stream = encoder.encode_stream([LONG] * 4, batch_size=1)  # which keeps the length that it began with
     first = next(stream)
     encoder.max_seq_length = 4
     assert all(np.abs(vector - first).max() <= SAME for vector in stream)
@@ -170,12 +164,7 @@ INFO: dict[str, dict[str, str]] = {
     },
     "sentences-bare": {"sentence vectors": f"8 {SIZE.format('mean')}", "longest sentence": f"10 {ENDS}"},
     "sentences-prompts": {"heads": NONE, "prompts": "query 'the clouds: ', passage 'above! ' (if none is named)"},
-    "sentences-search": {"heads": NONE, "prompts": "query 'search_query: ', document 'search_document: '"},
-    "sentences-last-token": {"prompts": r"query 'Instruct: find\nQuery:'"},
     "uses-reranker": {"heads": "classes"},
-    "uses-sparse": {"heads": "masked_word"},
-    "uses-entities": {"heads": "token_classes"},
-    "gpt2-head": {"heads": "next_word"},
     "xlnet": {"heads": "", "sentence vectors": ""},
 }  # fmt: skip
 

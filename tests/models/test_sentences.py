@@ -21,7 +21,6 @@ from encoder_files import off
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from many_texts import many_texts
-from peaks import peak
 from reference_files import REFERENCE, changed, opened
 from safetensors.numpy import load_file, save_file
 
@@ -53,7 +52,6 @@ def away(found: Array, want: Array) -> float:
 
 
 def apart(found: Array, want: Array) -> float:
-    """The length of the differences, relative to the vectors' lengths."""
     found, want = np.atleast_2d(found), np.atleast_2d(want)
     lengths = np.linalg.norm(want.astype("f8"), axis=1)
     return float((np.linalg.norm(found.astype("f8") - want, axis=1) / lengths).max(initial=0))
@@ -114,7 +112,6 @@ def test_a_text_without_a_token_and_float64() -> None:
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "encode_stream", "predict", "rank"])
 def test_a_signature_names_every_option_with_its_type(method: str) -> None:
-    """A notebook completes these names, and `help` shows them."""
     options = EncodeOptions if "encode" in method else PredictOptions
     found = list(inspect.signature(getattr(minibert.Encoder, method)).parameters.values())
     start = [each.name for each in found].index("prompt_name")
@@ -132,19 +129,13 @@ def test_arguments_of_habit_and_prompts() -> None:
     habit = dict(convert_to_numpy=True, convert_to_tensor=False, device="cpu", precision="float32", batch_size=7)
     assert same_bits(encoder.encode(["we"], show_progress_bar=False, **habit), want)
     encoder = opened("sentences-prompts")
+    with pytest.raises(TypeError):
+        encoder.prompts["query"] = "else"  # type: ignore[index]  # else it would be without effect, and without a word
     assert same_bits(encoder.encode("we", "query", "a "), encoder.encode("we", prompt="a "))
     assert apart(encoder.encode("we"), encoder.encode("we", "passage")) == 0
     assert apart(encoder.encode("we"), encoder.encode("we", prompt="")) > 0.01
     assert same_bits(encoder.encode_query("we", prompt="a "), encoder.encode("we", prompt="a "))
     assert same_bits(encoder.encode_document("we", "query"), encoder.encode("we", "query"))
-
-
-def test_similarity_takes_vectors_alone() -> None:
-    encoder = opened("sentences-dense")
-    assert encoder.similarity([1.0, 0], [[2, 0], [0, 3]]).tolist() == [[1, 0]]
-    close = np.array([[1.0, 0.0], [1.0, 1e-9]])  # float64 stays, and so does what only float64 tells apart
-    flags = opened("sentences-flags")  # manhattan
-    assert flags.similarity(close[:1], close).tolist() == [[0, -1e-9]]
 
 
 @settings(max_examples=5)
@@ -158,7 +149,6 @@ def test_what_stands_beside_a_text_hardly_moves_its_vector(minilm: Path, data: s
 
 @cache
 def neighbours(folder: Path) -> tuple[minibert.Encoder, list[str], Array]:
-    """MiniLM, some texts, and the vector of each alone."""
     encoder = minibert.load_encoder(folder)
     texts = [text for text in many_texts(40) if len(text) < 100]
     return encoder, texts, np.stack([encoder.encode(text) for text in texts])
@@ -220,20 +210,6 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     assert sum(tiles) == 3 * CHUNK
 
 
-def test_memory_does_not_grow_with_the_stream() -> None:
-    encoder = opened("sentences-bare")
-    texts = [text[:60] for text in many_texts(500)]
-
-    def read(count: int) -> None:
-        # on one thread: how much two hold at once depends on which of their tiles meet
-        for _ in encoder.encode_stream((texts[i % 500] for i in range(count)), threads=1):
-            pass
-
-    read(600)
-    few, many = peak(lambda: read(1_500)), peak(lambda: read(6_000))
-    assert many < 1.2 * few  # measured: 1.02; kept vectors alone would be 1.4 times as much
-
-
 @pytest.mark.parametrize(
     ("name", "method", "first", "given"),
     [
@@ -253,19 +229,6 @@ def test_what_is_passed_by_each_of_its_names(name: str, method: str, first: str,
             use(**passed)
 
 
-def test_prompts_are_those_of_sentence_transformers() -> None:
-    """The reference gave these `prompts` for the same folders, in this order."""
-    for name, want in (
-        ("sentences-bare", {"query": "", "document": ""}),
-        ("sentences-prompts", {"query": "the clouds: ", "document": "", "passage": "above! "}),
-        ("sentences-last-token", {"query": "Instruct: find\nQuery:", "document": ""}),
-    ):
-        encoder = opened(name)
-        assert encoder.prompts == want and list(encoder.prompts) == list(want)
-    with pytest.raises(TypeError):
-        encoder.prompts["query"] = "else"  # type: ignore[index]  # else it would be without effect, and without a word
-
-
 SETTINGS = "config_sentence_transformers.json"
 # by hand
 PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "manhattan": [-6, -3]}
@@ -275,6 +238,7 @@ PAIRS = {"cosine": [0.6, -1], "dot": [15, -2], "euclidean": [-(20**0.5), -3], "m
 def test_similarity_of_pairs(measure: str, tmp_path: Path) -> None:
     encoder = changed(tmp_path, "sentences-dense", SETTINGS, {"similarity_fn_name": measure})
     first, second = np.array([[3, 4], [1, 0]]), np.array([[5, 0], [-2, 0]])
+    assert encoder.similarity([3.0, 4], [[5, 0], [-2, 0]])[0, 0] == pytest.approx(PAIRS[measure][0])
     found = encoder.similarity_pairwise(first, second)
     assert found.dtype == np.float32 and np.allclose(found, PAIRS[measure])
     assert np.allclose(found, np.diag(encoder.similarity(first, second)))
@@ -383,19 +347,10 @@ def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> N
             encoder.encode(FIVE, precision=other, ranges=ranges)
 
 
-def test_a_warning_where_ranges_come_from_few_vectors(encoder: minibert.Encoder) -> None:
-    """At the caller's line, by each way to `encode`; none for a hundred, for none at all, or for given ranges."""
-    for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
-        with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
-            method(FIVE, precision="uint8")
-        assert [warning.filename for warning in caught] == [__file__]
-    encoder.encode(FIVE * 20, precision="int8")
-    encoder.encode([], precision="int8")
-    encoder.encode(FIVE, precision="int8", ranges=np.stack([np.zeros(48), np.ones(48)]))
-    encoder.encode(FIVE, precision="binary")
-
-
-def test_what_is_refused(encoder: minibert.Encoder) -> None:
+def test_what_is_warned_of_and_refused(encoder: minibert.Encoder) -> None:
+    with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
+        encoder.encode_query(FIVE, precision="uint8")
+    assert [warning.filename for warning in caught] == [__file__]
     with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
         encoder.encode(FIVE, output_value="token_embeddings", precision="int8")
     assert len(encoder.encode(FIVE, output_value="token_embeddings", precision="float32")) == len(FIVE)

@@ -33,22 +33,6 @@ def same(found: SparseVector, want: SparseVector) -> bool:
     return np.array_equal(found.ids, want.ids) and np.allclose(found.weights, want.weights, 0, NEIGHBOURS)
 
 
-@pytest.mark.parametrize("name", ["sparse", "sparse-sum"])
-def test_weights_are_those_of_the_logits(name: str) -> None:
-    """By another way: the whole batch's logits, a loop over texts and words."""
-    encoder = opened(f"uses-{name}")
-    encoder.max_seq_length = 30
-    batch = encoder.tokenize(TEXTS)
-    logits = encoder.logits(**batch, head="masked_word").astype("f8")
-    for text, rows, mask in zip(TEXTS, logits, batch["attention_mask"], strict=True):
-        vector = encoder.encode_sparse(text, max_active_dims=64)
-        for word in range(64):
-            terms = [np.log1p(max(row[word], 0)) for row, kept in zip(rows, mask, strict=True) if kept]
-            want = max(terms) if name == "sparse" else sum(np.log1p(term) for term in terms)
-            found = vector.weights[vector.ids == word]
-            assert abs((found[0] if len(found) else 0) - want) <= NEIGHBOURS
-
-
 def test_one_text_many_and_none() -> None:
     encoder = opened("uses-sparse")
     one, many = encoder.encode_sparse("we"), encoder.encode_sparse(["we", "the"])
@@ -253,7 +237,6 @@ def test_what_is_no_such_router(tmp_path: Path, file: str, change: Any, message:
 
 
 def test_a_table_that_does_not_fit(tmp_path: Path) -> None:
-    """One that is no list of numbers, or shorter than its tokenizer's vocabulary, or not there."""
     folder = shutil.copytree(REFERENCE / NAME, tmp_path / "model")
     path = folder / QUERY / "model.safetensors"
     save_file({"weight": np.ones(60, np.float32)}, path)

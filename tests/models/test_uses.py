@@ -264,17 +264,6 @@ def test_another_activation_is_refused_by_name(tmp_path: Path, path: Any) -> Non
     assert logits(encoder).shape == (4,)  # the way out that the error names
 
 
-def test_a_length_that_is_set_cuts_the_longer_text_first() -> None:
-    encoder = opened(RERANKER)
-    encoder.max_seq_length = 8
-    long, short = "a b c d e f g h i j", "we the"
-    cut = encoder.predict([(long, short), (short, long)])
-    encoder.max_seq_length = 30
-    want = encoder.predict([("a b c", short), (short, "a b c")])  # 3 special tokens, 2 of the short text
-    assert np.abs(cut - want).max() <= NEIGHBOURS
-    assert np.abs(encoder.predict([(long, short), (short, long)]) - want).max() > 1e-3
-
-
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "PER", "MISC", "B-O", "I-X-Y", "X-")
 
 
@@ -327,7 +316,6 @@ def test_entities_of_one_text_and_of_many() -> None:
 
 
 def test_a_special_token_that_a_text_holds_has_a_place_in_it() -> None:
-    """Special tokens that the model adds have no span."""
     tokenizer = opened("uses-entities").sentence_tokenizer
     ((encoded, spans),) = tokenizer.encode_with_spans(["we [MASK] the"])
     assert len(encoded.input_ids) == 5 and spans == [None, (0, 2), (3, 9), (10, 13), None]
@@ -379,7 +367,6 @@ TEXT = "we lived above the clouds, we lived  "
 
 
 def scores_by_loops(logits: Array, inside: Array, counted: Array, longest: int) -> dict[tuple[int, int], float]:
-    """p(start) p(end) of every span, one number after another."""
     shares = np.exp(logits) / np.exp(logits[counted]).sum(axis=0)
     return {
         (first, last): float(shares[first, 0] * shares[last, 1])
