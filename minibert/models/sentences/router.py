@@ -58,13 +58,11 @@ class Router(NamedTuple):
 def read_router(files: FolderFiles) -> Router:
     """Read a Router's routes. Raises CheckpointError for other routes than a table of queries and a model."""
     data = files.object(FILE)
-    types, structure, parameters = (data.get(key) or {} for key in ("types", "structure", "parameters"))
+    types, structure, more = (data.get(key) or {} for key in ("types", "structure", "parameters"))
     try:
         routes = [[_module(files, name, types[name]) for name in structure[task]] for task in ("query", "document")]
-        default = parameters.get("default_route") or next(iter(structure))
-        odd = (
-            default not in structure or parameters.get("route_mappings") or not parameters.get("allow_empty_key", True)
-        )
+        default = more.get("default_route") or next(iter(structure))
+        odd = default not in structure or more.get("route_mappings") or not more.get("allow_empty_key", True)
         (query,), document = routes
     except (AttributeError, KeyError, TypeError, ValueError):  # no such table, no such name, or no folder inside
         odd = True
