@@ -146,7 +146,7 @@ def test_pairs_that_are_refused() -> None:
         def __iter__(self) -> Any:
             return iter(self.columns)
 
-    with pytest.raises(TypeError, match=r"found Table, a table of named columns; pass zip\("):
+    with pytest.raises(TypeError, match="pairs must be one pair of texts or a list of pairs, found Table"):
         opened(RERANKER).predict(Table())
     for before in ([PAIRS[0]], [PAIRS[0]] * 3):  # equal pairs are computed once, and counted all the same
         with pytest.raises(ValueError, match=rf"text_pair\[{len(before)}\] has a lone surrogate"):
@@ -226,9 +226,7 @@ def test_a_module_of_torch_is_known_by_its_name() -> None:
     assert np.abs(encoder.predict(PAIRS, activation_fn=modules["Sigmoid"]()) - sigmoid(logits(encoder))).max() <= 1e-6
     for name, formula in (("Tanh", np.tanh), ("ReLU", lambda x: np.maximum(x, 0))):
         assert np.abs(encoder.predict(PAIRS, activation_fn=modules[name]()) - formula(logits(encoder))).max() <= 1e-6
-    with pytest.raises(
-        TypeError, match="activation_fn is torch's Softplus, but known are Identity, Sigmoid, Tanh, ReLU"
-    ):
+    with pytest.raises(TypeError, match=r"of an array, or torch's Identity, Sigmoid, Tanh, ReLU, found <.*Softplus"):
         encoder.predict(PAIRS, activation_fn=modules["Softplus"]())
 
 

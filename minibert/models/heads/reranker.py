@@ -186,9 +186,8 @@ def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
     >>> pairs_of(("a", "b")), pairs_of([["a", "b"]]), pairs_of([])
     (([('a', 'b')], True), ([('a', 'b')], False), ([], False))
     """
-    table = ", a table of named columns; pass zip(table[...], table[...])" if hasattr(pairs, "columns") else ""
-    if table or isinstance(pairs, str | bytes | bytearray | Mapping | Set) or not isinstance(pairs, Iterable):
-        raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {_named(pairs)}{table}")
+    if isinstance(pairs, str | bytes | Mapping | Set) or hasattr(pairs, "columns") or not isinstance(pairs, Iterable):
+        raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {type(pairs).__name__}")
     items = list(pairs)
     single = len(items) == 2 and all(isinstance(each, str) for each in items)
     return [_pair(each, i) for i, each in enumerate([items] if single else items)], single
@@ -197,20 +196,8 @@ def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
 def _pair(pair: Any, i: int) -> Pair:
     texts = list(pair) if isinstance(pair, list | tuple | np.ndarray) and np.ndim(pair) < 2 else [pair]
     if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
-        raise error_of(
-            TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {_named(pair)}"
-        )
-    first, second = texts
-    return str(first), str(second)
-
-
-def _named(value: Any) -> str:
-    """Name a value's kind, for an error."""
-    if isinstance(value, str):
-        return f"one text, {value!r:.40}"
-    if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {', '.join(type(each).__name__ for each in value[:4]) or 'nothing'}"
-    return type(value).__name__
+        raise error_of(TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {pair!r:.80}")
+    return str(texts[0]), str(texts[1])
 
 
 def shortened(pairs: list[Pair], tokenizer: Tokenizer, most: int) -> list[Pair]:
@@ -251,18 +238,15 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
     return KNOWN[name]
 
 
-def given_activation(activation: Any) -> Activation:
+def given_activation(given: Any) -> Activation:
     """Take a caller's activation: a function of an array, or a module of torch that is known here.
 
     Raises TypeError for anything else.
     """
-    name = type(activation).__name__
-    if type(activation).__module__.startswith("torch.nn."):
-        if name not in KNOWN:
-            known = f"but known are {', '.join(KNOWN)}; pass a function of a NumPy array"
-            raise TypeError(f"activation_fn is torch's {name}, {known}")
-        return KNOWN[name]
-    if not callable(activation) or isinstance(activation, type):
-        raise TypeError(f"activation_fn must be a function of an array, found {activation!r:.80}")
-    made: Activation = activation
-    return made
+    of_torch = type(given).__module__.startswith("torch.nn.")
+    found: Activation | None = KNOWN.get(type(given).__name__) if of_torch else given
+    if not callable(found) or isinstance(found, type):
+        raise TypeError(
+            f"activation_fn must be a function of an array, or torch's {', '.join(KNOWN)}, found {given!r:.80}"
+        )
+    return found

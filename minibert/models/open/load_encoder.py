@@ -54,7 +54,6 @@ def load_encoder(
     truncate_dim: int | None = None,
     similarity_fn_name: str | None = None,
     max_seq_length: int | None = None,
-    max_length: int | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
     token: str | None = None,
     **habits: Any,
@@ -92,7 +91,7 @@ def load_encoder(
     or "document" puts nothing before the texts of `encode_query` and `encode_document`: many models were trained with
     one all the same, which their page on the Hub shows.
 
-    max_seq_length: as of `Encoder`; max_length is CrossEncoder's name for it.
+    max_seq_length: as of `Encoder`.
 
     habits: other arguments of sentence-transformers' constructors, where they change nothing: `device="cpu"`,
     `trust_remote_code=False`, `backend="torch"`, `model_kwargs={}`, ... Any other is a TypeError.
@@ -104,10 +103,7 @@ def load_encoder(
     """
     accept_habits(habits)
     check_dtype(dtype)
-    if max_length is not None and max_seq_length is not None:
-        raise ValueError("max_length is another name of max_seq_length; pass one of the two")
-    longest = max_length if max_seq_length is None else max_seq_length
-    asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, longest).checked()
+    asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
     threads = checked_threads(threads)
     opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, True, True, cache_folder, token)
     if lazy and not opened.static:

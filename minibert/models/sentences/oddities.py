@@ -31,16 +31,10 @@ class Oddity(NamedTuple):
     mend: Callable[[Settings, FolderFiles], Settings]  # the settings, and their files for errors -> today's settings
 
 
-def _renamed(older: str, today: str) -> Callable[[Settings, FolderFiles], Settings]:
-    """Give a value under its key of today, unless that is there too."""
-
-    def mend(settings: Settings, files: FolderFiles) -> Settings:
-        if older not in settings:
-            return settings
-        rest = {key: value for key, value in settings.items() if key != older}
-        return {today: settings[older], **rest}
-
-    return mend
+def _older_width(settings: Settings, files: FolderFiles) -> Settings:
+    """Give the width of a pooling under its key of today, unless that is there too."""
+    rest = {key: value for key, value in settings.items() if key != "word_embedding_dimension"}
+    return {"embedding_dimension": settings["word_embedding_dimension"], **rest} if len(rest) < len(settings) else rest
 
 
 def _pooling_by_flags(settings: Settings, files: FolderFiles) -> Settings:
@@ -52,9 +46,7 @@ def _pooling_by_flags(settings: Settings, files: FolderFiles) -> Settings:
 
 ODDITIES = (
     Oddity("a flag for each pooling", "Pooling", _pooling_by_flags),
-    Oddity(
-        "the older key of a pooling's width", "Pooling", _renamed("word_embedding_dimension", "embedding_dimension")
-    ),
+    Oddity("the older key of a pooling's width", "Pooling", _older_width),
 )
 
 

@@ -105,9 +105,9 @@ class Sentences(Model):
         one.
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-        longest length. A longer text is truncated there: see `tokens_cut`. Without modules.json a
-        vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see
-        `encode_query`, and `encode_document`, which this counts as.
+        longest length. A longer text is truncated there: see `tokens_cut`. Without modules.json a vector is the mean
+        over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see `encode_query`, and
+        `encode_document`, which this counts as.
 
         Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32, whatever
         `torch_dtype` a folder asks for. sentence-transformers computes in such a narrow format, unless told otherwise;
@@ -126,7 +126,7 @@ class Sentences(Model):
             asked = taken(EncodeOptions, "encode", given, options)  # raises, in the method's words
         own, last, pipeline = self._last
         if own is not self._sentence_config or not all(map(is_, asked, last)):
-            own, pipeline = self.sentence_config, self.steps(asked)
+            own, pipeline = self.sentence_config, self.pipeline(*asked)
             self._last = own, asked, pipeline  # the next call with the very same options need not look at them
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
@@ -151,7 +151,7 @@ class Sentences(Model):
         asked = taken(EncodeOptions, "encode_stream", given, options)
         if whole := [name for name in OF_ALL_TEXTS if getattr(asked, name) is not EncodeOptions._field_defaults[name]]:
             raise TypeError(f"encode_stream takes no {whole[0]}, which is of all texts together; encode does")
-        found = self.steps(asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
+        found = self.pipeline(*asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
         return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
     @like(encode)
@@ -204,7 +204,7 @@ class Sentences(Model):
         task="query"` counts for `encode_query`. Raises as `encode`.
         """
         found: list[int] = []
-        pipeline = self.steps(EncodeOptions(prompt_name, prompt, task=task))
+        pipeline = self.pipeline(prompt_name, prompt, task=task)
         for chunk in chunked(listed(texts)[0], pipeline.chunk):
             found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
         return found[0] if isinstance(texts, str) else np.array(found, np.int64)
@@ -214,11 +214,7 @@ class Sentences(Model):
 
         held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
         """
-        return self.steps(EncodeOptions(*given, **options), held)
-
-    def steps(self, asked: EncodeOptions, held: bool = False) -> Pipeline:
-        """Give the steps from texts to vectors: see `pipeline`."""
-        own = self.sentence_config
+        own, asked = self.sentence_config, EncodeOptions(*given, **options)
         asked.check(late=own.late is not None)
         if elsewhere := self.block_family.elsewhere:
             raise CheckpointError(
