@@ -244,14 +244,6 @@ def test_another_family_where_a_bert_is_needed_is_said(tmp_path: Path) -> None:
 # -- what the files are made of ----------------------------------------------------------------------------------
 
 
-def cells(name: str) -> list[tuple[bool, str]]:
-    """Part a percent-format file into its cells: whether it is text, and its lines."""
-    source = (STUDY / f"{name}.py").read_text("utf-8")
-    parts = re.split(r"^# %%(.*)\n", source, flags=re.MULTILINE)
-    assert parts[0] == "", "a notebook begins with a cell"
-    return [(mark.strip() == "[markdown]", text) for mark, text in zip(parts[1::2], parts[2::2], strict=True)]
-
-
 def taken(path: Path) -> set[tuple[str, str]]:
     """Modules and names: of `from minibert.module import name`, and of `minibert.name`."""
     nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
