@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,6 @@ def test_log_buckets_of_deberta() -> None:
 DIMS = (1, 7, 8, 13, 64, 384)
 THEIRS = [precision for precision in PRECISIONS if precision != "float16"]
 
-ROOT = Path(__file__).parents[1]
-
 
 def quantize(*arguments: Any, **options: Any) -> Any:
     need_sentence_transformers()
@@ -97,15 +94,3 @@ def test_the_bits_are_theirs(precision: str, dtype: Any) -> None:
         ):
             assert (found.dtype, found.shape) == (want.dtype, want.shape)
             assert found.tobytes() == want.tobytes(), dim
-
-
-def test_committed_sums_are_of_their_bytes() -> None:
-    spec = importlib.util.spec_from_file_location("committed", ROOT / "equations" / "test_quantization.py")
-    assert spec is not None and spec.loader is not None
-    committed = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(committed)
-    assert {precision for precision, _ in committed.GIVEN} == set(THEIRS) - {"float32"}
-    for (precision, dim), sums in committed.GIVEN.items():
-        own, others = committed.drawn(dim), committed.drawn(dim, 1)
-        found = quantize(own, precision), quantize(own, precision, calibration_embeddings=others)
-        assert tuple(map(committed.digest, found)) == sums
