@@ -94,20 +94,14 @@ E = TypeVar("E", bound=Exception)
 def error_of(kind: type[E], *parts: object, place: str = "") -> E:
     """Make an error of words and data: the message is all parts in a row, after the place where there is one.
 
-    The error has `parts`, and of them `option` (the last `Option`), `text` (the number of the last `Text`) and `place`;
-    None where there is no such part.
-
     >>> error = error_of(ValueError, Text(3), " is too long; pass ", Option("truncation", True))
-    >>> str(error), error.text, error.option.name
-    ('text 3 is too long; pass truncation=True', 3, 'truncation')
+    >>> str(error), parts_of(error)[2]
+    ('text 3 is too long; pass truncation=True', Option(name='truncation', value=True))
     """
     parts = (place, ": ", *parts) if place else parts
-    error: Any = kind("".join(map(str, parts)))
-    error.parts, error.place = parts, place or None
-    error.option = next((part for part in reversed(parts) if isinstance(part, Option)), None)
-    error.text = next((part.number for part in reversed(parts) if isinstance(part, Text)), None)
-    made: E = error
-    return made
+    error = kind("".join(map(str, parts)))
+    error.parts = parts  # type: ignore[attr-defined]
+    return error
 
 
 def warn(message: str) -> None:

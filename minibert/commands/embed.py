@@ -34,11 +34,6 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     add_texts(parser)
     parser.add_argument(
-        "--pair", action="append", metavar="TEXT",
-        help="a second text for each text, as in question and answer; repeat it once per text; an empty one still adds "
-        "the separator and its token type",
-    )  # fmt: skip
-    parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",
         help="pool a text's tokens (default: mean); none: one token per line, and an empty line after each text",
     )  # fmt: skip
@@ -61,7 +56,7 @@ def run(arguments: Any) -> None:
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
         vectors = _vectors(layer, chain([first], chunks), pooling, arguments, truncated)
         give(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
-    tell_truncated(truncated.count, "pair" if arguments.pair else "text")
+    tell_truncated(truncated.count)
 
 
 def ending_of(output: Path | None, pooling: str | None) -> str:
@@ -89,9 +84,7 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
     arguments.from_stdin = arguments.texts in ([], ["-"])
     _refuse_files(arguments.texts)
     if not arguments.from_stdin:
-        return iter([arguments.texts]) if arguments.pair else chunked(arguments.texts, CHUNK)
-    if arguments.pair:
-        raise ValueError("--pair goes with texts that are arguments, not with the lines of stdin")
+        return chunked(arguments.texts, CHUNK)
     return lines_as_they_come(CHUNK)
 
 
@@ -110,15 +103,7 @@ def _refuse_files(texts: list[str]) -> None:
 def _vectors(
     layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any, truncated: TruncatedTexts
 ) -> Iterator[Any]:
-    options = {"normalize": arguments.normalize, "truncation": arguments.truncate, "threads": arguments.threads}
-    pipeline = truncated.of(layer.pipeline(pooling, bool(arguments.pair), **options))
-    if arguments.pair:
-        from minibert.files.tokenizer import listed
-
-        (texts,) = chunks
-        firsts, seconds = listed(texts, arguments.pair)
-        yield pipeline.all(list(zip(firsts, seconds or (), strict=True)))
-        return
+    pipeline = truncated.of(layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads))
     yield from streamed(pipeline.stream, chunks, "embed", arguments)
 
 

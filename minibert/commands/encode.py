@@ -55,7 +55,7 @@ def run(arguments: Any) -> None:
     from minibert.models.sentences.folder import SPARSE
 
     ending_of(arguments.output, "mean")  # raises before anything is read
-    arguments.pair, truncated, precision = None, TruncatedTexts(), arguments.precision
+    truncated, precision = TruncatedTexts(), arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
         late, sparse = encoder.sentence_config.late is not None, encoder.sentence_config.kind == SPARSE

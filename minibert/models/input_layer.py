@@ -240,7 +240,6 @@ class EmbeddingLayer(OfModules):
         texts: Texts,
         pooling: str | None = "mean",
         *,
-        text_pair: Texts | None = None,
         normalize: bool = False,
         truncation: bool = False,
         threads: int | None = None,
@@ -252,21 +251,18 @@ class EmbeddingLayer(OfModules):
         "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
 
         Special tokens count, padding never does. `normalize` divides each vector by its length. A text without
-        any token gives zeros. The bits of a text's vector do not depend on the texts around it. For that, an empty
-        second text always counts as one: its [SEP] and its type 1 stay, as in `tokenize` of lists.
+        any token gives zeros. The bits of a text's vector do not depend on the texts around it.
 
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
-        firsts, seconds = listed(texts, text_pair)
-        items: list[Any] = firsts if seconds is None else list(zip(firsts, seconds, strict=True))
+        items, _ = listed(texts)
         at_once = len(items) > CHUNK and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
-        pipeline = self.pipeline(pooling, seconds is not None, normalize, truncation, threads, at_once)
+        pipeline = self.pipeline(pooling, normalize, truncation, threads, at_once)
         return pipeline.all(items, "embed" if progress else "")
 
     def pipeline(
         self,
         pooling: str | None = "mean",
-        pairs: bool = False,
         normalize: bool = False,
         truncation: bool = False,
         threads: int | None = None,
@@ -274,16 +270,14 @@ class EmbeddingLayer(OfModules):
     ) -> Pipeline:
         """The steps of `embed`, for callers with their own loop.
 
-        `pairs`: a chunk holds (text, second text). `at_once`: leave a thread to tokenize the next chunk. All other
-        arguments and errors are those of `embed`.
+        `at_once`: leave a thread to tokenize the next chunk. All other arguments and errors are those of `embed`.
         """
         limit = self.max_length  # without one there is nothing to truncate to
         # each tile gets memory of its own, and more than 2 MB would be fetched anew
         tile = packing.TILE_NUMBERS // 2 // self.dim
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
-            firsts, seconds = zip(*chunk, strict=True) if pairs else (chunk, None)
-            return self.tokenizer.encode(firsts, seconds, truncation, limit, start)
+            return self.tokenizer.encode(chunk, None, truncation, limit, start)
 
         def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
             packed = self.pack(encoded)

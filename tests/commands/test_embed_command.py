@@ -32,7 +32,7 @@ LONG = "we lived " * 20
     [
         ([], {}),
         (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
-        (["--truncate", "--pair", "man", "--pair", LONG], {"text_pair": ["man", LONG], "truncation": True}),
+        (["--truncate", LONG], {"truncation": True}),
     ],
 )
 def test_printed_numbers_read_back_exactly(
@@ -40,8 +40,9 @@ def test_printed_numbers_read_back_exactly(
 ) -> None:
     for model in (folder, minilm):
         out, err = ran(capsys, "embed", "--model", model, *TEXTS, *arguments)
-        assert np.array_equal(numbers(out), minibert.load(model).embed(TEXTS, **options))
-        told = "minibert: 1 pair truncated: too long for this model\n"
+        texts = TEXTS + [LONG] * ("truncation" in options)
+        assert np.array_equal(numbers(out), minibert.load(model).embed(texts, **options))
+        told = "minibert: 1 text truncated: too long for this model\n"
         assert err == (told if options.get("truncation") and model == folder else "")
 
 
@@ -68,13 +69,12 @@ def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: Patch, 
     assert out.count("\n") >= 2048, "what came before is given"
 
 
-def test_a_closed_stdin_and_pairs_without_texts(folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
+def test_a_closed_stdin(folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
     closed = io.TextIOWrapper(io.BytesIO())
     closed.close()
     for stdin in (None, closed):
         monkeypatch.setattr(sys, "stdin", stdin)
         assert "stdin is closed, and no text is an argument" in failure(capsys, "embed", "--model", folder)
-    assert "--pair goes with texts that are arguments" in failure(capsys, "embed", "-", "--pair", "x")
 
 
 @pytest.mark.parametrize("output", [None, "vectors.npy"])

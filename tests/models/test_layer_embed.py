@@ -54,43 +54,32 @@ def test_embed_pools_the_rows_of_each_text(load: Make, name: str) -> None:
 @given(
     name=st.sampled_from(["bert", "gpt2", "roberta"]),
     texts=st.lists(st.text("abc we.", max_size=14), max_size=12),
-    pairs=st.one_of(st.none(), st.lists(st.text("ab.", max_size=5), min_size=12, max_size=12)),
     options=st.fixed_dictionaries({"pooling": st.sampled_from(["mean", "max", None]), "normalize": st.booleans()}),
     threads=st.sampled_from([None, 1, 3]),
     tile=st.integers(8, 400),
 )
 def test_embed_of_a_text_does_not_depend_on_the_texts_around_it(
-    load: Make, name: str, texts: list[str], pairs: list[str] | None, options: Any, threads: int | None, tile: int
+    load: Make, name: str, texts: list[str], options: Any, threads: int | None, tile: int
 ) -> None:
     layer = load(name)
-    pairs = None if pairs is None or name == "roberta" else pairs[: len(texts)]  # roberta's table has one type
-    alone = [
-        layer.embed(text, text_pair=pair, truncation=True, **options)[0]
-        for text, pair in zip(texts, pairs if pairs is not None else [None] * len(texts), strict=True)
-    ]
+    alone = [layer.embed(text, truncation=True, **options)[0] for text in texts]
     with (
         tile_of(tile),
         mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1),
         mock.patch.object(layer_module, "CHUNK", 5),
     ):
-        together = layer.embed(texts, text_pair=pairs, truncation=True, threads=threads, **options)
+        together = layer.embed(texts, truncation=True, threads=threads, **options)
     assert len(together) == len(texts)
     assert all(map(same_bits, together, alone))
 
 
-def test_embed_of_nothing_and_of_pairs(load: Make) -> None:
+def test_embed_of_nothing_and_of_what_can_be_listed(load: Make) -> None:
     layer = load("bert")
     assert layer.embed([]).shape == (0, 8) and layer.embed([]).dtype == np.float32
     assert layer.embed([], "max").shape == (0, 8)
     assert layer.embed([], None) == []
     assert layer.embed(iter(["we", "the"])).shape == (2, 8)
     assert layer.embed(np.array(["we", "the"])).shape == (2, 8)
-    layer = load("bert")
-    pairs = layer.embed(["we lived", "a"], text_pair=["the clouds", ""])
-    batch = layer.tokenize("we lived", "the clouds")
-    assert batch["token_type_ids"].any()
-    assert same_bits(pairs[0], pooling.mean(layer(**batch))[0])
-    assert same_bits(pairs[1], pooling.mean(layer(**layer.tokenize(["a"], [""])))[0])
 
 
 def test_normalized_vectors_of_any_kind(load: Make) -> None:
@@ -107,16 +96,6 @@ def test_normalized_vectors_of_any_kind(load: Make) -> None:
     assert pooling.normalized(np.empty((0, 3), np.float32)).shape == (0, 3)
     vectors = load("bert").embed(TEXTS)
     assert same_bits(pooling.normalized(vectors), vectors / np.sqrt(np.vecdot(vectors, vectors))[:, None])
-
-
-@pytest.mark.parametrize("name", ["distilbert", "gpt2", "t5", "deberta-v2"])
-def test_embed_of_pairs_adds_no_types_where_the_family_adds_none(load: Make, name: str) -> None:
-    """GPT-2 adds a word row for a type that is passed, others refuse one: embed passes none."""
-    layer = load(name)
-    rows = layer.embed(["we lived"], None, text_pair=["the clouds"])[0]
-    batch = layer.tokenize("we lived", "the clouds")
-    assert "token_type_ids" not in batch
-    assert same_bits(rows, layer(**batch)[0])
 
 
 @pytest.mark.parametrize("normalize", [False, True])

@@ -337,7 +337,7 @@ def test_a_folder_without_a_transformer_is_refused_by_its_module(tmp_path: Path,
 
 
 def test_an_input_layer_in_a_subfolder_says_where_it_is() -> None:
-    with pytest.raises(minibert.CheckpointError, match=r"it is in '0_Transformer': .*, load takes that folder itself"):
+    with pytest.raises(minibert.CheckpointError, match=r"it is in '0_Transformer': .*, load takes that folder"):
         minibert.load(REFERENCE / "sentences-cls")
     assert minibert.load(REFERENCE / "sentences-cls" / "0_Transformer").dim == 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,7 +20,7 @@ from minibert.files.checkpoint import ADAPTER, SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
 from minibert.files.tokenizer_files import TOKENIZER_FILES, Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.sentences.folder import MODULES, STATIC_MODULE, TRANSFORMERS, FolderFiles, Module
+from minibert.models.sentences.folder import MODULES, STATIC_MODULE, FolderFiles
 
 from .binder import TensorBinder
 
@@ -128,9 +128,10 @@ class Opened:
         known = str(self.config.get("model_type")) in FAMILIES
         self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
-            raise CheckpointError(
-                f"{where} has no config.json, which says what the tensors mean; " + self._instead_of_config()
-            )
+            advice = "fetch it beside them"
+            if self.files.modules() and (inside := self.saved.beside.folder):  # raises for what is not computed
+                advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
+            raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}")
 
     def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
         """Give a call of `load` or of its kin that opens the same files once more, with these options too."""
@@ -158,18 +159,6 @@ class Opened:
                 source.close()
                 return not set(ROWS).isdisjoint(source.names)
         return bool(model_type == MODEL_TYPE)
-
-    def _instead_of_config(self) -> str:
-        modules: Sequence[Module] = self.files.modules() or ()
-        with suppress(CheckpointError):  # of a Router they are those of documents
-            modules = self.saved.modules
-        if not modules:
-            return "fetch it beside them"
-        inside = next((module.path for module in modules if module.kind in TRANSFORMERS and module.path), None)
-        if inside is None:
-            return f"its {MODULES} names {modules[0].type!r}, which has none and is not computed here"
-        found = "load_encoder finds it there, load takes that folder itself"
-        return f"its {MODULES} says that it is in {inside!r}: {found}"
 
     def root(self, file: str) -> FileName | None:
         """Find a file by its name in the repository."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from minibert.errors import CheckpointError, UnknownFamilyError, error_of, warn
+from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 NO_BLOCKS = Blocks(parts=())  # behind the rows of a static model
 # how the reference's classes of a model_type go on after its name
 REFERENCE_CLASS = re.compile(r"(Text)?(Model|PreTrainedModel|LMHeadModel|DoubleHeadsModel|For[A-Z]\w+)")
-INPUT_LAYER = "minibert.load loads the input layer"  # ends the error for a model that has no more
 
 
 def load_encoder(
@@ -123,11 +122,9 @@ def encoder_of(
     family = family_of(opened)
     blocks = NO_BLOCKS if opened.static else BLOCKS.get(family.model_type)
     if blocks is None:
-        raise error_of(
-            UnknownFamilyError,
+        raise UnknownFamilyError(
             f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
-            f"blocks are {', '.join(sorted(BLOCKS))}; ",
-            INPUT_LAYER,
+            f"blocks are {', '.join(sorted(BLOCKS))}; minibert.load loads the input layer"
         )
     place = f"{opened.where}: config.json"
     config = family.configure(opened.config, place) if opened.static else blocks.configure(family, opened.config, place)
@@ -176,11 +173,9 @@ def _warn_of_own_code(config: Config, kind: str, place: str, by_mean: bool) -> N
 def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:
     bias = f"{blocks.relative.format(i=0)}.weight"  # which a file of the input layer has too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
-        raise error_of(
-            CheckpointError,
+        raise CheckpointError(
             f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `extract`; name the "
-            "whole model; ",
-            INPUT_LAYER,
+            "whole model; minibert.load loads the input layer"
         )
     scheme = layer.attention_position
     bound = blocks.bind_all(config, binder, scheme)
