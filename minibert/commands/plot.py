@@ -19,7 +19,7 @@ EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    kinds = "\n".join(f"  {name:14} {picture.says}" for name, picture in PICTURES.items())
+    kinds = "\n".join(f"  {name:14} {says}" for name, (_, says) in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
     parser.add_argument("--text", metavar="TEXT", help="the text for sum and attention; for rows, its first token")

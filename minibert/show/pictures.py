@@ -17,7 +17,7 @@ from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.text.explain import first_of_text, name_of
 
-from . import plot, plot_blocks
+from . import plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 Scheme = TypeVar("Scheme", bound=AttentionPosition)
 
 SEEN = 64  # tokens of a text that the pictures of attention show
-
-
-class Picture(NamedTuple):
-    """One kind of picture: its function, from a layer or a whole model and the choices, and its line in the help."""
-
-    draw: Callable[[Any, Asked], Any]
-    says: str
 
 
 class Asked(NamedTuple):
@@ -76,7 +69,7 @@ def picture(
         )
     if kind in OF_BLOCKS and isinstance(layer, EmbeddingLayer):
         raise ValueError(f"the picture {kind!r} needs blocks; pass a whole model, minibert.load_encoder(...)")
-    drawn = PICTURES[kind].draw(layer, Asked(text, token, block, head))
+    drawn = PICTURES[kind][0](layer, Asked(text, token, block, head))
     layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
     family = layer.family.model_type
@@ -155,9 +148,9 @@ def _attention(encoder: Encoder, asked: Asked) -> Any:
             raise IndexError(f"{name} is {number}, but this model has {name}s 0..{count - 1}; choose one of them")
     trace = encoder.trace(**batch)
     if block is None:
-        return plot_blocks.attention_heads(np.stack([trace[f"attentions.{i}"][0] for i in range(blocks)]))
+        return plot.attention_heads(np.stack([trace[f"attentions.{i}"][0] for i in range(blocks)]))
     tokens = encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])
-    ax = plot_blocks.attention_grid(trace[f"attentions.{block}"][0, head], [token or "?" for token in tokens])
+    ax = plot.attention_grid(trace[f"attentions.{block}"][0, head], [token or "?" for token in tokens])
     ax.set_title(f"block {block}, head {head}", loc="left")
     return ax
 
@@ -177,22 +170,23 @@ def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
 
 OF_ONE_TOKEN = ("rows", "sum")
 OF_BLOCKS = ("attention",)  # of a whole model, not of its input layer
-PICTURES = {
-    "rows": Picture(_rows, "Some rows of the position table, over a token's row"),
-    "similarity": Picture(
+# kind -> its function, from a layer or a whole model and the choices, and its line in the help
+PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
+    "rows": (_rows, "Some rows of the position table, over a token's row"),
+    "similarity": (
         lambda layer, _: plot.similarity_matrix(cosine_similarity(position_table(layer))),
         "The similarity of each two positions",
     ),
-    "table": Picture(lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
-    "sum": Picture(_sum, "The steps from one token to its vector"),
-    "attention": Picture(_attention, "The attention weights of each token: all heads, or one"),
-    "relative-bias": Picture(
+    "table": (lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
+    "sum": (_sum, "The steps from one token to its vector"),
+    "attention": (_attention, "The attention weights of each token: all heads, or one"),
+    "relative-bias": (
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),
         "The bias of each head by distance, as in T5",
     ),
-    "alibi": Picture(
+    "alibi": (
         lambda layer, _: plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN),
         "The penalty of ALiBi by distance, as in BLOOM",
     ),
-    "rotary": Picture(_rotary, "The angle of each pair of dimensions by position, as in Llama"),
+    "rotary": (_rotary, "The angle of each pair of dimensions by position, as in Llama"),
 }

@@ -36,6 +36,7 @@ SIGNED = "PuOr_r"
 # a dark and a light ink, apart in lightness as much as in hue
 DARK, LIGHT = "#14284b", "#f0a32f"
 BETWEEN = "0.55"  # and a third between them
+FEW_TOKENS = 40  # whose names have room beside a grid
 FORMATS = (".svg", ".png", ".pdf")
 
 
@@ -155,17 +156,15 @@ def _name_sides(ax: Axes, labels: Sequence[str]) -> Axes:
     return ax
 
 
-def table_image(table: Array, ax: Axes | None = None, rows: str = "position", reach: float | None = None) -> Axes:
+def table_image(table: Array, ax: Axes | None = None, rows: str = "position") -> Axes:
     """A whole table as an image: one line for each row, one column for each dimension.
 
-    table (rows, dim). The colours span -reach to reach; two tables with one reach can be compared. Without it they span
-    all values. But trained tables hold a few entries ten times the others: then the colours span 98 % of the values,
-    and the colour bar's pointed ends mean that some are beyond them.
+    table (rows, dim). The colours span all values. But trained tables hold a few entries ten times the others: then
+    the colours span 98 % of the values, and the colour bar's pointed ends mean that some are beyond them.
     """
     ax = _axes(ax, 8, 5)
-    if reach is None:
-        most, highest = (float(value) for value in np.percentile(np.abs(table), (98, 100)))
-        reach = (most if highest > 2 * most else highest) or 1.0
+    most, highest = (float(value) for value in np.percentile(np.abs(table), (98, 100)))
+    reach = (most if highest > 2 * most else highest) or 1.0
     _image(ax, table, "value", (-reach, reach), aspect="auto")
     ax.set(xlabel="dimension", ylabel=rows)
     return ax
@@ -210,17 +209,46 @@ def _scale(ax: Axes, height: float, gain: float) -> None:
                     fontsize="x-small", color="0.35")  # fmt: skip
 
 
+def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None = None) -> Axes:
+    """The attention weights of one head as a grid: a row for each query token, a column for each key token.
+
+    probabilities (query, key), each row with the sum 1; tokens name both sides, if there are few. A weight of exactly
+    0 is left blank: a mask hides that token. So GPT-2's grid is a triangle.
+    """
+    side = min(12.0, max(5.0, 0.3 * len(tokens) + 2))
+    ax = _axes(ax, side + 1, side)
+    _image(ax, np.ma.masked_equal(probabilities, 0), "attention weight", (0.0, float(probabilities.max())))
+    ax.set(xlabel="key token", ylabel="query token")
+    return _name_sides(ax, tokens) if len(tokens) <= FEW_TOKENS else ax
+
+
+def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:
+    """All heads of all blocks, small: a line of grids for each block, a grid for each head, all on one scale.
+
+    attentions (blocks, heads, query, key). One blank line parts two grids. In each of them the first token's line is on
+    top, as in `attention_grid`.
+    """
+    blocks, heads, query, key = attentions.shape
+    ax = _axes(ax, min(16.0, 1.0 * heads + 2), min(16.0, 1.0 * blocks + 1))
+    parted = np.zeros((blocks, query + 1, heads, key + 1), attentions.dtype)
+    parted[:, :query, :, :key] = attentions.swapaxes(1, 2)
+    image = parted.reshape(blocks * (query + 1), heads * (key + 1))[:-1, :-1]
+    _image(ax, np.ma.masked_equal(image, 0), "attention weight", (0.0, 1.0))
+    ax.set_xticks(np.arange(heads) * (key + 1) + (key - 1) / 2, [str(i) for i in range(heads)])
+    ax.set_yticks(np.arange(blocks) * (query + 1) + (query - 1) / 2, [str(i) for i in range(blocks)])
+    ax.tick_params(length=0)
+    ax.set(xlabel="head", ylabel="block")
+    return ax
+
+
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     """A bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 
     bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 are the
-    tokens before. Raises ValueError where two entries of one distance differ; draw that with `table_image`.
+    tokens before.
     """
     query, key = bias.shape[1:]
     by_distance = np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)
-    distance = np.arange(key) - np.arange(query)[:, None]
-    if not np.array_equal(by_distance[:, distance + query - 1], bias):
-        raise ValueError("bias must depend on key - query alone, and does not; draw one head of it with table_image")
     ax = _axes(ax, 8, 3)
     sides = (-query + 0.5, key - 0.5, len(bias) - 0.5, -0.5)
     _image(ax, by_distance, "bias", _reach(by_distance), aspect="auto", extent=sides)

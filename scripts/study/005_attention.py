@@ -20,7 +20,7 @@ import texts
 
 import minibert
 from minibert.equations.blocks import additive_mask, attention, softmax
-from minibert.show import plot_blocks
+from minibert.show import plot
 
 # two right programs differ in the last bits of a matrix product; measured here, with two kernels of BLAS: 8e-6
 CLOSE = 2e-5
@@ -99,7 +99,7 @@ assert np.allclose((after[1] / after) / (before[1] / before), [np.e, 1, *[np.e] 
 for weight, grown in ((0.5, 0.73), (0.9, 0.96)):
     two = np.log([weight, 1 - weight]) + np.array([1, 0])
     assert round(float(softmax(two)[0]), 2) == grown
-ax = plot_blocks.attention_grid(weights, tokens)
+ax = plot.attention_grid(weights, tokens)
 ax.set_title(f"block 0, head {head}", loc="left")
 study.show(ax, "head", of=model.name, alt="a grid: the attention weights of one head, a row for each query token")
 
@@ -261,7 +261,7 @@ if model.is_minilm:
     assert soft[2] > 0.995
 every = np.stack([trace[f"attentions.{i}"][0] for i in blocks])
 study.show(
-    plot_blocks.attention_heads(every),
+    plot.attention_heads(every),
     "heads",
     model.name,
     alt="a small grid of attention weights for each head of each block",

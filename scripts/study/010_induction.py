@@ -18,7 +18,7 @@ import training
 
 import minibert
 from minibert.equations.blocks import additive_mask, attention
-from minibert.show import plot_blocks
+from minibert.show import plot
 
 # %% [markdown]
 # ## Step 1: rows in which some letters stand twice
@@ -81,7 +81,7 @@ induction = looks[text, place, copied]
 print(f"weight on the letter to be copied: {induction.min():.3f} and more; right: {right(note):.0%}")
 assert induction.min() > 0.99 and right(note) == 1.0
 study.show(
-    plot_blocks.attention_heads(np.stack([back, looks[0]])[:, None]),
+    plot.attention_heads(np.stack([back, looks[0]])[:, None]),
     "heads",
     of="two heads made of ones and zeros",
     alt="two grids of attention weights: a line below the diagonal; a shorter one farther off, where letters repeat",

@@ -146,19 +146,6 @@ def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
         encoder.encode([*texts[:1300], 7, *texts], threads=3)  # type: ignore[list-item]
 
 
-def test_how_much_of_a_vector_is_each_token_s() -> None:
-    """The part of its row along the mean."""
-    lines = list(explain(opened("static-plain").embeddings, "we lived above the clouds"))
-    at = next(i for i, line in enumerate(lines) if line.startswith("token") and "length of the row" in line)
-    rows = [line.split() for line in lines[at + 1 : at + 6]]
-    x = numbers(VOCAB, 8)[59:64]
-    parts = x @ x.mean(0) / (5 * (x.mean(0) ** 2).sum())
-    assert [row[0] for row in rows] == ["we", "lived", "above", "the", "clouds"] and abs(parts.sum() - 1) < 1e-5
-    assert [row[2] for row in rows] == [f"{part:.1%}" for part in parts]
-    assert [float(row[1]) for row in rows] == pytest.approx(np.linalg.norm(x, axis=1), rel=1e-3)
-    assert not any("length of the row" in line for line in explain(opened("static-plain").embeddings, ""))
-
-
 def test_a_page_has_no_token_that_encode_truncates(tmp_path: Path) -> None:
     layer = minibert.load_encoder(static_folder(tmp_path, longest=2)).embeddings
     assert next(explain(layer, "we lived above", truncation=True)).startswith("2 tokens")

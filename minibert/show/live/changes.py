@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -10,11 +10,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForward
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.models.knock_out import knock_out
+from minibert.models.knock_out import Function, knock_out
 
 from .state import ATTENTION, STREAM, Patch, State
-
-Function = Callable[[Array], Array]
 
 
 def change_of(encoder: Encoder, state: State, other: Mapping[str, Array] | None, seq: int) -> dict[str, Function]:

@@ -14,28 +14,28 @@ FROM = 2  # the first query that counts: of token 1 the previous token is the fi
 
 
 def head_kinds(weights: Array, input_ids: Array) -> Array:
-    """Give the mean weight that a head's queries give to one kind of key: (heads, KINDS), nan where there is none.
+    """Give the mean weight that a head's queries give to one kind of key; nan where there is none.
 
         previous token  mean over i of w[i, i - 1]
         first token     mean over i of w[i, 0]
         same word       mean over i of sum over j of w[i, j], where token j is token i's id at another place
 
     The means are over the queries i from 2 on; of the same word only over those that have such a j.
-    weights (heads, query, key), input_ids (seq,).
+    weights (..., heads, query, key), input_ids (seq,) -> (..., heads, KINDS).
 
     >>> weights = np.array([[[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0.5, 0]]])
     >>> head_kinds(weights, np.array([7, 8, 9, 8]))
     array([[0.75, 0.  , 0.5 ]])
     """
     queries = np.arange(FROM, len(input_ids))
-    of_each = weights[:, FROM:].astype(np.float64)
+    of_each = weights[..., FROM:, :].astype(np.float64)
     same = (input_ids[queries, None] == input_ids) & (queries[:, None] != np.arange(len(input_ids)))
-    found = np.full((len(weights), len(KINDS)), np.nan)
+    found = np.full((*weights.shape[:-2], len(KINDS)), np.nan)
     if len(queries):
-        found[:, 0] = of_each[:, queries - FROM, queries - 1].mean(axis=1)
-        found[:, 1] = of_each[:, :, 0].mean(axis=1)
+        found[..., 0] = of_each[..., queries - FROM, queries - 1].mean(axis=-1)
+        found[..., 1] = of_each[..., 0].mean(axis=-1)
     if (some := same.any(axis=1)).any():
-        found[:, 2] = (of_each * same).sum(axis=2)[:, some].mean(axis=1)
+        found[..., 2] = (of_each * same).sum(axis=-1)[..., some].mean(axis=-1)
     return found
 
 
@@ -44,15 +44,11 @@ def named_kinds(weights: Array, input_ids: Array) -> dict[str, Any]:
 
     weights (blocks, heads, query, key).
     """
-    found = np.stack([head_kinds(block, input_ids) for block in weights])
-    largest = np.nan_to_num(found, nan=-1.0).argmax(axis=-1)
-    reached = np.nan_to_num(found, nan=-1.0).max(axis=-1) >= LEAST
+    found = head_kinds(weights, input_ids)
+    known = np.nan_to_num(found, nan=-1.0)
     return {
         "kinds": KINDS,
         "least": LEAST,
         "shares": [[[None if np.isnan(x) else x for x in head] for head in block] for block in found.tolist()],
-        "names": [
-            [KINDS[i] if is_one else "none" for i, is_one in zip(*pair, strict=True)]
-            for pair in zip(largest.tolist(), reached.tolist(), strict=True)
-        ],
+        "names": np.where(known.max(-1) >= LEAST, np.array(KINDS)[known.argmax(-1)], "none").tolist(),
     }

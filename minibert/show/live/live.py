@@ -12,12 +12,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
+from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.equations.sentences import cosine, mean
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page_prediction
-from minibert.show.page.page import KEPT, Beside, LivePart, Run, check_size, contents, first_choice, written
+from minibert.show.page.page import (
+    KEPT,
+    Beside,
+    LivePart,
+    Run,
+    check_size,
+    contents,
+    first_choice,
+    shown_tokens,
+    written,
+)
 from minibert.show.page.page_parts import as_json, filled
 from minibert.show.text.text import visible
 from minibert.threads.computing import compute
@@ -25,13 +37,13 @@ from minibert.threads.computing import compute
 from .cell import opened_cell
 from .changes import change_of, with_replaced
 from .kinds import named_kinds
-from .sampling import sampled
 from .state import State, integer, read_object, read_state
 
 MOST_TOKENS = 128
 FEW_POSITIONS = 24
 COMPARED = 5  # likeliest predictions of each of two runs
 REMEMBERED = 4  # runs
+SHOWN = 12  # likeliest words beside a sampled one
 SAMPLED = ("masked_word", "next_word")  # heads whose labels are words
 SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_sampling")
 
@@ -84,13 +96,8 @@ class Live:
         numbers = as_json(self._live(state, runs) | ({"saved": saved} if saved else {}))
         scripts = "\n".join(f"<script>\n{filled(f'page_{name}.js')}</script>" for name in SCRIPTS)
         data = f'<script type="application/json" id="livedata">{numbers}</script>'
-        live = LivePart(
-            filled("page_live.css"),
-            filled("page_asked.html"),
-            filled("page_live.html") + data,
-            scripts,
-            saved is not None,
-        )
+        elements = filled("page_live.html") + data
+        live = LivePart(filled("page_live.css"), filled("page_asked.html"), elements, scripts, saved is not None)
         run = runs.run if self.encoder is None else runs.run._replace(beside=runs.run.beside or Beside("", [], {}))
         return written(run, visible(state.text, KEPT), self.name, self.why_none, live)
 
@@ -108,7 +115,11 @@ class Live:
         }
 
     def sample(self, given: Any) -> dict[str, Any]:
-        """A word at a token's position, by temperature, top-k and top-p."""
+        """Draw a word at a token's position by temperature, top-k and top-p; give the likeliest, before and after.
+
+        k 0 leaves top-k out, temperature 0 takes the likeliest. Raises ValueError for other settings than those of
+        `next_word_probabilities`.
+        """
         known = ("state", "token", "temperature", "k", "p", "seed")
         fields = read_object(given, "the question", known)
         token, k, seed = (integer(fields.get(name), name) for name in ("token", "k", "seed"))
@@ -120,13 +131,21 @@ class Live:
         if token >= len(logits):
             raise ValueError(f"token {token} is not there: the text has {len(logits)}; choose another one")
         tokenizer, ids = self.layer.tokenizer, runs.run.batch["input_ids"][0].tolist()
-        encoder = self.encoder
-        found = sampled(logits[token], temperature, k, p, seed, lambda i: page_prediction.token_name(encoder, i))
-        word = found.pop("id")
+        chosen = logits[token].astype(np.float64)
+        if temperature == 0:  # the likeliest
+            after = np.eye(1, len(chosen), int(chosen.argmax()))[0]
+        else:
+            after = next_word_probabilities(chosen, temperature, k or None, p)
+        word, plain = drawn(after, np.random.default_rng(seed).random()), softmax(chosen)
+        shown = np.argsort(-chosen, kind="stable")[:SHOWN].tolist()
         last = self.head.name == "next_word" and token + 1 == len(ids)
-        begun = tokenizer.decode(ids)
-        found["appended"] = tokenizer.decode([*ids, word])[len(begun) :] if last else None
-        return found
+        name = partial(page_prediction.token_name, self.encoder)
+        return {
+            "words": [[name(i), float(plain[i]), float(after[i])] for i in shown],
+            "kept": int(np.count_nonzero(after)),
+            "sampled": [name(word), float(after[word])],
+            "appended": tokenizer.decode([*ids, word])[len(tokenizer.decode(ids)) :] if last else None,
+        }
 
     def cell(self, given: Any) -> dict[str, Any]:
         """One cell of attention, number by number."""
@@ -171,8 +190,7 @@ class Live:
         other = None
         if state.beside:
             pair = self._batch(state.beside, "the other text")
-            names = [visible(token) for token in self.layer.tokenizer.tokens(pair["input_ids"][0])]
-            other = Beside(state.beside, names, self.encoder.trace(**pair))
+            other = Beside(state.beside, shown_tokens(self.layer, pair["input_ids"]), self.encoder.trace(**pair))
         batch["input_ids"] = ids = with_replaced(self.layer, batch["input_ids"], state.replaced)
         change = change_of(self.encoder, state, other and other.trace, ids.shape[1])
         trace = self.encoder.trace(**batch, change=change or None, head=head)

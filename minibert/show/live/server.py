@@ -57,10 +57,8 @@ class LiveServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+class _Refusal(Exception):  # noqa: N818
+    """Status and message for a client: no fault of this program."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -108,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_name()
             body, status = make(), 200
         except _Refusal as error:
-            return self.send_error(error.status, str(error))
+            return self.send_error(*error.args)
         except (MinibertError, ValueError, IndexError) as error:
             return self.send_error(400, str(error))
         except OSError:  # the client has left, or is silent

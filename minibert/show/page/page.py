@@ -60,8 +60,7 @@ def page(
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     input_ids = batch["input_ids"]
-    tokens = [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
-    seq = len(tokens)
+    seq = input_ids.shape[1]
     encoder = encoder if seq else None  # without tokens nothing enters a block
     head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
     check_size(encoder or layer, seq)
@@ -72,7 +71,7 @@ def page(
             raise ValueError("two texts are compared by what blocks make of their tokens, and here are none; give a "
                              "whole model and a text with tokens")  # fmt: skip
         pair: dict[str, Any] = layer.tokenize(beside, truncation=truncation and layer.max_length is not None)
-        others = [visible(token) for token in layer.tokenizer.tokens(pair["input_ids"][0])]
+        tokens, others = shown_tokens(layer, input_ids), shown_tokens(layer, pair["input_ids"])
         if not others:
             raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
         check_size(encoder, seq, len(others))
@@ -105,6 +104,11 @@ def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None
         )
 
 
+def shown_tokens(layer: EmbeddingLayer, input_ids: Array) -> list[str]:
+    """Name the tokens of one text (1, seq) as the page writes them."""
+    return [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
+
+
 class Beside(NamedTuple):
     """A text that is compared with the page's own; a live page may have none yet, which has no tokens."""
 
@@ -132,7 +136,7 @@ class Run(NamedTuple):
     @property
     def tokens(self) -> list[str]:
         """The text's tokens as the page writes them."""
-        return [visible(token) for token in self.layer.tokenizer.tokens(self.batch["input_ids"][0])]
+        return shown_tokens(self.layer, self.batch["input_ids"])
 
 
 class Contents(NamedTuple):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import mean
 from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, kind_of, layer_plan
 from minibert.families.parts.plan import Plan, value
 from minibert.families.static import STATIC
@@ -105,8 +104,6 @@ def explain(
             yield from all_rows(rows)
         elif len(tokens):
             yield f"  {fitting(tokens[position])}  {beginning(rows[0, position])}"
-    if layer.family is STATIC and len(tokens):
-        yield from _parts_of_the_mean(tokens, output[0], bold, dim)
     if not full:
         return
     yield ""
@@ -161,21 +158,6 @@ def _steps(plan: Plan, trace: Mapping[str, Array], values: dict[str, Any]) -> It
             says = step.says if step.kind == "rows" else step.says.format(*of)
         yield name_of(key), Told(says, step.function), rows
         last = rows
-
-
-def _parts_of_the_mean(tokens: list[str | None], rows: Array, bold: Style, dim: Style) -> Iterator[str]:
-    """Say how much of a static model's vector is each token's: the longer its row, the more it weighs."""
-    vector = mean(rows[None])[0]
-    yield from heading("mean", Told("the sum of the rows, divided by their number", mean), vector, bold, dim)
-    yield f"  {beginning(vector)}"
-    with np.errstate(invalid="ignore"):  # rows whose sum is zero
-        shares = rows @ vector / (len(rows) * np.vecdot(vector, vector))
-    lengths = np.linalg.norm(rows, axis=1)
-    yield ""
-    written = {"length of the row": [f"{length:.4g}" for length in lengths], "part": [f"{x:.1%}" for x in shares]}
-    yield from _table(tokens, written, bold)
-    says = "part: row . mean / (n mean . mean), the row's part along the mean; all together are 100 %"
-    yield from (dim(line) for line in wrap(says, 2))
 
 
 def _closing(plan: Plan, batch: Mapping[str, Array], output: Array, dim: Style) -> Iterator[str]:
