@@ -52,7 +52,7 @@ def run(chosen: Any) -> int:
 
     if chosen.models and chosen.asked:
         raise ValueError(f"--model names a model and {chosen.models[0]!r} is named too; leave one out")
-    for name in options.unknown_variables(chosen):
+    for name in sorted(chosen.unknown - {chosen.token_env}):
         tell(f"no option has the variable {name}: it is ignored")
     chosen.unnamed = not (chosen.models or chosen.asked or chosen.by_variable or chosen.reranker)
     if not (find_spec("starlette") and find_spec("uvicorn")):

@@ -121,7 +121,6 @@ class Tokenizer:
         truncation: bool = False,
         max_length: int | None = None,
         start: int = 0,
-        second_at_most: int | None = None,
         file_types: bool = False,
     ) -> list[Encoded]:
         """Give each text's ids, with the special tokens of its model.
@@ -129,9 +128,8 @@ class Tokenizer:
         An empty second text in a list is a second text: its [SEP] and its type 1 stay, so that a text's ids do not
         depend on its neighbours. Of two plain strings an empty second one is ignored. Both as transformers does.
 
-        `start` is the number of the first text, for messages about one of many. `second_at_most`: of a second text only
-        so many tokens are kept, before the two are truncated together. `file_types`: types are the file's, even where
-        the tokenizer's class has none.
+        `start` is the number of the first text, for messages about one of many. `file_types`: types are the file's,
+        even where the tokenizer's class has none.
 
         Raises TypeError for anything but str; ValueError for a lone surrogate, for another number of second texts than
         of texts, and for a text longer than `max_length` without `truncation`; TokenizerError where the vocabulary has
@@ -141,10 +139,7 @@ class Tokenizer:
             text_pair = None
         firsts, pairs = (texts, None) if isinstance(texts, list) and text_pair is None else listed(texts, text_pair)
         encodings, typed = self._encoded(firsts, pairs, start, self._encode_batch, file_types)
-        return [
-            self._fit(encoding, i, typed, truncation, max_length, second_at_most)
-            for i, encoding in enumerate(encodings, start)
-        ]
+        return [self._fit(each, i, typed, truncation, max_length) for i, each in enumerate(encodings, start)]
 
     def _encoded(
         self, firsts: Sequence[str], pairs: Sequence[str] | None, start: int, split: Callable[[list[Any]], Any],
@@ -177,34 +172,24 @@ class Tokenizer:
         typed = (self._typed or file_types) and (pairs is not None or (longest is not None and any(longest.type_ids)))
         return found, typed
 
-    def _fit(
-        self,
-        encoding: Any,
-        i: int,
-        typed: bool,
-        truncation: bool,
-        max_length: int | None,
-        second_at_most: int | None = None,
-    ) -> Encoded:
+    def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
         """Read one encoding; truncate it to `max_length`, or refuse it."""
         ids, types = encoding.ids, encoding.type_ids if typed else None
-        long = max_length is not None and len(ids) > max_length
-        if not long and (second_at_most is None or encoding.sequence_ids.count(1) <= second_at_most):
+        if max_length is None or len(ids) <= max_length:
             return Encoded(ids, types)
-        if long and not truncation:
+        if not truncation:
             too_long = f" has {len(ids)} tokens, but the longest sequence is {max_length} "
             too_long += "(max_length, else the position table); shorten it, or pass "
             raise error_of(ValueError, Text(i), too_long, Option("truncation", True))
-        keep = self._kept(encoding, len(ids) if max_length is None else max_length, second_at_most)
+        keep = self._kept(encoding, max_length)
         kept_types = None if types is None else np.array(types)[keep].tolist()
         return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)))
 
-    def _kept(self, encoding: Any, max_length: int, second_at_most: int | None = None) -> Array:
+    def _kept(self, encoding: Any, max_length: int) -> Array:
         """Say which tokens of an encoding stay where it is truncated to `max_length`: (tokens,) of bool."""
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
         special = len(segment) - first - second
-        second = second if second_at_most is None else min(second, second_at_most)
         if special > max_length:
             raise ValueError(f"max_length {max_length} has no room for the {special} special tokens of this model")
         room = longest_first(first, second, max_length - special)

@@ -69,8 +69,7 @@ def rerank(model: Model, asked: Asked, job: Job) -> Any:
     order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.get("top_n", "top_k")]
     results = [{"index": i, "score" if plain else "relevance_score": values[i]} for i in order]
     for result in results if asked.get("return_text") or asked.get("return_documents") else ():
-        sent = asked.sent[result["index"]]
-        sent = sent if isinstance(sent, dict) else {"text": sent}
+        sent = {"text": asked.sent[result["index"]]}
         result.update(sent if plain else {"document": sent})
     return results if plain else {"model": model.names[0], "results": results, **_usage(job)}
 
@@ -219,7 +218,7 @@ class Server:
             async def answered(_: Any, __: Any, send: Any) -> None:
                 if self.inside >= self.limits.waiting:
                     raise Refusal(503, f"{self.inside} requests are waiting; try again in 1 s")
-                self._count(1)  # until the answer is read: unread answers would fill the memory
+                self.inside += 1  # until the answer is read: unread answers would fill the memory
                 try:
                     try:
                         answer = await handler(request)
@@ -232,15 +231,11 @@ class Server:
                 except asyncio.CancelledError:  # it was not read in time
                     self.undone += 1
                 finally:
-                    self._count(-1)
+                    self.inside -= 1
 
             return answered
 
         return through
-
-    def _count(self, number: int) -> None:
-        self.inside += number
-        self.record.inside(number)
 
     def _check_caller(self, request: Any) -> None:
         """Refuse who lacks the token; without one, a name of the web and an address that other machines reach."""
@@ -318,7 +313,7 @@ def create() -> Any:
     try:
         chosen = SimpleNamespace(**options.from_variables())
         start_logging(chosen.log_level)
-        for name in options.unknown_variables(chosen):
+        for name in sorted(chosen.unknown - {chosen.token_env}):
             ACCESS.warning(f"no option has the variable {name}: it is ignored")
         models, ranks = options.open_models(chosen, ExitStack())
         return Server(models, options.read_token(chosen), options.limits_of(chosen), ranks).app()

@@ -12,11 +12,11 @@ from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
-from minibert.files.tokenizer import Encoded
+from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.hub.names import full_name
 from minibert.models.encoder import Encoder
 from minibert.models.heads.labels import SEVERAL, best_labels
-from minibert.models.heads.reranker import shortened, usual_activation
+from minibert.models.heads.reranker import usual_activation
 from minibert.models.sentences.folder import PAIRS, SPARSE
 
 from .requests import TASK, Asked, Item, Refusal
@@ -99,8 +99,7 @@ def _classifier(encoder: Encoder, names: Sequence[str]) -> Model:
     usual = usual_activation(encoder.sentence_config.activation, encoder.config, 1) if single else likely
 
     def prepare(items: list[Item], start: int) -> Prepared:
-        reading = encoder.logits_pipeline(second_at_most=items[0].most)  # the same for all of a request
-        return _counted(reading.tokenize([item.texts for item in items], start), start)
+        return _counted(steps.tokenize(_cut(items, encoder.sentence_tokenizer), start), start)
 
     def labels(found: Array, raw: bool) -> list[list[dict[str, Any]]]:
         each = [best_labels(row, id2label) for row in (found if raw else likely(found))]
@@ -119,10 +118,7 @@ def names_of(typed: str, given: Sequence[str] = ()) -> tuple[str, ...]:
     """
     path, found = Path(typed), [typed]
     if path.is_absolute() or path.is_dir():
-        found += [str(path.absolute()), str(path.resolve())]
-        cached = path.absolute().parts[-3:]
-        if len(cached) == 3 and cached[0].startswith("models--") and cached[1] == "snapshots":
-            found.insert(0, cached[0].removeprefix("models--").replace("--", "/", 1))
+        found.append(str(path.absolute()))
     else:
         found.append(full_name(typed))
     last = found[0].rstrip("/").rpartition("/")[2] if found[0].strip("./") else path.resolve().name
@@ -140,11 +136,7 @@ def _by_task(encoder: Encoder, steps_of: Callable[..., Any]) -> Mapping[str | No
 
 def _of_texts(encoder: Encoder, steps: Any) -> Kind:
     def prepare(items: list[Item], start: int) -> Prepared:
-        pairs, most = [("", item.texts[0]) for item in items], items[0].most  # the same for all of a request
-        if most is not None:
-            tokenizer = encoder.sentence_tokenizer
-            pairs = shortened(pairs, tokenizer, max(most - len(tokenizer.encode([""])[0].input_ids), 1))
-        return _counted(steps.tokenize([text for _, text in pairs], start), start)
+        return _counted(steps.tokenize([text for (text,) in _cut(items, encoder.sentence_tokenizer)], start), start)
 
     return Kind(prepare, steps.vectors, _size)
 
@@ -154,8 +146,7 @@ def _by_tokens(encoder: Encoder) -> Kind:
     queries, documents = (encoder.pipeline(task, task=task) for task in OWN)
 
     def prepare(items: list[Item], start: int) -> Prepared:
-        pairs, most = [(item.texts[0], item.texts[1]) for item in items], items[0].most
-        texts = [text for _, text in (pairs if most is None else shortened(pairs, encoder.sentence_tokenizer, most))]
+        texts = [document for _, document in _cut(items, encoder.sentence_tokenizer)]
         (query,) = queries.tokenize([items[0].texts[0]], start)  # the same for all of a request
         found = _counted(documents.tokenize(texts, start), start)
         truncated = range(start, start + len(texts)) if query.truncated else found.truncated
@@ -168,6 +159,21 @@ def _by_tokens(encoder: Encoder) -> Kind:
         return np.asarray(encoder.similarity_pairwise(firsts, documents.vectors([each for _, each in pairs])))
 
     return Kind(prepare, compute, _size)
+
+
+def _cut(items: list[Item], tokenizer: Tokenizer) -> list[tuple[str, ...]]:
+    """Cut the last text of each item behind its first tokens, as many as the request keeps: of a text alone with the
+    special ones. A tokenizer that reads a text as a whole reads letters again.
+    """
+    texts, most = [item.texts for item in items], items[0].most  # the same for all of a request
+    if most is None:
+        return texts
+    most = most if len(texts[0]) > 1 else max(most - len(tokenizer.encode([""])[0].input_ids), 1)
+    found, spans = [], tokenizer.encode_with_spans([each[-1] for each in texts])
+    for (*before, last), (_, places) in zip(texts, spans, strict=True):
+        inside = [place for place in places if place is not None]
+        found.append((*before, last[: inside[most - 1][1]] if len(inside) > most else last))
+    return found
 
 
 def _size(item: Item) -> int:

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,15 +46,14 @@ class Record:
             self.lock = os.open(self.folder, os.O_RDONLY)
             self.close()
             fcntl.flock(self.lock, fcntl.LOCK_SH)
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        from prometheus_client import CollectorRegistry, Counter, Histogram
 
         own: dict[str, Any] = {"registry": CollectorRegistry()}
         for name in ("texts", "tokens", "truncated"):
             self.counts[name] = Counter(f"minibert_{name}", f"{name} of each model", ["model"], **own)
         self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], **own)
-        seconds, inside = "time until the answer", "requests not yet answered"
+        seconds = "time until the answer"
         self.counts["seconds"] = Histogram("minibert_request_seconds", seconds, ["path"], buckets=BOUNDS, **own)
-        self.counts["inside"] = Gauge("minibert_requests_inside", inside, multiprocess_mode="livesum", **own)
         self.registry = own["registry"]
         if self.folder:
             self.registry = CollectorRegistry()
@@ -84,27 +82,12 @@ class Record:
     def collect(self) -> Iterable[Any]:
         """Add the numbers in the files of all workers, as prometheus-client asks of a collector.
 
-        A file that another worker has just made is empty for a moment. The gauge of a worker that has ended is removed.
+        A file that another worker has just made is empty for a moment.
         """
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        files = []
-        for file in Path(self.folder or "").glob("*.db"):
-            if file.name.startswith("gauge_live"):
-                try:
-                    os.kill(int(file.stem.rpartition("_")[2]), 0)
-                except ProcessLookupError:
-                    file.unlink(missing_ok=True)
-                    continue
-            with suppress(FileNotFoundError):
-                if file.stat().st_size:
-                    files.append(str(file))
+        files = [str(file) for file in Path(self.folder or "").glob("*.db") if file.stat().st_size]
         return MultiProcessCollector.merge(files)  # type: ignore[no-any-return]
-
-    def inside(self, number: int) -> None:
-        """Note that a request was accepted (1), or answered (-1)."""
-        if self.counts:
-            self.counts["inside"].inc(number)
 
     def done(self, scope: Any, name: str, job: Job) -> None:
         """Note what was computed for a request."""

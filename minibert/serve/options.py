@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.errors import Option, error_of, nearest_name
+from minibert.errors import Option, error_of
 from minibert.models.open.options import (
     SENTENCES,
     add_hub,
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TEXT_BYTES, ESCAPED = 1 << 13, 12  # of a request for each text, 16 for each of 512 tokens; of a character in JSON
-# Kubernetes sets such for each service whose name begins so: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000, ..._SERVICE_HOST
-SERVICE = re.compile(
-    rf"{VARIABLES}((\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|"
-    r"\w*PORT=(tcp|udp|sctp)://)"
-)
+# Kubernetes sets such for a service that is called minibert-serve: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000
+SERVICE = re.compile(rf"{VARIABLES}(SERVICE_|PORT_|PORT=\w+://)")
 MANY = ("--model", "--name", "--prompts")  # a variable has several values between semicolons
 WITHDRAWN = {
     "--workers": "for several processes: gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket "
@@ -84,20 +81,20 @@ def _count(text: str) -> int:
 def from_variables() -> dict[str, Any]:
     """Give the values of all options, as the variables say, or else the defaults. Raises ValueError for a wrong one.
 
-    Beside them `by_variable`, its models, and `unknown`: variables of no option, each with the nearest that is one.
+    Beside them `by_variable`, its models, and `unknown`: variables of no option.
     """
     parser = ArgumentParser(add_help=False, exit_on_error=False)
     declare(parser)
     actions = {_variable(action.option_strings[-1]): action for action in parser._actions if action.option_strings}
     withdrawn = {_variable(name): advice for name, advice in WITHDRAWN.items()}
-    chosen, unknown = parser.parse_args([]), dict[str, str | None]()
+    chosen, unknown = parser.parse_args([]), set[str]()
     for variable, value in os.environ.items():
         if not variable.startswith(VARIABLES) or SERVICE.match(f"{variable}={value}"):
             continue
         if variable in withdrawn:
             raise ValueError(f"the variable {variable} has gone: {withdrawn[variable]}")
         if (action := actions.get(variable)) is None:
-            unknown[variable] = nearest_name(variable, actions, cutoff=0.9)
+            unknown.add(variable)
             continue
         name = action.option_strings[-1]
         words = [f"{name}={each}" for each in (value.split(";") if name in MANY else [value])]
@@ -110,15 +107,6 @@ def from_variables() -> dict[str, Any]:
         except ArgumentError as error:
             raise ValueError(f"the variable {variable}: {error.message}") from None
     return {**vars(chosen), "models": None, "asked": None, "by_variable": chosen.asked, "unknown": unknown}
-
-
-def unknown_variables(chosen: Any) -> list[str]:
-    """Give the variables of no option, but that of the token. Raises ValueError for one that is almost an option's."""
-    unknown = sorted(name for name in chosen.unknown if name != chosen.token_env)
-    for name in unknown:
-        if near := chosen.unknown[name]:
-            raise ValueError(f"no option has the variable {name}; did you mean {near}?")
-    return unknown
 
 
 def limits_of(chosen: Any) -> Limits:

@@ -79,10 +79,6 @@ EMPTY: Field = (
 )
 FIRST: Field = ("-1 or an integer >= 1", lambda value: type(value) is int and (value == -1 or value >= 1))
 ALL: Field = ("-1; of documents send max_tokens_per_doc", lambda value: type(value) is int and value == -1)
-ONE_NAME: Field = (
-    "a list of one field's name; join the texts of several fields yourself",
-    lambda value: isinstance(value, list) and len(value) == 1 and isinstance(value[0], str),
-)
 WORDS = "send prompt_name, or put the words before each text yourself"
 
 COMMON: dict[str, Field] = {
@@ -102,8 +98,8 @@ PREDICT = COMMON | {"inputs": ANYTHING, "raw_scores": FLAG, "parameters": EMPTY}
 RERANK = COMMON | {
     "query": ANYTHING, "documents": ANYTHING, "texts": ANYTHING, "top_n": POSITIVE, "top_k": POSITIVE,
     "return_documents": FLAG, "return_text": FLAG, "raw_scores": FLAG, "max_tokens_per_doc": POSITIVE,
-    "max_chunks_per_doc": POSITIVE, "priority": ANYTHING, "rank_fields": ONE_NAME,  # a document is one chunk here
-    "instruction": "put its words before the query yourself",
+    "max_chunks_per_doc": POSITIVE, "priority": ANYTHING,  # a document is one chunk here
+    "rank_fields": "send each document as one string", "instruction": "put its words before the query yourself",
 }  # fmt: skip
 
 
@@ -115,7 +111,7 @@ def read_texts(known: Mapping[str, Field], body: bytes, limits: Limits) -> Asked
     if isinstance(sent, dict) and "source_sentence" in sent:
         raise Refusal(400, f"no similarities are computed here; send all texts as {field!r} and compare the vectors")
     sent = [sent] if isinstance(sent, str) else sent
-    texts = _texts(sent, field, "a string or a list of strings", limits, "text" if field == "input" else "")
+    texts = _texts(sent, field, "a string or a list of strings", limits)
     return Asked([Item((text,), None if most == -1 else most) for text in texts], field, sent, given)
 
 
@@ -143,8 +139,7 @@ def read_rerank(body: bytes, limits: Limits) -> Asked:
         raise Refusal(400, "expected 'documents' or 'texts', one of them, with the texts to be ordered", "documents")
     field = "texts" if "texts" in given else "documents"
     query = _text(given.get("query"), "query", LONGEST_QUERY)
-    inside = "" if field == "texts" else given.get("rank_fields", ["text"])[0]
-    texts = _texts(given[field], field, "a list of strings", limits, inside)
+    texts = _texts(given[field], field, "a list of strings", limits)
     return Asked([Item((query, text), given.get("max_tokens_per_doc")) for text in texts], field, given[field], given)
 
 
@@ -200,8 +195,8 @@ def _check_count(given: list[Any], name: str, limits: Limits) -> None:
         raise Refusal(413, f"{name!r} has {len(given)} texts, at most {limits.texts} go into one request", name)
 
 
-def _texts(given: Any, name: str, expected: str, limits: Limits, inside: str) -> list[str]:
-    """Check a list of texts. `inside`: the field of the text, where an object may be sent in place of one."""
+def _texts(given: Any, name: str, expected: str, limits: Limits) -> list[str]:
+    """Check a list of texts. Raises Refusal."""
     if not isinstance(given, list):
         raise wrong(name, expected, given)
     _check_count(given, name, limits)
@@ -209,16 +204,11 @@ def _texts(given: Any, name: str, expected: str, limits: Limits, inside: str) ->
         advice = "those of another tokenizer would give wrong vectors; send the texts"
         langchain = "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
         raise Refusal(400, f"{name!r} must be text, found token ids: {advice} {langchain}", name)
-    return [_text(each, f"{name}[{i}]", inside=inside) for i, each in enumerate(given)]
+    return [_text(each, f"{name}[{i}]") for i, each in enumerate(given)]
 
 
-def _text(text: Any, where: str, longest: int = LONGEST_TEXT, inside: str = "") -> str:
-    """Check a text, or an object with one, whose other fields an answer may repeat: give the text. Raises Refusal."""
-    if inside and isinstance(text, dict):
-        for name, other in text.items():
-            _text(name, f"the name of a field of {where}")
-            _text("" if other is None else other, f"{where}.{name[:40]}")
-        return _text(text.get(inside), f"{where}.{inside[:40]}")
+def _text(text: Any, where: str, longest: int = LONGEST_TEXT) -> str:
+    """Check a text. Raises Refusal."""
     if not isinstance(text, str):
         raise wrong(where, "a string", text)
     if len(text) > longest:

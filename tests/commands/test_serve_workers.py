@@ -77,9 +77,10 @@ def workers_of(process: int) -> set[int]:
     return {each for each in children(process) if b"resource_tracker" not in Path(f"/proc/{each}/cmdline").read_bytes()}
 
 
-def counting(shared: Path) -> set[int]:
-    """The processes that count in a folder, which each does before it takes its first request."""
-    return {int(file.stem.rpartition("_")[2]) for file in shared.glob("gauge_livesum_*.db")}
+def counting(process: int, shared: Path) -> set[int]:
+    """The workers that count in a folder, which each holds open before it takes its first request."""
+    open_files = {each: map(os.readlink, Path(f"/proc/{each}/fd").iterdir()) for each in workers_of(process)}
+    return {each for each, names in open_files.items() if str(shared) in names}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -91,7 +92,7 @@ def test_workers_answer_and_one_takes_the_place_of_another(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(shared))
     want = minibert.load_encoder(MODEL).encode("dog", normalize_embeddings=True)
     with started(program, MODEL=MODEL, RERANKER=RERANKER, NAME="a") as (process, address):
-        until(lambda: len(before := workers_of(process.pid)) == 2 and before <= counting(shared))
+        until(lambda: len(counting(process.pid, shared)) == 2)
         before = workers_of(process.pid)
         for count in (1, 2, 3):
             assert np.allclose(address.ask("/embed", {"inputs": "dog", "model": "a"}).json, [want], atol=1e-6)
@@ -99,7 +100,7 @@ def test_workers_answer_and_one_takes_the_place_of_another(
             until(lambda count=count: numbers(address).get(ASKED) == f"{count}.0")  # noted after the answer is sent
             if count == 1:
                 os.kill(min(before), signal.SIGKILL)
-                until(lambda: len((now := workers_of(process.pid)) - {min(before)}) == 2 and now <= counting(shared))
+                until(lambda: len(counting(process.pid, shared) - {min(before)}) == 2)
         assert any(shared.iterdir())
         process.terminate()
         process.communicate(timeout=SECONDS)

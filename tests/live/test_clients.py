@@ -248,16 +248,6 @@ def cohere_v2(url: str) -> Any:
     return {each.index: each.relevance_score for each in found.results}
 
 
-def cohere_v1_of_objects(url: str) -> Any:
-    import cohere
-
-    documents = [{"title": text, "text": "dog"} for text in DOCUMENTS]
-    options: Any = dict(rank_fields=["title"], return_documents=True, max_chunks_per_doc=10)
-    found = cohere.Client(KEY, base_url=url).rerank(model=RERANKER, query=QUERY, documents=documents, **options)
-    assert all(each.document.text == "dog" and each.document.title == DOCUMENTS[each.index] for each in found.results)
-    return {each.index: each.relevance_score for each in found.results}
-
-
 def langchain_cohere(url: str) -> Any:
     from langchain_cohere import CohereRerank
 
@@ -327,7 +317,7 @@ def _ranked_by_haystack(ranker: Any) -> Any:
 
 
 OF_SCORES: tuple[Callable[[str], Any], ...] = (
-    cohere_v1, cohere_v1_of_objects, cohere_v2, langchain_cohere, llama_index_tei_rerank, llama_index_jina,
+    cohere_v1, cohere_v2, langchain_cohere, llama_index_tei_rerank, llama_index_jina,
     litellm_cohere, litellm_jina, litellm_tei, haystack_cohere, haystack_jina_ranker, haystack_tei_ranker,
 )  # fmt: skip
 

@@ -48,7 +48,6 @@ def test_metrics_count_what_was_done() -> None:
     assert found['minibert_tokens_total{model="a\\"b"}'] == tokens
     assert found['minibert_truncated_total{model="a\\"b"}'] == 1
     assert found[f'minibert_texts_total{{model="{RERANKER}"}}'] == 3
-    assert found["minibert_requests_inside"] == 1, "the one that asks"
     assert found['minibert_request_seconds_count{path="/v1/embeddings"}'] == 2
     assert found['minibert_request_seconds_sum{path="/rerank"}'] > 0
 
@@ -69,7 +68,6 @@ from minibert.serve.metrics import Record
 record = Record(["/embed"])
 record.open()
 record.counts["requests"].labels("/embed", "200").inc()
-record.inside(1)
 print("counted", flush=True)
 sys.stdin.readline()
 sys.stdout.write(record.text().decode())
@@ -79,8 +77,8 @@ record.close()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="several processes share a folder by its lock")
 def test_processes_of_one_folder_give_their_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one counted that was killed stays, but not what was inside of it; the last one removes the files, and the
-    first those of a run that was killed.
+    """What one counted that was killed stays; the last one removes the files, and the first those of a run that was
+    killed.
     """
     folder = tmp_path / "shared"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
@@ -101,5 +99,4 @@ def test_processes_of_one_folder_give_their_sums(tmp_path: Path, monkeypatch: py
     for process, others in ((first, 1), (last, 0)):
         said, _ = process.communicate("\n", timeout=SECONDS)
         assert 'minibert_requests_total{path="/embed",status="200"} 3.0' in said
-        assert f"minibert_requests_inside {1.0 + others}" in said
         assert bool([*folder.iterdir()]) == bool(others)

@@ -32,12 +32,17 @@ class Watched(Server):
     """A server that tells how many requests are inside whenever that changes."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__([opened(REFERENCE / "sentences-last-token")], **options)
         self.changed = threading.Condition()
+        super().__init__([opened(REFERENCE / "sentences-last-token")], **options)
 
-    def _count(self, number: int) -> None:
-        super()._count(number)
+    @property  # type: ignore[override]
+    def inside(self) -> int:
+        return self.number
+
+    @inside.setter
+    def inside(self, number: int) -> None:
         with self.changed:
+            self.number = number
             self.changed.notify_all()
 
     def until_inside(self, count: int) -> None:

@@ -15,7 +15,7 @@ from minibert.errors import CheckpointError, Load, Text, error_of
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
-from minibert.files.tokenizer import Encoded, Tokenizer, listed, refuse_surrogates
+from minibert.files.tokenizer import Encoded, listed, refuse_surrogates
 from minibert.models.run.pipeline import Pipeline, check_positive
 from minibert.models.sentences.arguments import PredictOptions, check_known, given_once, shows, taken
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
@@ -112,14 +112,12 @@ class Pairs(Sentences):
         prompt: str | None = None,
         threads: int | None = None,
         *,
-        second_at_most: int | None = None,
         numbered: Callable[[int], int] = int,
     ) -> Pipeline:
         """Give the steps of `predict` up to the logits (labels,), for callers with their own loop.
 
-        They take pairs (first, second) and, for a model of labels, texts (text,). `second_at_most`: of a second text
-        only so many tokens are kept, before the two are truncated together. `numbered`: which of a caller's pairs is
-        the i-th here, for messages. What is raised is as in `predict`.
+        They take pairs (first, second) and, for a model of labels, texts (text,). `numbered`: which of a caller's pairs
+        is the i-th here, for messages. What is raised is as in `predict`.
         """
         head, own, tokenizer = scoring_head(self), self.sentence_config, self.sentence_tokenizer
         before = own.prompt(prompt_name, prompt)
@@ -129,7 +127,7 @@ class Pairs(Sentences):
                 return [each for i, one in enumerate(chunk, start) for each in split([one], i)]
             firsts, *seconds = zip(*chunk, strict=True)
             texts, pairs = [before + text for text in firsts], seconds[0] if seconds else None
-            return tokenizer.encode(texts, pairs, True, own.longest, start, second_at_most)
+            return tokenizer.encode(texts, pairs, True, own.longest, start)
 
         def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
             encoded = split(chunk, start)
@@ -198,16 +196,6 @@ def _pair(pair: Any, i: int) -> Pair:
     if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
         raise error_of(TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {pair!r:.80}")
     return str(texts[0]), str(texts[1])
-
-
-def shortened(pairs: list[Pair], tokenizer: Tokenizer, most: int) -> list[Pair]:
-    """Cut each second text behind its first `most` tokens: letters again, for a tokenizer that reads it as a whole."""
-    found = []
-    spans = tokenizer.encode_with_spans([second for _, second in pairs])
-    for (first, second), (_, places) in zip(pairs, spans, strict=True):
-        inside = [place for place in places if place is not None]
-        found.append((first, second[: inside[most - 1][1]] if len(inside) > most else second))
-    return found
 
 
 # -- what is done to the logits ----------------------------------------------------------------------------------
