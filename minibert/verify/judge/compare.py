@@ -70,7 +70,9 @@ class Difference(NamedTuple):
 
     def plain(self, shares: Shares) -> bool:
         """Whether the other program is so far off that no other batch can make it right."""
-        return self.weighed and self.error_theirs > PLAINLY * shares.theirs * self.error_ours
+        if not self.weighed:
+            return self.largest > ONE_SUM and bool(np.isfinite(shares.theirs))
+        return self.error_theirs > PLAINLY * shares.theirs * self.error_ours
 
 
 def compare(
