@@ -14,7 +14,6 @@ from minibert.verify.judge.input_layer import Subject
 from minibert.verify.sides import printed
 
 from .report import Report
-from .verify import against_printed
 
 
 class Seed(NamedTuple):
@@ -42,7 +41,7 @@ def verify_seed(seed: Seed, local_files_only: bool = False) -> Report:
             if known is None:
                 report.fail(f"DIFFERENT: its sizes are not those of {seed.model}; is HF_ENDPOINT a right mirror?")
             else:
-                against_printed(report, Subject(layer, opened), known, "")
+                printed.compare(report, Subject(layer, opened), known, "")
     except HubError as error:
         report.ran = report.passed = False
         report.lines = [f"not run here: {error}"]

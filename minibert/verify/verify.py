@@ -116,7 +116,7 @@ def verify(
             values = None if other is not None and is_folder(model) else printed.find(model, opened)
             if values is not None:
                 alone = "torch and transformers are not installed, so the reference was not run; "
-                against_printed(report, subject, values, "also " if other is not None else alone)
+                printed.compare(report, subject, values, "also " if other is not None else alone)
                 return report
         if other is None:
             if save is None:
@@ -240,11 +240,3 @@ def _differences(
 
     again = in_float64(far, exactly, shares)
     return [again.get((d.kinds[0], d.key), d) for d in found]
-
-
-def against_printed(report: Report, subject: Subject, values: dict[str, Any], before: str) -> None:
-    """Compare with printed numbers and ids; `before` begins the sentence that says so."""
-    if not printed.compare(report, subject, values, before):
-        from .judge.naming import look_in_traces
-
-        look_in_traces(report, subject, lambda traced: all(c.passes for c in printed.check(subject, values, traced)))

@@ -87,12 +87,6 @@ def masked(at: str, name: str) -> dict[str, str]:
     return every(at + "scores", name) | every("attentions.{i}", name)
 
 
-def by_texts(scores: Any, mask: Any) -> Any:
-    """Masks repeated text by text, as for torch's own attention, whose first axis is texts times heads."""
-    batch, heads, *pairs = scores.shape
-    return scores + mask.expand(batch, 1, *pairs).squeeze(1).repeat(heads, 1, 1).view(batch, heads, *pairs)
-
-
 # -- rotations, positions ----------------------------------------------------------------------------------------------
 
 
@@ -151,13 +145,6 @@ def beside(own: Any, args: Any, named: Mapping[str, Any]) -> Any:
     return x + attended + own.mlp(own.ln_2(x))
 
 
-def like_llama(own: Any, args: Any, named: Mapping[str, Any]) -> Any:
-    """Gemma's block as Llama's."""
-    attended, *_ = own.self_attn(hidden_states=own.input_layernorm(args[0]), **named)
-    x = args[0] + attended
-    return x + own.mlp(own.post_attention_layernorm(x))
-
-
 SIDE = "queries, keys and values side by side for each head"
 SEES, NARROW = "causal mask where there is none", "window one token too narrow"
 PLANTED: dict[str, Planted] = {
@@ -182,8 +169,6 @@ PLANTED: dict[str, Planted] = {
                                several(bias(B0 + N2), weight(B0 + N2, lambda w: w * 0 + 1))),
     "the other norm's": Planted("bert", {B0 + N2: f"weight and bias of {B0}{N1}"}, taken(B0 + N2, B0 + N1)),
     "no norm": Planted("bert", {B1 + N2: "norm not applied"}, put(B1 + N2, lambda own: lambda x: x)),
-    "ln_f twice": Planted("gpt2", {"ln_f": "last norm applied twice"},
-                          around("ln_f", lambda right, args, named: right(right(*args)))),
     # -- activations, sums
     "quick gelu": Planted("gpt2", {"h.1.mlp.act": "activation quick_gelu"},
                           put("h.1.mlp.act", lambda own: lambda x: x * (1.702 * x).sigmoid())),
@@ -216,8 +201,6 @@ PLANTED: dict[str, Planted] = {
                                         around("", from_ids), kinds=("plain", "mask_unlike_ids")),
     "scores times 0 and 1": Planted("bert", every("attentions.{i}", "scores times the mask"), attention={
         "hide": lambda scores, mask: scores * (mask == 0)}),
-    "masks repeated text by text": Planted(
-        "bert", every("attentions.{i}", "another text's mask in some heads"), attention={"hide": by_texts}),
     # transformers shows scores with the mask added
     "EuroBERT read as causal": Planted("eurobert", masked(TODAY, SEES), replaced(
         "create_bidirectional_mask", lambda right: partial(
@@ -321,7 +304,4 @@ OF_STATES: dict[str, OfStates] = {
         ["queries and keys in the order of rows for neighbours"]),
     "feed-forward beside attention": OfStates(
         Planted("gpt2", {}, in_blocks("h.{i}", lambda path: called(path, beside))), ["feed-forward beside attention"]),
-    "Gemma's norms as Llama's": OfStates(
-        Planted("gemma3_text", {}, in_blocks("layers.{i}", lambda path: called(path, like_llama))),
-        ["norms as in Llama"]),
 }  # fmt: skip

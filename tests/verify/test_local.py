@@ -245,17 +245,3 @@ def test_a_mistake_of_a_port_in_float16_is_named(name: str, folder: Path, tmp_pa
     report = verify_part(str(folder), encoder=True, against=path, tolerance=0.03)
     assert not report.passed
     assert len(report.local) == 2 and all(name in each.fits for each in report.local), "\n".join(report.lines)
-
-
-def test_weights_of_another_block_are_said_once(folder: Path, tmp_path: Path) -> None:
-    """Of two blocks that are exchanged every module is wrong by itself, and one sentence says why."""
-    port = loops.Port(folder)
-    other = {"encoder.layer.0.": "encoder.layer.1.", "encoder.layer.1.": "encoder.layer.0."}
-    port.tensors = {
-        next((new + name[len(old) :] for old, new in other.items() if name.startswith(old)), name): x
-        for name, x in port.tensors.items()
-    }
-    report = judged(folder, tmp_path / "port.safetensors", port)
-    assert len(report.local) == 16
-    for i in (0, 1):
-        assert f"  block {i} computes with the weights of block {1 - i}" in report.lines

@@ -65,7 +65,6 @@ SAME = (
     "bias (missing|added after .*)", "norm over the .*", "(rotation|attention) of the other layer type|theta .*",
     "window .*",
     "padding seen|mask .*|the first text's mask for all", "relative bias to a distance of .*",
-    "norm of the sum, not before it|norms as in Llama",
 )  # fmt: skip
 
 

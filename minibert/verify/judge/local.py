@@ -7,8 +7,6 @@ modules vanish. A mistake of the list is tried where it changes a step behind th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,7 +19,7 @@ from minibert.verify.sides.traces import INPUT_LAYER, Traces
 from .below_rounding import Evidence, evidence, weighed_up
 from .compare import Difference
 from .input_layer import Subject
-from .places import Place, differing, places
+from .places import IMPOSSIBLE, Place, differing, places
 from .wrong_module import WrongModule
 
 
@@ -79,7 +77,7 @@ def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> In
             differences += place.compared()
             float32 = float32 and not differing(place.in_float32())
             for number, mistake in enumerate(known):
-                with suppress(ValueError, TypeError, IndexError, KeyError):  # it cannot be made with these inputs
+                with suppress(*IMPOSSIBLE):
                     if (told := evidence(place, mistake)) is not None:
                         weighed.setdefault(number, []).append(told)
     said: dict[str, list[Mistake]] = {"found": [], "hidden": [], "excluded": [], "": []}
@@ -178,18 +176,3 @@ def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
         else each
         for each in found
     ]
-
-
-def taken_together(found: list[Local]) -> Iterator[str]:
-    """Say where all modules that are wrong in a block have the weights of one other block."""
-    places: dict[str, list[set[str]]] = {}
-    for each in found:
-        others = set()
-        for fit in each.fits:
-            of = re.fullmatch(r"weight(?: and bias)? of (.+)", fit)
-            if of and re.sub(r"\d+", "", of[1]) == re.sub(r"\d+", "", each.key):
-                others |= set(re.findall(r"\d+", of[1])[:1])
-        places.setdefault(each.place, []).append(others)
-    for place, several in places.items():
-        for other in sorted(set.intersection(*several)) if len(several) > 1 else ():
-            yield f"  {place} computes with the weights of block {other}"

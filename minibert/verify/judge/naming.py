@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError
 from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, plain_parts
+from minibert.verify.mistakes.plain import all_places
 from minibert.verify.mistakes.wrong_formulas import Formula
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces
@@ -20,7 +16,7 @@ from minibert.verify.sides.traces import Traces
 from .compare import over_kinds
 from .formats import FORMS
 from .input_layer import Subject
-from .local import InFormat, Judged, Local, local_mistakes, taken_together
+from .local import InFormat, Judged, Local, local_mistakes
 
 FEW_MAPS = 4  # wrong ones that say more of a file than of a map
 SHOWN = 12  # names and modules that one line lists
@@ -75,26 +71,6 @@ def say_format(report: Report, subject: Subject, form: str, told: InFormat) -> N
     report.say(f"every module that is shown is right in {form}{hides}")
 
 
-def look_in_traces(report: Report, subject: Subject, fits: Callable[[Callable[..., dict[str, Array]]], bool]) -> None:
-    """Look for the mistake of an input layer in whole traces: `fits` takes what traces a batch."""
-
-    def traced(mistake: Mistake, batch: dict[str, Array]) -> dict[str, Array]:
-        return next(plain_parts(subject.layer, batch, mistake))
-
-    def explains(mistake: Mistake) -> bool:
-        with suppress(CheckpointError, ValueError, TypeError, IndexError):  # it cannot be made with these ids
-            return fits(partial(traced, mistake))
-        return False
-
-    _say_matches(report, subject, filter(explains, _possible(subject)))
-
-
-def _possible(subject: Subject) -> list[Mistake]:
-    at = list(all_places(subject.model, subject.head))
-    known = (mistake for mistake in MISTAKES if mistake.where != "local")
-    return [mistake for mistake in known if any(with_mistake(mistake, each) for each in at)]
-
-
 def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
     for mistake in found:
         if mistake.name not in report.matches:
@@ -105,7 +81,9 @@ def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake], by_
     elif by_module:
         report.say("no single mistake explains the whole model; module by module:")
     else:
-        tried = {mistake.name for mistake in _possible(subject)}
+        at = list(all_places(subject.model, subject.head))
+        known = (mistake for mistake in MISTAKES if mistake.where != "local")
+        tried = {mistake.name for mistake in known if any(with_mistake(mistake, each) for each in at)}
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
@@ -132,7 +110,6 @@ def _say_local(report: Report, judged: Judged) -> None:
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
         fits = fits or f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
-    report.say(*taken_together(report.local))
 
 
 def _other_weights(report: Report, judged: Judged) -> list[Local]:

@@ -23,6 +23,7 @@ from .input_layer import Subject
 NORM_ALONE = 1e-6  # of one norm on the same input; measured between right ones: 4e-7. An eps shows only here
 FLOAT32 = 1e-5  # of any module of a port in float32 that is compared in a narrower format
 SAME_SCORE = 1e-3  # so near, scores that are seen are taken for right, and those that are hidden for what a mask left
+IMPOSSIBLE = (CheckpointError, ValueError, IndexError, TypeError, KeyError)  # it cannot be made with these inputs
 MASKED = 1e3  # a score so far below ours has a mask added; the smallest that is in use is 1e4
 
 
@@ -145,7 +146,7 @@ class Place:
         self.subject, self.at, self.at_wide, self.fed, self.wide = subject, at, at_wide, fed, wide
         self.inputs, self.theirs, self.form = inputs, theirs, form
         self.own = next((each.plan for each in fed.values()), at.plan)
-        self.plan = cache(self._plan)
+        self.plan, self.compared = cache(self._plan), cache(self._compared)
 
     def _plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
         """The steps with a mistake, in the port's format; None where it changes none."""
@@ -155,7 +156,7 @@ class Place:
         own, right = FORMS[self.form], self.at.plan
         return {k: self.own[k] if step is right.get(k) else rounded_step(own, step) for k, step in plan.items()}
 
-    def compared(self, mistake: Mistake | None = None) -> list[Difference]:
+    def _compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare what it gives, with a mistake if there is one, with the port's own."""
         found, plan = self._right, self.plan(mistake) if mistake else None
         if plan:
@@ -215,11 +216,19 @@ class Place:
         """Select the changes that give the port's numbers here, within the port's own rounding."""
         return [each for each in known if self._fits(each, tolerance)]
 
+    def spoils(self, mistake: Mistake, of: str) -> bool:
+        """Whether a mistake of one intermediate changes another that the port has right."""
+        try:
+            wrong = {d.key for d in differing(self.compared(mistake))}
+        except IMPOSSIBLE:
+            return False
+        return bool(wrong - {d.key for d in differing(self.compared())} - {of})
+
     def _fits(self, mistake: Mistake, tolerance: float) -> bool:
         try:
             return not differing([d.loosened(tolerance) for d in self.compared(mistake)])
-        except (CheckpointError, ValueError, TypeError, IndexError, KeyError):
-            return False  # it cannot be made with these inputs
+        except IMPOSSIBLE:
+            return False
 
 
 def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> Iterator[Place]:

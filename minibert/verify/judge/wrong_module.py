@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,16 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense
-from minibert.families.parts.plan import Plan
 from minibert.verify.mistakes.mistake import Mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 
 from .compare import PORT_SHARE, Difference, over_kinds, rms
 from .formats import ROUNDS
-from .places import Place
+from .places import IMPOSSIBLE, Place
 
 # A mistake explains a difference if it leaves at most this share of it, and at most this many tolerances
 LEFT, ROUNDED = 0.05, 10.0
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
-IMPOSSIBLE = (ValueError, IndexError, TypeError)  # a mistake cannot be made with these shapes
 OF_ONE = ("dense", "norm", "activation")  # kinds of what is computed from one intermediate
 TINY = 1e-30
 OTHER = "Each module has numbers and an input of its own."
@@ -40,11 +37,13 @@ class WrongModule:
 
     def __init__(self, place: Place, d: Difference, tolerance: float) -> None:
         self.place, self.key, self.rounding, self.step = place, d.key, d.error_ours, place.at.plan[d.key]
-        self.share = ROUNDS if place.form else PORT_SHARE
         self.allowed = max(ROUNDED * place.subject.allowed[d.key], tolerance)
-        kinds = sorted(d.kinds, key=lambda kind: place.theirs[kind][d.key].size)
-        same = {kind: self._compared(kind, place.fed[kind].found[d.key]).passes for kind in kinds}
-        self.kinds = sorted(kinds, key=same.__getitem__)  # what rules a mistake out soonest comes first
+        self._wide = cache(lambda kind: np.asarray(place.theirs[kind][d.key], float))
+        right = {kind: self._compared(kind, place.fed[kind].found[d.key]) for kind in d.kinds}
+        # what rules a mistake out soonest comes first
+        self.kinds = sorted(right, key=lambda kind: (right[kind].passes, self._wide(kind).size))
+        (whole,) = over_kinds(right.values())
+        self.before = whole.error_ours  # the difference to be explained, rms over all batches
         self.left_by = cache(self._left_by)
         self.tried = set[str]()  # names of the list that change it
 
@@ -52,7 +51,7 @@ class WrongModule:
         """Name what explains the difference in all batches: mistakes of the list, else another input or module."""
         made = self._explaining(each for each in MISTAKES if each.where != "whole")
         here = {each: rest for each, rest in made.items() if self._is_here(each)}
-        alone = {each: rest for each, rest in here.items() if not self._would_show_elsewhere(each)}
+        alone = {each: rest for each, rest in here.items() if not self.place.spoils(each, self.key)}
         if not alone and self.step.kind not in OF_ONE:  # these are never computed from what another module gives
             alone = here
         left = alone or self._explaining(self._others()) or here or made
@@ -72,60 +71,37 @@ class WrongModule:
         changed = (step for key, step in plan.items() if step is not own.get(key))
         return any(step.key == self.key or step.kind not in OF_ONE for step in changed)
 
-    def _would_show_elsewhere(self, mistake: Mistake) -> bool:
-        """Whether it changes another intermediate of this place that the port has right."""
-        plan, place = self.place.plan(mistake) or {}, self.place
-        for kind in place.inputs:
-            fed = place.fed[kind]
-            for key in (key for key in fed.found if key in place.theirs[kind] and key != self.key):
-                few, ours = ROUNDED * place.subject.allowed[key], fed.found[key]
-                with suppress(*IMPOSSIBLE):
-                    if (
-                        (x := fed.value(key, plan)) is not None
-                        and self._off(kind, key, place.theirs[kind][key], ours) <= few
-                        and self._off(kind, key, x, ours) > few
-                    ):
-                        return True
-        return False
-
-    def _off(self, kind: str, key: str, x: Array, of: Array) -> float:
-        made = {kind: {key: np.asarray(x, np.float32)}}, {kind: {key: np.asarray(of, float)}}
-        (found,) = self.place.subject.compare(self.place.inputs, made[0], made[1], {})
-        return found.largest
-
     def _left_by(self, mistake: Mistake) -> float | None:
         """Measure what a mistake leaves; scores may have the mask added already."""
-        plans = cache(lambda wide: self.place.plan(mistake, wide) or {})
-        if not plans(False):
+        if not self.place.plan(mistake):
             return None
-        rest = self._left(partial(self._by, plans, self.key))
         self.tried.add(mistake.name)
-        if rest is None and self.step.kind == "scores":
-            rest = self._left(partial(self._by, plans, f".{self.place.at.i}.masked"))
-        return rest
+        masked = [f".{self.place.at.i}.masked"] if self.step.kind == "scores" else []
+        rests = (self._left(partial(self._by, mistake, key)) for key in [self.key, *masked])
+        return next((rest for rest in rests if rest is not None), None)
 
-    def _by(self, plans: Callable[[bool], Plan], key: str, kind: str, wide: bool = False) -> Array | None:
-        fed, plan = (self.place.wide if wide else self.place.fed)[kind], plans(wide)
+    def _by(self, mistake: Mistake, key: str, kind: str, wide: bool = False) -> Array | None:
+        fed, plan = (self.place.wide if wide else self.place.fed)[kind], self.place.plan(mistake, wide) or {}
         if key == self.key:
             return fed.value(key, plan)
-        masked = [fed.value(name, plan) for name in plan[key].of[1:]]
-        if plan[key] is fed.plan[key] and masked[0] is None:
+        masks = [fed.value(name, plan) for name in plan[key].of[1:]]
+        if plan[key] is fed.plan[key] and masks[0] is None:
             return None
         right = (fed.flow[name] for name in plan[key].of[1:])
-        given = (r if x is None else x for x, r in zip(masked, right, strict=True))
+        given = (r if x is None else x for x, r in zip(masks, right, strict=True))
         return np.asarray(plan[key].formula(fed.found[self.key], *given))
 
     def _left(self, made: Callable[..., Array | None]) -> float | None:
         """Measure the difference that remains, rms over all batches; None where the mistake does not explain it."""
-        rests = []
+        rests = list[Difference]()
         for kind in self.kinds:
             try:
                 x = made(kind)
             except IMPOSSIBLE:
                 return None
-            if x is None and kind != self.kinds[0]:  # what it changes is not behind this key, where they have more
+            if x is None and rests:  # what it changes is not behind this key, where they have more
                 x = self._found(kind)
-            if x is None or x.shape[1:] != self.place.theirs[kind][self.key].shape[1:]:
+            if x is None or x.shape[1:] != self._wide(kind).shape[1:]:
                 return None
             rest = self._compared(kind, x)
             far = rest.error_ours > self.before  # rounding is less
@@ -138,12 +114,11 @@ class WrongModule:
 
     def _rounds_so(self, made: Callable[..., Array | None], kind: str, x: Array) -> bool:
         """Whether theirs is about as far from the mistake in float64 as ours is: some mistakes round much."""
-        if self.key not in self.place.subject.weighed and not self.place.form:
+        exact, form = made(kind, wide=True), bool(self.place.form)
+        if exact is None or not (form or self.key in self.place.subject.weighed):
             return False
-        exact = made(kind, wide=True)
-        if exact is None or not (here := self._compared(kind, exact, of=x).error_ours) > 0:
-            return False
-        return self._compared(kind, exact).error_ours <= self.share * here
+        here = self._compared(kind, exact, x).error_ours
+        return 0 < self._compared(kind, exact).error_ours <= (ROUNDS if form else PORT_SHARE) * here
 
     def share_of_size(self) -> float:
         """Give the rms difference as a share of the rms size of ours."""
@@ -152,15 +127,9 @@ class WrongModule:
     def _found(self, kind: str) -> Array:
         return self.place.fed[kind].found[self.key]
 
-    @cached_property
-    def before(self) -> float:
-        """The difference to be explained, rms over all batches."""
-        (found,) = over_kinds(self._compared(kind, self._found(kind)) for kind in self.kinds)
-        return found.error_ours
-
     def _compared(self, kind: str, x: Array, of: Array | None = None) -> Difference:
         """Compare with theirs, or with `of`, which is in the place of float64 too: the error is what is left."""
-        there = {kind: {self.key: np.asarray(self.place.theirs[kind][self.key] if of is None else of, float)}}
+        there = {kind: {self.key: self._wide(kind) if of is None else np.asarray(of, float)}}
         mine = {kind: {self.key: np.asarray(x, np.float32)}}
         (found,) = self.place.subject.compare(self.place.inputs, mine, there, there)
         return found
@@ -214,27 +183,16 @@ class WrongModule:
         return order
 
     def _other_modules(self) -> Iterator[Mistake]:
-        """Another module's weight or bias: of the same kind and shape elsewhere in the model."""
+        """Another module's numbers: of the same kind and shape elsewhere in the model."""
         at, own = self.place.at, self.step.part
         found = dict(at.layer.modules) | at.stack.others
         for block in at.stack.blocks:
             found |= block.modules
         for path, module in found.items():
             path = module_path(path)
-            if (
-                path == module_path(self.key)
-                or type(module) is not type(own)
-                or module.weight.shape != own.weight.shape
-            ):
+            fits = type(module) is type(own) and module.weight.shape == own.weight.shape
+            if not fits or path == module_path(self.key):
                 continue
             both = "weight" if own.bias is None else "weight and bias"
-            if not isinstance(own, Dense):
-                other = type(own)(module.weight, module.bias, own.eps)
-                yield self._instead(f"{both} of {path}", formula=other)
-                continue
-            yield self._instead(f"{both} of {path}", formula=module)
-            if own.bias is not None:
-                weight = Dense(module.weight, own.bias, own.transposed)
-                yield self._instead(f"weight of {path}", formula=weight)
-                if module.bias is not None:
-                    yield self._instead(f"bias of {path}", formula=Dense(own.weight, module.bias, own.transposed))
+            formula = module if isinstance(own, Dense) else type(own)(module.weight, module.bias, own.eps)
+            yield self._instead(f"{both} of {path}", formula=formula)

@@ -63,20 +63,6 @@ def by_ids(at: At) -> Iterator[Step]:
         yield step._replace(formula=lambda real, ids, right=step.formula: right(ids != pad_id), of=(REAL, IDS))
 
 
-def by_texts(at: At) -> Iterator[Step]:
-    """Masks repeated text by text, where texts and heads are one axis, in which a text's heads stand together."""
-    for step in at.of("mask"):
-        heads, right = step.part.heads, step.formula
-
-        def formula(kept: Array, scores: Array, heads: int = heads, right: Any = right) -> Array:
-            batch = len(scores)
-            kept = np.broadcast_to(kept, (batch, *kept.shape[1:]))[:, 0]
-            return np.asarray(right(np.tile(kept, (heads, 1, 1)).reshape(batch, heads, *kept.shape[1:]), scores))
-
-        if heads > 1:
-            yield step._replace(formula=formula)
-
-
 def hidden_as(formula: Callable[[Array, Array], Array]) -> Wrong:
     """Hide scores in another way, from the scores and the visible keys."""
 
@@ -110,7 +96,6 @@ OF_MASKS: tuple[Mistake, ...] = (
     Mistake("window one token too narrow", WINDOW, window(lambda window: window - 1), keys=WINDOWS),
     Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda window: None),
             keys=WINDOWS),
-    Mistake("window twice as wide", WINDOW, window(lambda window: 2 * window), keys=WINDOWS),
     Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", padding_seen),
     Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", by_ids),
     # how the others are hidden
@@ -122,8 +107,6 @@ OF_MASKS: tuple[Mistake, ...] = (
             hidden_as(lambda scores, kept: np.asarray(scores * kept))),
     Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
             mask_after_softmax),
-    Mistake("another text's mask in some heads", "Where texts and heads are one axis, a text's heads stand together.",
-            by_texts),
     # softmax
     Mistake("softmax over the queries", ONE_SUM, attention("softmax", partial(wrong.softmax_over, -2))),
     Mistake("softmax over the heads", ONE_SUM,

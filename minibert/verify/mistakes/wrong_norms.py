@@ -42,13 +42,6 @@ def without_plus(own: Any) -> RMSNorm | None:
     return RMSNorm(own.weight, None, own.eps) if getattr(own, "plus", 0) else None
 
 
-def last_norm_twice(at: At) -> Iterator[Step]:
-    """Norm the last norm's output again."""
-    for step in at.of("norm"):
-        if at.block and step.key == at.stack.last_norm:
-            yield step._replace(formula=lambda x, own=step.part: own(own(x)))
-
-
 def without_last_norm(at: At) -> Iterator[Step]:
     """The last hidden state is what enters the last norm."""
     for step in at.of("state"):

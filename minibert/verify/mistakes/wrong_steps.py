@@ -98,20 +98,10 @@ def replanned(at: At, plan: Plan) -> Iterable[Step]:
 
 def parts(change: Callable[[BoundResidual], BoundResidual], at: At) -> Iterable[Step]:
     """The block planned anew with other parts."""
-    return with_parts(at, *map(change, at.block.parts)) if at.block else ()
-
-
-def with_parts(at: At, *parts: BoundResidual) -> Iterable[Step]:
-    """The block planned anew with these parts."""
-    return replanned(at, at.block._replace(parts=parts).plan(at.i or 0, at.stack)) if at.block else ()
-
-
-def norms_of_llama(at: At) -> Iterable[Step]:
-    """Of four norms in a block two: what comes before a sum in attention is taken before the feed-forward."""
-    first, second = at.block.parts if at.block and len(at.block.parts) == 2 else (None, None)
-    if not first or not second or not (first.within and second.within and second.before):
+    if not at.block:
         return ()
-    return with_parts(at, first._replace(within=""), second._replace(before=first.within, within=""))
+    other = at.block._replace(parts=tuple(map(change, at.block.parts)))
+    return replanned(at, other.plan(at.i or 0, at.stack))
 
 
 def residual_before_norm(at: At) -> Iterator[Step]:

@@ -8,7 +8,7 @@ digit, or half a float32 step where that is more.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -39,8 +39,8 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
     return None
 
 
-def compare(report: Report, subject: Subject, values: Mapping[str, Any], before: str) -> bool:
-    """Compare printed numbers and ids, and say whether all numbers are right; `before` begins the first sentence."""
+def compare(report: Report, subject: Subject, values: Mapping[str, Any], before: str) -> None:
+    """Compare printed numbers and ids; `before` begins the first sentence."""
     report.say(
         f"{before}compared with numbers of {values['model']}, as this model's name and sizes say it is, that ship with "
         f"minibert: {values['source']}"
@@ -51,29 +51,22 @@ def compare(report: Report, subject: Subject, values: Mapping[str, Any], before:
         verdict = "as printed" if c.passes else "DIFFERENT"
         rows.append([c.key, str(c.numbers), f"{c.largest:.2g}", f"{c.allowed:.2g}", verdict])
     report.say("", *table(rows), "")
-    right = all(c.passes for c in report.checked)
     texts = [((text["text"],), {"input_ids": text["input_ids"]}) for text in values["texts"]]
     compare_ids(report, subject.model, texts, "as printed")
-    if not right:
+    if not all(c.passes for c in report.checked):
         report.fail()
     elif report.passed:
         report.say("every number is the one that was printed")
-    return right
 
 
-def check(
-    subject: Subject, stored: Mapping[str, Any], traced: Callable[..., dict[str, Array]] | None = None
-) -> list[Checked]:
-    """Compare every stored number with the layer's trace, or with what `traced` gives.
-
-    Half a printed unit, and a norm's rounding, are allowed.
-    """
+def check(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
+    """Compare every stored number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
     # a remote table then fetches all rows at once
     subject.layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
     found: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:
         key = entry["key"]
-        rows = (traced or subject.trace)({"input_ids": np.array([entry["input_ids"]])})[key][0]
+        rows = subject.trace({"input_ids": np.array([entry["input_ids"]])})[key][0]
         got = rows[np.ix_(entry["tokens"], np.arange(rows.shape[-1])[entry["columns"]])].astype(np.float64)
         printed = np.array(entry["printed"], np.float64)
         unit = np.maximum(half_units(entry["printed"]), half_steps(printed))
