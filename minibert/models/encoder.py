@@ -25,7 +25,7 @@ class Encoder(Words, Pairs, Labels, Answers, Sparse, Habits):
     | use | file of minibert/models |
     |---|---|
     | a call, `trace`, `logits`, `head`, `modules` | model.py |
-    | `encode`, `encode_stream`, `encode_query`, `encode_document`, `similarity` | sentences/sentences.py |
+    | `encode`, `encode_query`, `encode_document`, `similarity` | sentences/sentences.py |
     | `similarity_fn_name`, `truncate_dim`, ..., as sentence-transformers names them | sentences/habits.py |
     | `encode_sparse`, `decode` | heads/sparse.py |
     | `predict`, `rank` | heads/reranker.py |

@@ -58,7 +58,6 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
     ("max_seq_length", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", max_seq_length=n)),
     ("threads", lambda of, n: of("bert").embeddings(IDS, threads=n)),
     ("threads", lambda of, n: of("sentences-dense").encode("we", threads=n)),
-    ("threads", lambda of, n: of("sentences-dense").encode_stream(["we"], threads=n)),
     *(("threads", lambda of, n, name=name: of(name).rank("we", ["a"], threads=n)) for name in (RERANKER, LATE)),
     ("threads", lambda of, n: of("uses-reranker").predict(PAIR, threads=n)),
     ("threads", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", threads=n)),
@@ -169,9 +168,7 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     *((PLACE + "int", call(DENSE, "encode", ["we", 3], prompt=prompt)) for prompt in ("", "the ")),
     ("prompt must be a str, found int", call(DENSE, "encode", ["we"], prompt=3)),
     *((f"^{method}: got an unexpected keyword argument .pool.; the page ", call(name, method, [], pool=1))
-      for name, method in ((DENSE, "encode"), (DENSE, "encode_stream"), (RERANKER, "predict"))),
-    *((f"^encode_stream takes no {name}, which is of all texts", call(DENSE, "encode_stream", [], **{name: given}))
-      for name, given in (("precision", "int8"), ("show_progress_bar", True))),
+      for name, method in ((DENSE, "encode"), (RERANKER, "predict"))),
     *((ONE_TEXT, call(DENSE, "encode", odd)) for odd in (b"we", {"we": 1}, 3)),
     *((f"{ONE_TEXT}, passed once, as texts, inputs, sen", call(DENSE, method, **given))
       for method in ("encode", "encode_query", "encode_document")

@@ -366,7 +366,7 @@ def test_closed() -> None:
     encoder.close()
     encoder.close()
     attributes = [lambda name=name: getattr(encoder, name) for name in ("embeddings", "stack", "heads", "prompts")]
-    methods = (encoder, encoder.trace, encoder.logits, encoder.encode, encoder.encode_query, encoder.encode_stream,
+    methods = (encoder, encoder.trace, encoder.logits, encoder.encode, encoder.encode_query,
                encoder.classify, encoder.fill)  # fmt: skip
     for use in (
         *attributes, encoder.get_embedding_dimension, encoder.head, lambda: encoder.rank("we", ["a"]),

@@ -76,9 +76,6 @@ def test_a_text_alone_and_among_others(name: str) -> None:
         for text, found in zip(texts, call(texts * 50), strict=False):
             assert np.allclose(found, call(text), atol=NEIGHBOURS)
             assert found.flags.owndata or found.base.size == found.size  # else a whole tile would stay in memory
-    task = {"prompt_name": "query", "task": "query"}
-    streamed = list(encoder.encode_stream(texts, batch_size=2, **task))
-    assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(streamed, encoder.encode_query(texts), strict=True))
 
 
 def test_documents_in_the_order_of_their_scores() -> None:

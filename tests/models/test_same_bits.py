@@ -201,7 +201,6 @@ def test_vectors_of_every_folder(name: str) -> None:
     encoder = minibert.load_encoder(REFERENCE / name, same_bits=True)
     in_company(lambda texts: encoder.encode(texts, threads=2))
     in_company(lambda texts: encoder.encode(texts, output_value="token_embeddings", threads=1))
-    in_company(lambda texts: list(encoder.encode_stream(texts, batch_size=5)))
 
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in REFERENCE.glob("late-*")))

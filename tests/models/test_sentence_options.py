@@ -69,7 +69,6 @@ def test_the_longest_length_can_be_set_and_acts_from_the_next_call_on() -> None:
         (want,) = vectors_of([cut_to(int(length or 32))])
         for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
             assert np.abs(method(LONG) - want).max() <= SAME
-        assert np.abs(np.stack(list(encoder.encode_stream([LONG] * 3))) - want).max() <= SAME
         (tokens,) = encoder.encode([LONG], output_value="token_embeddings")
         assert len(tokens) == min(int(length or 32), 13)
     assert encoder.tokenize(LONG)["input_ids"].shape == (1, 13)  # `encode` alone truncates
@@ -111,7 +110,7 @@ def test_lengths_set_from_two_threads_at_once() -> None:
     with ThreadPoolExecutor(2) as pool:
         assert max(pool.map(use, range(60))) <= SAME
     encoder.max_seq_length = 9
-    stream = encoder.encode_stream([LONG] * 4, batch_size=1)  # which keeps the length that it began with
+    stream = encoder.pipeline().stream([[LONG]] * 4)  # which keeps the length that it began with
     first = next(stream)
     encoder.max_seq_length = 4
     assert all(np.abs(vector - first).max() <= SAME for vector in stream)

@@ -28,8 +28,8 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
+from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
-from minibert.models.sentences.sentences import CHUNK
 from minibert.show.text.info import info
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
@@ -110,7 +110,7 @@ def test_a_text_without_a_token_and_float64() -> None:
     assert apart(found.astype("f4"), opened("sentences-dense").encode(["we lived"])) < 1e-6
 
 
-@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "encode_stream", "predict", "rank"])
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "predict", "rank"])
 def test_a_signature_names_every_option_with_its_type(method: str) -> None:
     options = EncodeOptions if "encode" in method else PredictOptions
     found = list(inspect.signature(getattr(minibert.Encoder, method)).parameters.values())
@@ -160,7 +160,7 @@ def test_many_calls_at_once_on_one_encoder(minilm: Path) -> None:
     def call(i: int) -> float:
         part = slice(i, None, 1 + i % 5)
         if i % 3 == 0:
-            return away(np.stack(list(encoder.encode_stream(texts[part], batch_size=1 + i))), alone[part])
+            return away(np.concatenate([*encoder.pipeline().stream(chunked(texts[part], 1 + i))]), alone[part])
         return away(encoder.encode(texts[part], batch_size=1 + i), alone[part])
 
     with ThreadPoolExecutor(4) as pool:
@@ -176,20 +176,15 @@ def test_a_stream_reads_no_more_than_a_chunk_ahead() -> None:
             read.append("we lived above the clouds"[: 2 + i])
             yield read[-1]
 
-    stream = encoder.encode_stream(texts(), batch_size=4)
+    stream = encoder.pipeline().stream(chunked(texts(), 4))
     assert read == []
     found = []
-    for i, vector in enumerate(stream):
-        assert len(read) == 4 * (i // 4 + 1)
-        found.append(vector)
-    assert all(vector.base is None for vector in found)  # a view would keep its chunk alive
+    for i, vectors in enumerate(stream, 1):
+        assert len(read) == 4 * i
+        found.extend(vectors)
     assert away(np.stack(found), encoder.encode(read)) <= NEIGHBOURS
-    (only,) = encoder.encode_stream(["we"], "query", normalize_embeddings=True, truncate_dim=3)
-    assert same_bits(only, encoder.encode("we", "query", normalize_embeddings=True, truncate_dim=3))
-    with pytest.raises(TypeError, match="found one str"):
-        encoder.encode_stream("we")
     with pytest.raises(TypeError, match=r"texts\[5\] must be a str"):
-        list(encoder.encode_stream([*"abcde", 7], batch_size=2))  # type: ignore[list-item]
+        list(encoder.pipeline().stream(chunked([*"abcde", 7], 2)))
 
 
 def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +200,6 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     found = encoder.encode(["we lived above the clouds"] * 3000, batch_size=100_000)
     assert sum(tiles) == 7 * 3000 and max(tiles) <= 1024
     assert away(found, found[:1].repeat(3000, 0)) <= NEIGHBOURS
-    tiles.clear()
-    next(encoder.encode_stream(iter(["we"] * 3000), batch_size=100_000))
-    assert sum(tiles) == 3 * CHUNK
 
 
 @pytest.mark.parametrize(

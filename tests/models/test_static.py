@@ -60,7 +60,7 @@ def test_rows_that_give_no_number_are_an_error(tmp_path: Path, bad: float) -> No
     rows = ROWS.copy()
     rows[5:, 3] = bad
     encoder = minibert.load_encoder(static_folder(tmp_path / "model", weight=rows, normalized=True))
-    calls = [lambda texts: encoder.encode(texts, threads=4), lambda texts: [*encoder.encode_stream(texts)]]
+    calls = [lambda texts: encoder.encode(texts, threads=4)]
     if not abs(bad) < np.inf:
         calls.append(lambda texts: encoder.encode(texts, output_value="token_embeddings"))
     for call in (*calls, minibert.load(tmp_path / "model").embed):
@@ -137,7 +137,6 @@ def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
         for found in pool.map(lambda threads: encoder.encode(texts[::-1], threads=threads), [1, 2, 3, None]):
             assert same_bits(found[::-1], one)
     assert all(same_bits(encoder.encode(texts[i]), one[i]) for i in (0, 7, 500, 1299, 1300, 1301))
-    assert same_bits(np.stack(list(encoder.encode_stream(texts, batch_size=7))), one)
     tokens = encoder.encode(texts[:1100], output_value="token_embeddings", threads=3)
     assert [len(rows) for rows in tokens[:1100:9]] == [
         len(encoder.tokenize(text)["input_ids"][0]) for text in texts[:1100:9]

@@ -24,6 +24,7 @@ from reference_files import REFERENCE
 import minibert
 from minibert.cli import main
 from minibert.models.open.vectors import open_vectors
+from minibert.models.run.pipeline import chunked
 from minibert.threads import computing
 from minibert.threads.computing import Alone, Slot, compute
 from minibert.threads.kernels import kernel
@@ -458,7 +459,7 @@ def test_what_comes_after_pooling_is_computed_with_its_tile() -> None:
 
 def test_a_dropped_stream_holds_nothing() -> None:
     with minibert.load_encoder(MODEL) as encoder:
-        stream = encoder.encode_stream(iter(TEXTS), batch_size=40, threads=2)
+        stream = encoder.pipeline(threads=2).stream(chunked(TEXTS, 40))
         next(stream)
         assert not computing._work.taken
         del stream

@@ -26,14 +26,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EncodeOptions(NamedTuple):
-    """The options of `encode` and `encode_stream`, in sentence-transformers' order; by name as well."""
+    """The options of `encode`, in sentence-transformers' order; by name as well."""
 
     prompt_name: str | None = None
     """One of the folder's prompts, put before each text; without it the folder's default, if it has one."""
     prompt: str | None = None
     """A text put before each text; `prompt_name` is then without effect."""
     batch_size: int = 32
-    """Without effect in `encode`: work is split by tokens, about 512 at once or one text. See `encode_stream`."""
+    """Without effect: work is split by tokens, about 512 at once or one text."""
     show_progress_bar: bool | None = None
     """A bar of texts on stderr."""
     output_value: str = OUTPUTS[0]

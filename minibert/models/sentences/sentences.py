@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, overload
@@ -28,8 +28,6 @@ S = TypeVar("S", bound="Sentences")
 Prompt = str | None  # its name, then its text
 OfText = Literal["sentence_embedding"]
 Tokens = Literal["token_embeddings"]
-BATCH_SIZE = EncodeOptions._fields.index("batch_size")
-OF_ALL_TEXTS = ("show_progress_bar", "precision", "ranges")
 CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
 
 
@@ -135,24 +133,6 @@ class Sentences(Model):
         if asked.precision not in (None, "float32"):
             found = quantize(found, asked.precision, asked.ranges)
         return found[0] if isinstance(texts, str) else found
-
-    @shows(EncodeOptions)
-    def encode_stream(self, texts: Iterable[str], *given: Any, **options: Any) -> Iterator[Array]:
-        """Turn texts into vectors while they come: a generator in, a generator out, a vector (dim,) for each text.
-
-        `batch_size` texts (512, the most, where it is not passed) are read, sorted by length and computed before the
-        first of their vectors is given, and the next are read after the last of them: with 1 each text is answered at
-        once. Memory is bounded by that. The other options of `encode` are taken but for `precision`, `ranges`
-        and a bar. What is raised is as there, when a text is reached.
-        """
-        if isinstance(texts, str):
-            raise TypeError("texts must be many, one after another, found one str; encode takes it")
-        options = options if len(given) > BATCH_SIZE else {"batch_size": CHUNK, **options}
-        asked = taken(EncodeOptions, "encode_stream", given, options)
-        if whole := [name for name in OF_ALL_TEXTS if getattr(asked, name) is not EncodeOptions._field_defaults[name]]:
-            raise TypeError(f"encode_stream takes no {whole[0]}, which is of all texts together; encode does")
-        found = self.pipeline(*asked).stream(chunked(texts, min(asked.batch_size, CHUNK)))
-        return (vector.copy() for vectors in found for vector in vectors)  # a view would keep the whole chunk alive
 
     @like(encode)
     def encode_query(
