@@ -16,6 +16,7 @@ from checkpoints import (
     T5,
     VOCAB,
     WORDS,
+    ids_of,
     wordpiece_json,
     write,
     write_byte_level,
@@ -24,7 +25,6 @@ from checkpoints import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from some_texts import as_it_stands, ids_of
 
 import minibert
 from minibert import TokenizerError
@@ -93,6 +93,11 @@ def test_roberta_s_pairs_and_mask(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(takes), encoding="utf-8")
     layer = minibert.load(tmp_path)
     assert layer.tokens(ids_of(layer, "he <mask>")[0]) == ["<s>", "he", "<mask>", "</s>"]
+
+
+def as_it_stands(folder: Path) -> None:
+    """Let tokenizer.json be read whole; else the class of the model's type has rules of its own."""
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
 
 
 PADDED = {

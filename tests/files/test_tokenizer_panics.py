@@ -13,7 +13,6 @@ from tokenizer_folders import BASES, tokenizer_json
 
 import minibert
 from minibert import TokenizerError
-from minibert.cli import main
 
 
 def charsmap(size: int, trie: bytes) -> dict[str, Any]:
@@ -66,15 +65,6 @@ def test_merges_beside_another_prefix(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: the tokenizers library broke off"):
         minibert.load(tmp_path).tokenize("ab")
-
-
-def test_the_command_line_says_it_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINIBERT_MODEL", str(damaged(tmp_path, DAMAGED["pieces of length 0"])))
-    assert main(["embed", "we"]) == 1
-    error = capsys.readouterr().err  # the library's own lines go past it, to the descriptor
-    assert error.startswith("minibert: error: ") and "Traceback" not in error and "tokenizer.json" in error
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, MemoryError])

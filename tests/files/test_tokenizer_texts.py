@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from checkpoints import same_bits
-from some_texts import ids_of
+from checkpoints import ids_of, same_bits
 
 import minibert
 from minibert import EmbeddingLayer

@@ -29,11 +29,9 @@ from minibert.threads.computing import Slot
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.judge.compare import rms
 from minibert.verify.judge.input_layer import batches
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import plain_parts
 from minibert.verify.report import Report
 from minibert.verify.sides.reference import Reference
-from minibert.verify.sides.traces import BLOCKS, HEAD, trace
+from minibert.verify.sides.traces import trace
 from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference
@@ -339,37 +337,6 @@ def test_transformers_opens_the_study_s_models(study: Any) -> None:
 
 
 # -- a reference that is wrong -----------------------------------------------------------------------------------
-
-
-def found_out(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The live model's trace replaced by one with a mistake, in float32 and float64: it is seen and named."""
-    (wrong,) = [m for m in MISTAKES if m.name == mistake]
-    with minibert.load_encoder(folder) as narrow, minibert.load_encoder(folder, dtype="float64") as exact:
-        models = [narrow]
-        head = EncoderSubject(narrow, minibert.load_encoder).head
-
-        def traced(self: Any, inputs: Any) -> dict[str, Array]:
-            parts = plain_parts(models[-1], inputs, wrong, (BLOCKS, HEAD), head)
-            return {key: x for part in parts for key, x in part.items()}
-
-        monkeypatch.setattr(Reference, "trace", traced)
-        monkeypatch.setattr(Reference, "double", lambda self: models.append(exact))
-        report = verify(str(folder), encoder=True)
-    assert not report.passed and report.matches == [mistake], report.lines
-
-
-@pytest.mark.parametrize(
-    ("name", "mistake"),
-    [
-        ("bert", "activation gelu_new"),
-        ("bert", "no division by sqrt(head_dim)"),
-        ("gpt2", "causal mask one token too far"),
-    ],
-)
-def test_an_encoder_that_makes_a_mistake_is_found_out(
-    name: str, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found_out(encoders.write(tmp_path / name, name), mistake, monkeypatch)
 
 
 @pytest.mark.parametrize(

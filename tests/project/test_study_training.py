@@ -62,16 +62,6 @@ def test_what_it_has_learned_holds_for_words_that_it_never_saw() -> None:
     assert shifted > loss + 1, "it says what comes next, not what stands there"
 
 
-def test_it_writes_words() -> None:
-    with minibert.load_encoder(training.SHIPPED) as encoder:
-        written = [encoder.complete("", tokens=16, temperature=1.0, seed=seed) for seed in range(30)]
-        assert encoder.next_words("q", k=1)[0]["token_str"] == "u"
-        assert encoder.complete("walk", tokens=1, temperature=0.0) != "walk"
-    assert all(word.isalpha() and word.islower() for word in written)
-    assert len(set(written)) > 25 and 4 < np.mean([len(word) for word in written]) < 9
-    assert sum(len(word) < 16 for word in written) > 25, "it knows when a word has ended"
-
-
 def test_a_saved_model_is_read_as_the_formulas_compute_it(tmp_path: Path) -> None:
     """Norms, biases and all maps are random: a turned weight, or query and key exchanged, would show."""
     vector = training.random_weights() + np.float32(0.1) * np.random.default_rng(1).standard_normal(152832, np.float32)

@@ -221,3 +221,8 @@ def result(folder: Path, **keywords: Any) -> Array:
 
     with minibert.load(folder, **keywords) as layer:
         return layer(IDS)
+
+
+def ids_of(layer: Any, *texts: Any, **keywords: Any) -> Any:
+    """The ids of texts, as lists."""
+    return layer.tokenize(*texts, **keywords)["input_ids"].tolist()
