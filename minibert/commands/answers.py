@@ -66,15 +66,12 @@ def _next(arguments: Any) -> Answers:
 
 
 def _classify(arguments: Any) -> Answers:
-    from minibert.models.run.truncated_texts import TruncatedTexts
-
-    truncated = TruncatedTexts()
     with load_model(arguments) as encoder:
         encoder.max_seq_length = encoder.max_length  # truncates what is longer, and says so
         found = encoder.classify(arguments.texts, arguments.k)
-        truncated.add(encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length))
+        encoded = encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length)
     yield from (bars([(each.label, each.probability) for each in labels]) for labels in found)
-    tell_truncated(truncated.count)
+    tell_truncated(sum(each.truncated > 0 for each in encoded))
 
 
 class Command(NamedTuple):

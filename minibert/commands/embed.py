@@ -14,8 +14,6 @@ from .common import Parser, add_model, add_texts, add_whole, load_layer, print_l
 if TYPE_CHECKING:
     import numpy as np
 
-    from minibert.models.input_layer import EmbeddingLayer
-    from minibert.models.run.truncated_texts import TruncatedTexts
 
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
@@ -32,6 +30,7 @@ EXAMPLE = 'minibert embed "a text" "another text" --normalize -o vectors.npy'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
+    parser.gone = {"--pair": "a second text changes nothing before attention; pass it as another text"}
     add_texts(parser)
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",
@@ -47,16 +46,16 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
-    from minibert.models.run.truncated_texts import TruncatedTexts
 
     pooling = None if arguments.pooling == "none" else arguments.pooling
     ending = ending_of(arguments.output, pooling)
     chunks = chunks_of(arguments)
-    first, truncated = next(chunks, []), TruncatedTexts()
+    first, cut = next(chunks, []), list[int]()
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
-        vectors = _vectors(layer, chain([first], chunks), pooling, arguments, truncated)
+        steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(cut)
+        vectors = streamed(steps.stream, chain([first], chunks), "embed", arguments)
         give(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
-    tell_truncated(truncated.count)
+    tell_truncated(len(cut))
 
 
 def ending_of(output: Path | None, pooling: str | None) -> str:
@@ -98,13 +97,6 @@ def _refuse_files(texts: list[str]) -> None:
                 f"{text!r} is a file, and each argument is a text here; `minibert bulk {text} -o FOLDER` reads the "
                 "texts of files"
             )
-
-
-def _vectors(
-    layer: EmbeddingLayer, chunks: Iterable[list[str]], pooling: str | None, arguments: Any, truncated: TruncatedTexts
-) -> Iterator[Any]:
-    pipeline = truncated.of(layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads))
-    yield from streamed(pipeline.stream, chunks, "embed", arguments)
 
 
 def streamed(

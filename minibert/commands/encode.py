@@ -50,12 +50,12 @@ def run(arguments: Any) -> None:
 
     from minibert.equations.quantization import BITS, PRECISIONS
     from minibert.models.run.pipeline import chunked
-    from minibert.models.run.truncated_texts import TruncatedTexts
     from minibert.models.sentences.arguments import OUTPUTS, check_smaller
     from minibert.models.sentences.folder import SPARSE
 
     ending_of(arguments.output, "mean")  # raises before anything is read
-    truncated, precision = TruncatedTexts(), arguments.precision
+    cut: list[int] = []
+    precision = arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
         late, sparse = encoder.sentence_config.late is not None, encoder.sentence_config.kind == SPARSE
@@ -67,19 +67,17 @@ def run(arguments: Any) -> None:
         if sparse:
             if arguments.normalize:
                 raise ValueError("--normalize is for dense vectors; leave it out")
-            steps = truncated.of(encoder.sparse_steps(prompt_name, prompt, task))
+            steps = encoder.sparse_steps(prompt_name, prompt, task).noting(cut)
             _give_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
-            tell_truncated(truncated.count)
+            tell_truncated(len(cut))
             return
-        pipeline = truncated.of(
-            encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
-        )
-        parts = (part for chunk in chunks for part in chunked(chunk, pipeline.chunk))
-        vectors, dim = streamed(pipeline.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
+        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task).noting(cut)
+        parts = (part for chunk in chunks for part in chunked(chunk, steps.chunk))
+        vectors, dim = streamed(steps.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":
             vectors, dim = _smaller(vectors, precision), -(-dim // 8) if precision in BITS else dim
         give(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
-    tell_truncated(truncated.count)
+    tell_truncated(len(cut))
 
 
 def _give_sparse(vectors: Iterator[Any], output: Path | None) -> None:

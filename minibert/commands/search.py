@@ -49,20 +49,20 @@ def run(arguments: Any) -> None:
     from minibert.bulk.stored import StoredVectors
     from minibert.equations.quantization import BITS
     from minibert.models.run.pipeline import chunked
-    from minibert.models.run.truncated_texts import TruncatedTexts
     from minibert.models.sentences.sentence_options import SentenceOptions
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
     asked = SentenceOptions(**sentence_options(arguments)).checked()
-    stored, truncated = StoredVectors(arguments.folder, asked.similarity_fn_name), TruncatedTexts()
+    cut: list[int] = []
+    stored = StoredVectors(arguments.folder, asked.similarity_fn_name)
     model = _model(arguments, stored, asked)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        steps = truncated.of(_steps(model, arguments.prompt_name, arguments.prompt))
+        steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(cut)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
-    tell_truncated(truncated.count, "question")
+    tell_truncated(len(cut), "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 

@@ -13,7 +13,6 @@ from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
-    from minibert.models.run.truncated_texts import TruncatedTexts
     from minibert.models.sentences.comparing import Vectors
 
 ABOUT = """compare texts by meaning, or search a file
@@ -51,22 +50,20 @@ def run(arguments: Any) -> None:
         )
     if file is None and arguments.rerank is not None:
         raise ValueError("--rerank orders the lines of a file; pass --file too")
-    from minibert.models.run.truncated_texts import TruncatedTexts
-
-    truncated = TruncatedTexts()
+    cut: list[int] = []
     if arguments.rerank is not None:
-        print_lines(reranked(arguments, truncated))
+        print_lines(reranked(arguments, cut))
     else:
         with load_model(arguments) as encoder:
             if file is None:
-                print_lines(table(encoder, texts, truncated))
+                print_lines(table(encoder, texts, cut))
             else:
-                found = nearest(encoder, texts[0], file, arguments.k, truncated)
+                found = nearest(encoder, texts[0], file, arguments.k, cut)
                 print_lines(f"{score:.3f}  {line}" for score, line in found)
-    tell_truncated(truncated.count)
+    tell_truncated(len(cut))
 
 
-def table(encoder: Encoder, texts: list[str], truncated: TruncatedTexts) -> Iterator[str]:
+def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
     """Give a line for each text: its number, its similarity to each text, and the text.
 
     Of late interaction each is a query in its line, and a document in its column.
@@ -74,14 +71,14 @@ def table(encoder: Encoder, texts: list[str], truncated: TruncatedTexts) -> Iter
     if encoder.sentence_config.late:
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
     else:
-        vectors = others = truncated.of(encoder.pipeline()).all(texts)
+        vectors = others = encoder.pipeline().noting(cut).all(texts)
     columns = range(1, len(texts) + 1)
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
     for i, row, text in zip(columns, encoder.similarity(vectors, others), texts, strict=True):
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def reranked(arguments: Any, truncated: TruncatedTexts) -> Iterator[str]:
+def reranked(arguments: Any, cut: list[int]) -> Iterator[str]:
     """Give the lines nearest to a text, ordered by a reranker, each after its score."""
     from minibert.models.open.load_encoder import load_encoder
 
@@ -91,25 +88,23 @@ def reranked(arguments: Any, truncated: TruncatedTexts) -> Iterator[str]:
         with model_named_by("rerank"):
             reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
         with load_model(arguments) as encoder:
-            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), truncated)]
+            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), cut)]
         yield from ranked(reranker, text, lines, k)
 
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
     """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
-    from minibert.models.run.truncated_texts import TruncatedTexts
-
-    own, truncated = encoder.sentence_config, TruncatedTexts()
+    own = encoder.sentence_config
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
     if own.late:
-        tell_truncated(sum(cut > 0 for cut in encoder.tokens_cut(lines, "document", task="document").tolist()))
+        tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
         return
-    truncated.add(encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest))
-    tell_truncated(truncated.count, "pair")
+    pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)
+    tell_truncated(sum(each.truncated > 0 for each in pairs), "pair")
 
 
-def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: TruncatedTexts) -> list[tuple[float, str]]:
+def nearest(encoder: Encoder, text: str, file: str, k: int, cut: list[int]) -> list[tuple[float, str]]:
     """Give the k lines of a file nearest to a text, best first, each with its similarity.
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
@@ -120,8 +115,8 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, truncated: Truncated
 
     late = encoder.sentence_config.late
     query: Vectors = encoder.encode_query([text])
-    truncated.count += encoder.tokens_cut(text, "query", task="query") > 0
-    pipeline = truncated.of(encoder.pipeline("document", task="document"))
+    cut += filter(None, [encoder.tokens_cut(text, "query", task="query")])
+    pipeline = encoder.pipeline("document", task="document").noting(cut)
     lines: dict[int, str] = {}  # the best so far, and those not yet compared
 
     def read() -> Iterator[list[str]]:

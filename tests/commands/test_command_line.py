@@ -106,16 +106,23 @@ def test_the_only_side_there_is_needs_no_name(tmp_path: Path, capsys: Printed) -
 
 def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Printed) -> None:
     ways = (
-        ["dog", "man", "--pair", "the", "--pair", "we", "--normalize"],
-        ["--pair", "the", "dog", "--pair", "we", "man", "--normalize"],
-        ["--pair", "the", "--pair", "we", "dog", "--normalize", "man"],
-        ["--normalize", "--pair=the", "--pair=we", "--", "dog", "man"],
+        ["dog", "man", "--threads", "1", "--pooling", "max", "--normalize"],
+        ["--threads", "1", "dog", "--pooling", "max", "man", "--normalize"],
+        ["--threads", "1", "--pooling", "max", "dog", "--normalize", "man"],
+        ["--normalize", "--threads=1", "--pooling=max", "--", "dog", "man"],
     )
     outs = [ran(capsys, "embed", "-m", folder, *arguments)[0] for arguments in ways]
     assert outs[0] and len(set(outs)) == 1
     for arguments in (["-5 dog"], ["--", "-dog"], ["-7"]):
         out, _ = ran(capsys, "embed", "-m", folder, *arguments)
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
+
+
+@pytest.mark.parametrize("gone", [("embed", "--pair"), ("extract", "--force"), ("distill", "--force")])
+def test_an_option_that_has_gone_says_what_to_do(gone: tuple[str, str], capsys: Printed) -> None:
+    command, option = gone
+    assert main([command, "x", "-o", "made", option]) == 2
+    assert f"error: {option} has gone: " in capsys.readouterr().err
 
 
 def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
@@ -225,7 +232,6 @@ def test_no_error_shows_a_traceback(
         (["explain", "--model", "TINY", "\udcff"], "U+DCFF"),
         (["embed", "--model", "TINY", "we", "--pooling", "cls"], "meaningless here"),
         (["embed", "--model", "TINY", "we", "--pooling", "sum"], "pooling must be"),
-        (["embed", "--model", "TINY", "we", "the", "--pair", "dog"], "one text for each of the 2 texts"),
         (["embed", "--model", "./nowhere", "we", "-o", "x.txt"], "must end in .npy or .safetensors, found '.txt'"),
         (["embed", "--model", "./nowhere", "we", "-o", "./absent/x.npy"], "there is no folder absent"),
         (["embed", "--model", "./nowhere", "we", "--pooling", "none", "-o", "x.npy"], "offsets"),

@@ -90,6 +90,16 @@ class Pipeline(NamedTuple):
             start += len(each)
         return found
 
+    def noting(self, cut: list[int]) -> Pipeline:
+        """Give the same steps, which add to `cut` the number of tokens that each truncated text has lost."""
+
+        def tokenize(texts: list[Any], start: int) -> list[Encoded]:
+            encoded = self.tokenize(texts, start)
+            cut.extend(each.truncated for each in encoded if each.truncated)
+            return encoded
+
+        return self._replace(tokenize=tokenize)
+
     def _room(self, count: int) -> Any:
         return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
 
