@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +104,10 @@ def run(arguments: Any) -> None:
         "model_path": model.opened.lasting,
         "model_sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
-    with model.model, closing(Progress()) as progress:
+    with model.model:
         said = bulk(
             texts, folder, model, settings, form=arguments.format, rows_per_shard=rows,
-            skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=progress,
+            skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(),
         )  # fmt: skip
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
     if said["result"] != "dense":

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import timedelta
-from typing import Any
 
 from .common import tell
 
-EVERY = 5.0  # seconds between two lines in a log
+EVERY = 5.0  # seconds between two lines
 
 
 class Progress:
-    """A bar on a terminal, or a line every few seconds in a log, with the rate of this run and the remaining time."""
+    """Tells every few seconds how far a run is, at which rate, and how much time it needs still."""
 
     def __init__(self) -> None:
-        self._bar: Any = None
         self._began = self._told = 0.0
         self._before: int | None = None
 
@@ -24,20 +21,9 @@ class Progress:
         if self._before is None:
             self._before, self._began = done, time.monotonic()
             self._told = self._began
-            if sys.stderr is not None and sys.stderr.isatty():
-                from tqdm.auto import tqdm
-
-                self._bar = tqdm(total=expected, initial=done, desc="bulk", unit="row", delay=1.0)
-        elif self._bar is not None:
-            self._bar.total = expected
-            self._bar.update(done - self._bar.n)
         elif (now := time.monotonic()) - self._told >= EVERY:
             self._told = now
             tell(_line(done, done - self._before, now - self._began, expected))
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def _line(done: int, here: int, seconds: float, expected: int | None) -> str:

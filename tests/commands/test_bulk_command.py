@@ -248,17 +248,3 @@ def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> 
         (tmp_path / "out" / f"vectors-0000{number}.arrow").unlink()
     lines = told(capsys, rows, "-o", tmp_path / "out", *options).splitlines()
     assert lines[0] == "minibert: 40 of about 50 rows, 10 rows/s, 0:00:01 left" and len(lines) == 3
-
-
-@pytest.mark.parametrize("step", [1, 0])
-def test_a_bar_on_a_terminal(step: int, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    """A second goes by at every look; or none, and a run that ends at once needs no bar."""
-    import tqdm.std
-
-    moments = count(0.0, float(step))
-    monkeypatch.setattr(tqdm.std, "time", lambda: next(moments))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    rows = made(tmp_path / "a.txt", "we lived\n" * 50)
-    shown = told(capsys, rows, "-o", tmp_path / "out", "-m", DENSE, "--rows-per-shard", "10")
-    assert [word in shown for word in ("bulk:", "50/50", "row/s")] == [bool(step)] * 3
-    assert shown.rstrip().endswith("50 vectors of 6 in 5 shards, 0 rows left out, 0 texts truncated")

@@ -33,7 +33,7 @@ WINGS: list[dict[str, set[str]]] = [
         "verify": {"safetensors", "torch", "transformers", "onnx", "onnxruntime", "google"},
         "serve": {"starlette", "uvicorn", "prometheus_client"},
     },
-    {"commands": {"safetensors", "matplotlib", "tqdm", "uvicorn"}},
+    {"commands": {"safetensors", "matplotlib", "uvicorn"}},
     {"__init__": set()},
     {"cli": set()},
     {"__main__": set()},
