@@ -73,7 +73,6 @@ def test_a_change_that_changes_nothing(name: str, loaded: Any) -> None:
 
 @pytest.mark.parametrize("name", encoders.CONFIGS)
 def test_every_name_can_be_changed(name: str, loaded: Any) -> None:
-    """Each by itself: the trace shows the new values, all before them are as they were, and the result moves."""
     encoder = loaded(name)
     plain, random = encoder.trace(IDS), np.random.default_rng(0)
     names = [key for key in plain if key != "position_ids"]
@@ -202,7 +201,6 @@ def test_what_a_function_keeps_or_writes_into_is_its_own(loaded: Any) -> None:
 
 
 def test_one_change_in_many_threads_at_once(loaded: Any) -> None:
-    """What `knock_out` keeps from one name to a later one is each thread's own."""
     encoder = loaded("gpt2")
     change = minibert.knock_out(encoder, mask=True, positions=True, blocks=[0])
     texts = [np.random.default_rng(seed).integers(2, 29, (1, 8)) for seed in range(4)]

@@ -100,20 +100,6 @@ def test_the_folder_is_loaded_as_a_static_model(bert: minibert.Encoder, tmp_path
             minibert.distill(made, tmp_path / "again")
 
 
-def test_unused_tokens_get_no_row_and_no_rank(bert: minibert.Encoder, tmp_path: Path) -> None:
-    """They are dropped before ranks are given: with them the weights of all tokens behind them would be larger."""
-    folder = distilled.write(tmp_path / "bert", "bert")
-    rules = json.loads((folder / "tokenizer.json").read_text())
-    vocabulary = rules["model"]["vocab"]
-    for token, i in [("we", 0), ("lived", 1)]:
-        vocabulary[f"[unused{i}]"] = vocabulary.pop(token)
-    change_json(folder / "tokenizer.json", model=rules["model"])
-    with minibert.load_encoder(folder) as encoder:
-        made = minibert.distill(encoder, tmp_path / "made", DIMS)
-    usual = minibert.distill(bert, tmp_path / "usual", DIMS)
-    assert tokens_of(made.folder) == [token for token in tokens_of(usual.folder) if token not in ("we", "lived")]
-
-
 def test_every_run_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path) -> None:
     folder = encoders.write(tmp_path / "bert", "bert", vocab_size=1500)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(1496))]
@@ -169,18 +155,14 @@ LAST = "encoder.layer.1.output.LayerNorm"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("tensor", "number", "message"),
     [
-        (
-            lambda named: named[f"{LAST}.bias"].fill(np.inf),
-            "an infinite number for the token '.*'; is its file damaged",
-        ),
-        (lambda named: named[f"{LAST}.weight"].fill(3e7), "which float16 cannot hold"),
+        ("bias", np.inf, "an infinite number for the token '.*'; is its file damaged"),
+        ("weight", 3e7, "float16 cannot h"),
     ],
 )
-def test_numbers_that_no_row_can_have_are_refused(
-    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
-) -> None:
+def test_numbers_that_no_row_can_have(tensor: str, number: float, message: str, tmp_path: Path) -> None:
+    change = lambda named: named[f"{LAST}.{tensor}"].fill(number)  # noqa: E731
     with changed(tmp_path / "odd", change) as encoder, pytest.raises(CheckpointError, match=message):
         minibert.distill(encoder, tmp_path / "made")
     assert [path.name for path in tmp_path.iterdir()] == ["odd"]

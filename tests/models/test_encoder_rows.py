@@ -34,7 +34,6 @@ SMALL = [(LARGE, 1, LARGE), (LARGE, 9 * 9, 7), (LARGE, 9 * 9 * 3, LARGE), (1, LA
 
 
 def batch(case: EncoderCase) -> tuple[Array, Array]:
-    """Ten texts of at most nine tokens that are not padding, and their mask."""
     pad = case.load().config.get("pad_token_id") or 0
     mask = np.arange(9) < np.array(LENGTHS)[:, None]
     return np.where(mask, np.arange(90).reshape(10, 9) % 20 + 5, pad), mask.astype(int)
@@ -96,18 +95,8 @@ def test_no_token_and_padding_inside(case: EncoderCase) -> None:
             assert off(together[row], encoder(ids[row : row + 1], attention_mask=mask[row : row + 1])[0]) <= CUT
 
 
-BY_IS_DECODER = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie")
-
-
 @every_row
-def test_what_a_row_reads_of_its_config(case: EncoderCase, tmp_path: Path) -> None:
-    # bERT's kin become causal by it; the others have no such mode, or no other
-    ids = np.arange(3, 8)[None]
-    with case.load() as plain, minibert.load_encoder(copied(case, tmp_path, is_decoder=True)) as decoder:
-        a, b = plain(ids)[0], decoder(ids)[0]
-    same = case.facts["family"] not in BY_IS_DECODER or case.name == "bert-causal"
-    assert (off(a[0], b[0]) <= CUT) == same
-    assert off(a[-1], b[-1]) > 1e-3 or same
+def test_a_norm_s_eps_is_the_config_s(case: EncoderCase, tmp_path: Path) -> None:
     # distilBERT's is fixed, and that of BART's kin
     family = case.facts["family"]
     folder = copied(case, tmp_path, **{EPS.get(family, "layer_norm_eps"): 0.25})
@@ -133,7 +122,6 @@ def ids(length: int) -> Array:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of queries takes the keys that its mask can let through, and no more."""
     length, counted = 2048, list[int]()
 
     def counting(q: Array, k: Array, *others: Any) -> Array:
@@ -174,7 +162,6 @@ def compare(encoder: minibert.Encoder, parts: list[int]) -> None:
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_parts_are_the_whole(name: str, parts: list[int]) -> None:
-    """Rotated keys, windows, shared key heads, norms in each head."""
     with CASE[name].load() as encoder:
         compare(encoder, parts)
 

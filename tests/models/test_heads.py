@@ -73,7 +73,6 @@ def test_logits_and_what_is_before_them_are_the_reference_s(case: HeadCase) -> N
 
 
 def act(word: str = "") -> Callable[[Head], Head]:
-    """By a word of the config's; without one, by `hidden_act`."""
     return lambda head: replace(
         head, steps=tuple(replace(s, act="hidden_act", word=word) if isinstance(s, Act) else s for s in head.steps)
     )
@@ -149,7 +148,6 @@ def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def hidden_states(encoder: minibert.Encoder, texts: Sequence[list[int]], take: Any = None) -> Array:
-    """What leaves the last block: (taken, dim)."""
     found: list[Array] = []
     packed = encoder.embeddings.pack([Encoded(ids, None) for ids in texts])
     encoder.compute(packed, lambda tile, x: found.append(x), take)
@@ -165,7 +163,6 @@ def packed_logits(encoder: minibert.Encoder, head: BoundHead, texts: Sequence[li
 
 @pytest.mark.parametrize("case", TINY, ids=str)
 def test_only_what_is_taken_leaves_the_last_block(case: EncoderCase) -> None:
-    """In any order, some twice: the same rows as of all tokens."""
     with case.load() as encoder:
         whole = hidden_states(encoder, TWO)
         for take in ([4, 0], [1], [3, 1, 0, 2, 4], [2, 2], []):
@@ -191,20 +188,14 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=str)
-def test_packed_texts_are_those_of_a_batch(case: HeadCase) -> None:
-    with case.load() as encoder:
-        head = encoder.head(case.head)
-        want = [encoder.logits(np.array(ids), head=case.head).reshape(-1, head.labels) for ids in TWO[::-1]]
-        assert off(packed_logits(encoder, head, TWO), np.concatenate(want)) <= CUT
-
-
-@pytest.mark.parametrize("case", HEAD_CASES, ids=str)
-def test_padding_between_tokens(case: HeadCase) -> None:
+def test_packed_texts_and_padding_between_tokens(case: HeadCase) -> None:
     """Other holes in each text: every logit is that of the hidden state in its place, and none is of padding."""
     ids = np.array([[5, 6, 7, 8, 9, 3], [9, 4, 3, 11, 5, 7], [7, 8, 6, 4, 10, 9]])
     mask = np.array([[1, 0, 1, 1, 0, 1], [1, 1, 0, 0, 1, 1], [1, 0, 0, 1, 1, 1]])
     with case.load() as encoder:
         head = encoder.head()
+        want = [encoder.logits(np.array(own)).reshape(-1, head.labels) for own in TWO[::-1]]
+        assert off(packed_logits(encoder, head, TWO), np.concatenate(want)) <= CUT
         if head.takes == "last" and head.pad_id is None:  # which takes one text at a time
             ids, mask = ids[:1], mask[:1]
         x = encoder(ids, attention_mask=mask)
@@ -436,7 +427,6 @@ def test_names_of_classes(config: dict[str, Any], named: dict[int, str], tmp_pat
 
 
 def test_without_maps_a_head_is_read_with_the_rest(tmp_path: Path) -> None:
-    """A later change of the file changes no number then."""
     case = HEAD_CASE["roberta-classes"]
     folder = copied(case, tmp_path)
     with minibert.load_encoder(folder, mmap=False) as encoder:

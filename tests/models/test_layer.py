@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -323,33 +323,6 @@ def test_wide_projection_keeps_its_bits(tmp_path: Path) -> None:
         assert same_bits(layer(ids, threads=3), y)
 
 
-def test_many_threads_may_share_a_layer(load: Make) -> None:
-    layer = load("bert")
-    texts = [["we lived above the clouds"[: i % 25 + 1]] * (i % 3 + 1) for i in range(64)]
-    serial = [layer.embed(some, threads=1) for some in texts]
-    with tile_of(64), mock.patch("minibert.threads.pool.NUMBERS_A_THREAD", 1), ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda some: layer.embed(some, threads=2), texts))
-        called = list(pool.map(lambda some: layer(**layer.tokenize(some)), texts))
-    assert all(map(same_bits, together, serial))
-    assert all(same_bits(y, layer(**layer.tokenize(some))) for y, some in zip(called, texts, strict=True))
-
-
-USES: dict[str, Callable[[EmbeddingLayer], Any]] = {
-    "call": lambda layer: layer([[5, 6, 7]]),
-    "trace": lambda layer: layer.trace([[5, 6, 7]]),
-    "tokenize": lambda layer: layer.tokenize("we lived", truncation=True, max_length=8),
-    "tokens": lambda layer: layer.tokens([[5, 6, 7]]),
-    "tokenizer": lambda layer: layer.tokenizer.size,
-    "embed": lambda layer: layer.embed(["we lived", "a"]),
-    "attention_position": lambda layer: layer.attention_position.relative_bias(2, 2),
-    "modules": lambda layer: layer.modules,
-    "max_length": lambda layer: layer.max_length,
-    "submodule": lambda layer: layer.shared.weight[0],
-    "dir": lambda layer: dir(layer),
-    "repr": lambda layer: repr(layer),
-}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_wordpiece(write(tmp_path_factory.mktemp("t5"), T5))
@@ -362,20 +335,6 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(5e-6)
     yield
     sys.setswitchinterval(before)
-
-
-class ClosedMeanwhile(EmbeddingLayer):
-    """As if another thread closed the layer just after this one has looked for the n-th time whether it is open."""
-
-    looks_left = 0
-
-    @property
-    def steps(self) -> tuple[Bound, ...]:
-        steps = super().steps
-        vars(self)["looks_left"] -= 1
-        if vars(self)["looks_left"] == 0:
-            self.close()
-        return steps
 
 
 class ReadOnce(EmbeddingLayer):
@@ -393,18 +352,6 @@ def test_whether_a_layer_is_open_is_read_once(folder: Path) -> None:
     assert layer.steps is steps
     with pytest.raises(ValueError, match="this layer is closed; load it again"):
         layer.steps  # noqa: B018
-
-
-@pytest.mark.parametrize("look", [1, 2, 3])
-@pytest.mark.parametrize("name", USES)
-def test_close_between_two_looks_at_the_layer(folder: Path, name: str, look: int) -> None:
-    layer, want = minibert.load(folder), USES[name](minibert.load(folder))
-    layer.__class__, vars(layer)["looks_left"] = ClosedMeanwhile, look
-    try:
-        found = repr(USES[name](layer))
-    except ValueError as error:
-        found = str(error)
-    assert found in ("this layer is closed; load it again", repr(want)) or name == "dir"
 
 
 def test_a_tokenizer_opened_by_many_threads_at_once_is_one(folder: Path) -> None:

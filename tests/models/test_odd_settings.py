@@ -147,7 +147,6 @@ def used(folder: Path, what: str, layers: bool = True) -> list[str]:
 
 
 def config_of(folder: Path) -> Path:
-    """The transformer's config.json, which may be in a subfolder."""
     places = (".", "0_Transformer", "document_0_Transformer")  # the last: a Router's
     return next(path for place in places if (path := folder / place / "config.json").exists())
 
@@ -192,7 +191,6 @@ def prepared(name: str, folder: Path) -> Path:
 
 
 def every_change(folder: Path) -> list[tuple[str, tuple[Any, ...], Any]]:
-    """List file, place and odd value of each change there is to a folder."""
     found: list[tuple[str, tuple[Any, ...], Any]] = []
     files = [path for path in folder.rglob("*.json") if path.name not in ("tokenizer.json", "case.json", "calls.json")]
     for path in sorted(files):
@@ -270,16 +268,11 @@ def test_some_odd_values_are_foreseen(name: str, tmp_path: Path) -> None:
 
 
 FLAGS = {
-    "bert": ("is_decoder", "tie_word_embeddings", "add_cross_attention"),
-    "ernie": ("use_task_id",),
-    "gpt2": ("scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
-    "xlm": ("use_lang_emb",),
-    "deberta-v2": ("position_biased_input", "relative_attention"),
-    "marian-encoder": ("scale_embedding",),
-    "modernbert": ("norm_bias",),
-    "xlnet": ("bi_data",),
-    "yarn": ("rope_parameters.truncate",),
-}
+    "bert": ("is_decoder", "tie_word_embeddings", "add_cross_attention"), "ernie": ("use_task_id",),
+    "gpt2": ("scale_attn_weights", "scale_attn_by_inverse_layer_idx"), "xlm": ("use_lang_emb",),
+    "deberta-v2": ("position_biased_input", "relative_attention"), "marian-encoder": ("scale_embedding",),
+    "modernbert": ("norm_bias",), "xlnet": ("bi_data",), "yarn": ("rope_parameters.truncate",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLAGS)

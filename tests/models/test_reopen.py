@@ -107,7 +107,7 @@ def test_spawned_workers_open_it_again(own: Path) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_hub_name_goes_with_the_commit_it_was_opened_at(
+def test_a_hub_name_goes_with_its_commit(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lazy: bool
 ) -> None:
     files = {path.name: path for path in own.iterdir()}

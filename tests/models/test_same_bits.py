@@ -60,21 +60,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @cache
 def small(name: str, low_memory: bool = False) -> minibert.Encoder:
-    """A model of 32 numbers of each row of blocks."""
     with mock.patch.multiple(encoders, DIM=DIM, LONGEST=LONGEST + 2):
         folder = encoders.write(PLACES[-1] / f"{name}-{low_memory}", name, **OTHER_SIZES.get(name, SIZES))
     return minibert.load_encoder(folder, same_bits=True, low_memory=low_memory)
 
 
 def batch(sizes: Sequence[int], pad: int = 5) -> tuple[Array, Array]:
-    """Texts of these lengths, no two alike, padded on the right."""
     mask = np.arange(max(sizes)) < np.array(sizes)[:, None]
     rows, columns = np.indices(mask.shape)
     return np.where(mask, (7 * columns + 3 * rows + columns * rows) % 15 + 5, pad), mask.astype(int)
 
 
 def off_alone(call: Callable[[Array, Array], Array], ids: Array, mask: Array) -> list[int]:
-    """Which texts have other bits in a batch than by themselves."""
     found = call(ids, mask)
     sizes = mask.sum(1)
     alone = [call(ids[i : i + 1, :size], mask[i : i + 1, :size])[0] for i, size in enumerate(sizes)]
@@ -132,9 +129,7 @@ def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
 @pytest.mark.parametrize("width", [DIM, 456])
-def test_long_texts_and_widths_that_threads_of_blas_cut(
-    name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_threads_of_blas_cut(name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two threads BLAS cuts a sum of 450 numbers elsewhere than on one: in attention, or over a weight's width."""
     monkeypatch.setattr(computing.Alone, "pays", lambda self: True)
     sizes = {**SIZES, "intermediate_size": width, "max_position_embeddings": 700}
@@ -182,7 +177,6 @@ TEXTS = [text[:40] for text in many_texts(16)] + ["we lived", "", "a", LONG]
 
 
 def in_company(call: Callable[[list[str]], Any], texts: Sequence[str] = TEXTS) -> None:
-    """Each text alone, in another order and in parts has what it has among all."""
     whole = list(call([*texts]))
     order = np.random.default_rng(0).permutation(len(texts)).tolist()
     parts = [each for start in range(0, len(order), 7) for each in call([texts[i] for i in order[start : start + 7]])]
@@ -285,7 +279,8 @@ def test_blas_keeps_its_threads_from_a_text_where_the_bits_depend_on_them(monkey
 def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each opens its model with `same_bits`, which a pickle keeps."""
     asked: list[bool] = []
-    monkeypatch.setattr(blocks.Stack, "__init__", _seen(asked, blocks.Stack.__init__))
+    make = blocks.Stack.__init__
+    monkeypatch.setattr(blocks.Stack, "__init__", lambda own, *given: [asked.append(given[6]), make(own, *given)][1])
     folder = REFERENCE / "sentences-bare"
     pickle.loads(pickle.dumps(minibert.load_encoder(folder, same_bits=True)))
     embedder = minibert.Embedder(folder, same_bits=True)
@@ -300,11 +295,3 @@ def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         model = REFERENCE / "uses-reranker" if command[0] == "rank" else folder
         assert main([*map(str, command), "-m", str(model), "--same-bits"]) == 0
     assert asked == [True] * 7
-
-
-def _seen(asked: list[bool], make: Callable[..., None]) -> Callable[..., None]:
-    def init(self: Any, *given: Any) -> None:
-        asked.append(given[6])
-        make(self, *given)
-
-    return init

@@ -96,64 +96,31 @@ def test_what_is_not_computed_here_is_refused_by_name(tmp_path: Path, file: str,
 
 ST, NAMED = "sentence_transformers.x.", "names '.*"
 ONE = {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
-PAIRS = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
-KINDS = {"CrossEncoder": PAIRS, "SparseEncoder": {"transformer_task": "fill-mask"}}
 
 
-def saved_as(kind: str, folder: Path, **files: Any) -> minibert.Encoder:
-    shutil.copytree(REFERENCE / "sentences-bare", folder)
-    path = "sentence_transformers.base.modules.transformer.Transformer"
-    modules = [{"idx": 0, "name": "0", "path": "", "type": path}]
-    if kind == "SparseEncoder":
-        splade = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
-        modules.append({"idx": 1, "name": "1", "path": "1_SpladePooling", "type": splade})
-    usual = {
-        "modules.json": modules,
-        "config_sentence_transformers.json": {"model_type": kind},
-        "sentence_bert_config.json": KINDS[kind],
-        "1_SpladePooling/config.json": {},
-    }
-    (folder / "1_SpladePooling").mkdir()
-    for file, content in (usual | files).items():
-        (folder / file).write_text(json.dumps(content), encoding="utf-8")
-    return minibert.load_encoder(folder)
+RERANKER, SPARSE, TASK = "uses-reranker", "uses-sparse", "'transformer_task' is 'feature-extraction', which is not"
+POOLS = "1_SpladePooling/config.json"
+USES: list[tuple[str, str, Any, str]] = [
+    *((RERANKER, "modules.json", lambda _, modules=modules: modules, message) for modules, message in (
+        ([], "lists nothing; expected a Transformer alone"),
+        ([ONE | {"type": f"{ST}logit_score.LogitScore"}], "take a reranker with a"),
+        ([ONE, ONE | {"type": f"{ST}dense.Dense"}], f"{NAMED}Dense', but only Trans"),
+        ([ONE, ONE], "lists Transformer, Transformer; expected a Transformer alone"))),
+    (SPARSE, "modules.json", lambda _: [], "lists nothing; expected a Transformer and a SpladePooling"),
+    *((name, SETTINGS, {"transformer_task": "feature-extraction"}, TASK) for name in (RERANKER, SPARSE)),
+    (RERANKER, SETTINGS, {"module_output_name": "x"}, "is 'x', wh"),
+    (RERANKER, SETTINGS, {"modality_config": {"text": 1}}, "modal"),
+    (SPARSE, POOLS, {"pooling_strategy": "mean"}, "'max' or 'sum', found 'mean'"),
+    (SPARSE, POOLS, {"activation_function": None}, "'log1p_relu', found None"),
+    (SPARSE, POOLS, {"top": 1}, "has 'top', not known here"),
+    (RERANKER, "config_sentence_transformers.json", {"activation_fn": 3}, "must be the path of a class, found 3"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_saved_for_another_use_gives_no_sentence_vectors(tmp_path: Path, kind: str) -> None:
-    encoder = saved_as(kind, tmp_path / "model")
-    for use in (lambda: encoder.encode("we"), lambda: encoder.pipeline(), encoder.get_embedding_dimension):
-        with pytest.raises(
-            ValueError, match=f"was saved as a {kind}, whose .*; for one vector of a text load the folder of a Sente"
-        ):
-            use()
-    assert encoder([2, 40, 3]).shape == (3, 8)
-
-
-@pytest.mark.parametrize(
-    ("kind", "file", "content", "message"),
-    [
-        ("CrossEncoder", "modules.json", [], "lists nothing; expected a Transformer alone"),
-        ("CrossEncoder", "modules.json", [ONE | {"type": f"{ST}logit_score.LogitScore"}], "take a reranker with a"),
-        ("CrossEncoder", "modules.json", [ONE, ONE | {"type": f"{ST}dense.Dense"}], f"{NAMED}Dense', but only Trans"),
-        ("CrossEncoder", "modules.json", [ONE, ONE], "lists Transformer, Transformer; expected a Transformer alone"),
-        ("SparseEncoder", "modules.json", [], "lists nothing; expected a Transformer and a SpladePooling"),
-        ("CrossEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
-        ("SparseEncoder", "sentence_bert_config.json", {}, "'transformer_task' is 'feature-extraction', which is not"),
-        ("CrossEncoder", "sentence_bert_config.json", PAIRS | {"module_output_name": "x"}, "is 'x', wh"),
-        ("CrossEncoder", "sentence_bert_config.json", PAIRS | {"modality_config": {"text": 1}}, "modal"),
-        ("SparseEncoder", "1_SpladePooling/config.json", {"pooling_strategy": "mean"}, "'max' or 'sum', found 'mean'"),
-        ("SparseEncoder", "1_SpladePooling/config.json", {"activation_function": None}, "'log1p_relu', found None"),
-        ("SparseEncoder", "1_SpladePooling/config.json", {"top": 1}, "has 'top', not known here"),
-        ("CrossEncoder", "config_sentence_transformers.json", {"model_type": "CrossEncoder", "activation_fn": 3},
-         "'activation_fn' must be the path of a class, found 3"),
-    ],
-)  # fmt: skip
-def test_another_use_refuses_what_is_not_computed_here(
-    tmp_path: Path, kind: str, file: str, content: Any, message: str
-) -> None:
+@pytest.mark.parametrize(("name", "file", "change", "message"), USES)
+def test_another_use_s_folder(tmp_path: Path, name: str, file: str, change: Any, message: str) -> None:
     with pytest.raises(minibert.CheckpointError, match=message):
-        saved_as(kind, tmp_path / "model", **{file: content})
+        changed(tmp_path, name, file, change)
 
 
 @pytest.mark.parametrize(
@@ -313,17 +280,6 @@ def test_what_is_no_file_is_not_taken_as_absent(tmp_path: Path, file: str, said:
         minibert.load_encoder(tmp_path / "model")
 
 
-def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
-    shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "model")
-    want = minibert.load_encoder(tmp_path / "model").encode("we lived")
-    for file in (*FILES, "model.safetensors"):
-        path = tmp_path / "model" / file
-        (tmp_path / file.replace("/", "_")).write_bytes(path.read_bytes())
-        path.unlink()
-        path.symlink_to(tmp_path / file.replace("/", "_"))
-    assert same_bits(minibert.load_encoder(tmp_path / "model").encode("we lived"), want)
-
-
 @pytest.mark.parametrize("kind", ["BoW", "WordEmbeddings", "Asym"])
 def test_a_folder_without_a_transformer_is_refused_by_its_module(tmp_path: Path, kind: str) -> None:
     name = f"sentence_transformers.models.{kind}"
@@ -365,9 +321,7 @@ CODE = {"AutoModel": "modeling_own.Own"}
         ("Qwen3Model", "mean", None),
     ],
 )
-def test_a_causal_model_s_own_code_is_not_passed_over_in_silence(
-    tmp_path: Path, named: str, pooling: str, says: str | None
-) -> None:
+def test_a_causal_model_s_own_code(tmp_path: Path, named: str, pooling: str, says: str | None) -> None:
     folder = shutil.copytree(REFERENCE / "sentences-last-token", tmp_path / "model")
     change_json(folder / "config.json", architectures=[named], auto_map=CODE)
     change_json(folder / "1_Pooling" / "config.json", pooling_mode=pooling)

@@ -313,9 +313,7 @@ def encoder() -> minibert.Encoder:
 @pytest.mark.filterwarnings("ignore:u?int8 takes its ranges from 5 vectors:UserWarning")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"normalize_embeddings": True, "truncate_dim": 5}, {"prompt": "clouds "}])
-def test_smaller_vectors_are_the_formula_of_the_others(
-    precision: str, options: dict[str, Any], encoder: minibert.Encoder
-) -> None:
+def test_smaller_vectors_by_the_formula(precision: str, options: dict[str, Any], encoder: minibert.Encoder) -> None:
     found = encoder.encode(FIVE, precision=precision, **options)
     want = quantized(encoder.encode(FIVE, **options), precision)
     assert found.dtype == PRECISIONS[precision] and np.array_equal(found, want)

@@ -31,7 +31,6 @@ DISTILLED = {"model_type": "model2vec", "normalize": True}
 
 
 def by_hand(encoder: minibert.Encoder, rows: Array, texts: list[str], longest: int | None = None) -> Array:
-    """The mean of each text's rows, one text after another."""
     ids = [encoder.embeddings.tokenizer.pieces(text)[:longest] for text in texts]
     return np.stack([np.add.reduce(rows[i], axis=0) / np.float32(max(1, len(i))) for i in ids])
 
@@ -83,9 +82,7 @@ def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("config", [DISTILLED, DISTILLED | {"normalize": False}, {"model_type": "model2vec"}])
 @pytest.mark.parametrize("modules", [None, False, True])
-def test_vectors_are_normalized_once_and_by_modules_json_if_there_is_one(
-    tmp_path: Path, config: dict[str, Any], modules: bool | None
-) -> None:
+def test_vectors_are_normalized_once(tmp_path: Path, config: dict[str, Any], modules: bool | None) -> None:
     inside = None if modules is None else "."
     folder = static_folder(tmp_path, inside, config, normalized=bool(modules), embeddings=3 * ROWS)
     encoder = minibert.load_encoder(folder)
@@ -127,7 +124,6 @@ def test_rows_of_every_format_and_what_ids_share(tmp_path: Path, kind: str, shar
 
 
 def test_the_same_bits_among_thousands_and_from_many_threads() -> None:
-    """So many that tiles, chunks and threads take part; some are longer than a tile."""
     encoder = opened("static-half")  # a product with the weight of a module Dense may round otherwise in other company
     encoder.max_seq_length = None
     texts = [f"{'we lived ' * (i % 97)}above {'the clouds ' * (i % 31 * (i % 7))}" for i in range(1300)]
@@ -174,13 +170,8 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     assert f"{folder} (static)" in out
     assert np.allclose(minibert.Embedder(folder)({"text": texts})["vector"], want, atol=1e-6)
     for refused, message in (
-        (
-            ["verify", folder],
-            "transformers has no static models; name a file with another program's vectors with --vectors",
-        ),
-        (["rank", "we", "--file", tmp_path / "texts.txt", "-m", folder], "it has no head, only rows of tokens"),
+        (["verify", folder], "transformers has no static models; name a file with another program's vectors with -"),
         (["extract", folder, "-o", tmp_path / "x"], "is a static model, an input layer and nothing else already; copy"),
-        (["fill", "[MASK]", "-m", folder], "there is no head 'masked_word'; it has no head, only rows of tokens"),
         (["explain", "we", "--block", 0, "-m", folder], "this model has no blocks"),
         (["plot", "attention", "--text", "we", "-o", tmp_path / "x.svg", "-m", folder], "a static model has no blocks"),
     ):

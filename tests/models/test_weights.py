@@ -38,7 +38,6 @@ narrow_formats = pytest.mark.parametrize("stored", NARROW)
 
 
 def narrowed(folder: Path, into: Path, stored: str = "BF16", shift: int = 0) -> Path:
-    """The same model with every tensor in a narrow format."""
     shutil.copytree(folder, into, dirs_exist_ok=True)
     named = load_file(folder / "model.safetensors")
     change = NARROW.get(stored, lambda array: array)
@@ -55,7 +54,6 @@ def both(folder: Path, **options: Any) -> tuple[minibert.Encoder, minibert.Encod
 
 
 def maps(encoder: minibert.Encoder) -> list[Dense]:
-    """Its maps."""
     return [module for module in encoder.modules.values() if isinstance(module, Dense)]
 
 
@@ -127,7 +125,7 @@ def test_float64_too(stored: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [10, 128])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_sentences_on_threads_and_callers_at_once(
+def test_threads_and_callers_at_once(
     threads: int, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many tiles and few. Every thread has a room of its own: a shared one would hold another block's weight."""
@@ -143,9 +141,7 @@ def test_sentences_on_threads_and_callers_at_once(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_error_in_the_middle_leaves_nothing_behind(
-    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_middle(error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     converted, kept = both(narrowed(CASE["qwen3"].folder, tmp_path), threads=2)
     right, calls = fast.linear, [0]
 
@@ -218,7 +214,6 @@ A, B = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
 
 
 def adapter(folder: Path, names: tuple[str, str] = BOTH, **settings: Any) -> Path:
-    """Write an adapter of the queries of block 0, or of what two tensors name."""
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(PLAIN | settings), "utf-8")
     named = {f"base_model.model.{name}": x for name, x in zip(names, (A, B), strict=True)}
@@ -227,7 +222,6 @@ def adapter(folder: Path, names: tuple[str, str] = BOTH, **settings: Any) -> Pat
 
 
 def by_hand(folder: Path, scale: float) -> Array:
-    """Hidden states where the sum over the rank is written into the file, number by number."""
     stored = load_file(folder / "model.safetensors")
     weight = stored[f"{QUERY}.weight"].astype(np.float64)
     for out, into in np.ndindex(weight.shape):
