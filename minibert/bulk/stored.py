@@ -12,8 +12,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, dequantized, hamming, quantized
-from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot
-from minibert.errors import Option, error_of
+from minibert.equations.sentences import SIMILARITIES, dot
 from minibert.models.sentences.comparing import Given, SparseVector, Vectors, similarity, token_vectors_of, vectors_of
 from minibert.models.sentences.search import BLOCK, search
 from minibert.models.sentences.token_vectors import by_tokens, changed
@@ -39,8 +38,7 @@ class StoredVectors:
     OSError; ImportError without pyarrow. All name the folder or the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], similarity: str | None = None) -> None:
-        """`similarity`: a name in `SIMILARITIES`, in place of what the model's folder says; or in `MAXSIMS`."""
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._shards, self.meta = shards.finished(self.path)
         self.late, self.sparse = (self.meta["result"] == kind for kind in ("tokens", "sparse"))
@@ -48,13 +46,6 @@ class StoredVectors:
         self.precision: str = self.meta["precision"]
         if not self.rows:
             raise ValueError(f"{path}: it holds no vectors, since its input had no good row")
-        if similarity is not None:
-            known = MAXSIMS if self.late else SIMILARITIES
-            wrong = f" of {self.path} must be one of {', '.join(known)}, found {similarity!r}"
-            wrong = f" is without effect on {self.precision} vectors" if self.precision in BITS else wrong
-            if similarity not in known or self.precision in BITS:
-                raise error_of(ValueError, Option("similarity_fn_name"), wrong)
-            self.meta["similarity"] = similarity
         bits = f"minus the Hamming distance of {self.precision} vectors"
         self.measure = bits if self.precision in BITS else self.meta["similarity"]
         self._ends = [shards.about(path)["rows"] for path in self._shards]

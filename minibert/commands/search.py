@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
-from minibert.models.open.options import add_sentence_options, sentence_options
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.open.vectors import TextModel
-    from minibert.models.sentences.sentence_options import SentenceOptions
 
 QUESTIONS = 512  # compared at once; the folder is read once for each 512
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
@@ -40,7 +38,6 @@ def declare(parser: Parser) -> None:
     add_k(parser, "rows")
     parser.add_argument("--json", action="store_true", help="print a line of JSON: question, measure, results")
     add_prompts(parser)
-    add_sentence_options(parser)
     add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
 
 
@@ -49,14 +46,12 @@ def run(arguments: Any) -> None:
     from minibert.bulk.stored import StoredVectors
     from minibert.equations.quantization import BITS
     from minibert.models.run.pipeline import chunked
-    from minibert.models.sentences.sentence_options import SentenceOptions
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    asked = SentenceOptions(**sentence_options(arguments)).checked()
     cut: list[int] = []
-    stored = StoredVectors(arguments.folder, asked.similarity_fn_name)
-    model = _model(arguments, stored, asked)
+    stored = StoredVectors(arguments.folder)
+    model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
         steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(cut)
@@ -67,15 +62,16 @@ def run(arguments: Any) -> None:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 
 
-def _model(arguments: Any, stored: StoredVectors, asked: SentenceOptions) -> TextModel:
+def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the options of then. Raises ValueError for another model."""
     from minibert.models.open.vectors import open_vectors
+    from minibert.models.sentences.sentence_options import SentenceOptions
 
     meta, hub, name = stored.meta, from_hub(arguments), arguments.named or stored.meta["model_path"]
     hub["revision"] = hub["revision"] or (meta["commit"] if arguments.named is None else None)
     arguments.unnamed = False  # the folder names it
     try:
-        asked = asked.with_defaults(meta.get("options"))
+        asked = SentenceOptions(**(meta.get("options") or {}))
         model = open_vectors(name, asked=asked, threads=arguments.threads, **hub)
     except MinibertError as error:
         if arguments.named is not None:

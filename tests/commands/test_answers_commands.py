@@ -225,7 +225,7 @@ OPTIONS = ["--prompts", "document=above ", "--prompts", "query=we ", "--truncate
 ASKED: dict[str, Any] = {"prompts": {"document": "above ", "query": "we "}, "truncate_dim": 4, "max_seq_length": 6}
 
 
-def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Printed) -> None:
+def test_a_search_has_the_options_of_bulk(tmp_path: Path, capsys: Printed) -> None:
     """One that forgets them has queries of another width; one that forgets a prompt has other scores."""
     source, out = made(tmp_path / "a.txt", "\n".join(TEXTS)), tmp_path / "out"
     bulk = ["bulk", source, "-o", out, "-m", DENSE, *OPTIONS, "--default-prompt-name", "document"]
@@ -237,17 +237,14 @@ def test_a_search_has_the_options_of_bulk_and_its_own(tmp_path: Path, capsys: Pr
     vectors = encoder.encode(TEXTS)
     assert np.abs(np.concatenate([*StoredVectors(out).blocks()]) - vectors).max() <= OF_LENGTH_1
     question = "we lived above the clouds above"
-    for more, query, measure in (
-        ([], encoder.encode_query(question), "dot"),
-        (["--prompts", "query=the "], encoder.encode(question, prompt="the "), "dot"),
-        (["--similarity-fn-name", "manhattan"], encoder.encode_query(question), "manhattan"),
+    for more, query in (
+        ([], encoder.encode_query(question)),
+        (["--prompt", "the "], encoder.encode(question, prompt="the ")),
     ):
         (found,) = map(json.loads, ran(capsys, "search", out, question, "--json", *more)[0].splitlines())
-        other = minibert.load_encoder(DENSE, similarity_fn_name=measure)
-        scores = np.sort(other.similarity(query, vectors)[0])[::-1]
-        assert found["measure"] == measure and np.allclose(
-            [each["score"] for each in found["results"]], scores, 0, 1e-5
-        )
+        scores = np.sort(encoder.similarity(query, vectors)[0])[::-1]
+        assert found["measure"] == "dot"
+        assert np.allclose([each["score"] for each in found["results"]], scores, 0, 1e-5)
 
 
 @pytest.mark.parametrize(("given", "measure"), [([], "euclidean"), (["--similarity-fn-name", "dot"], "dot")])
@@ -297,13 +294,6 @@ def test_what_cannot_be_done_is_said_in_words_of_a_shell(
     named |= {BERT_TINY: bert, GPT2_TINY: gpt2}
     for argv, message in REFUSED:
         assert message in failure(capsys, *(named.get(word, word) for word in argv)), argv
-    bits = tmp_path / "bits"
-    ran(capsys, "bulk", lines, "-o", bits, "-m", DENSE, "--precision", "binary")
-    for option, message in (
-        (("--similarity-fn-name", "dot"), "--similarity-fn-name is without effect on binary vec"),
-        (("--truncate-dim", "3"), "has vectors of 6 numbers, found queries of 3"),
-    ):
-        assert message in failure(capsys, "search", bits, "we", *option)
     assert main(["similar", "a", "b", "-m", DENSE, "--prompts", "query"]) == 2
     assert "--prompts: expected NAME=TEXT, found 'query'" in capsys.readouterr().err
     assert main(["rank", "we", "-m", RERANKER]) == 2

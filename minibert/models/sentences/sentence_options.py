@@ -42,13 +42,6 @@ class SentenceOptions(NamedTuple):
             raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
         return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
 
-    def with_defaults(self, others: Any) -> SentenceOptions:
-        """Fill in others, as `given` gave them and a file has kept them, where nothing is asked for."""
-        kept = others if isinstance(others, Mapping) else {}
-        known = SentenceOptions(**{name: kept.get(name) for name in self._fields}).checked().given()
-        prompts = {**known.get("prompts", {}), **(self.prompts or {})}
-        return SentenceOptions(**{**known, **self.given(), "prompts": prompts or None})
-
     def applied_to(self, own: SentenceConfig) -> SentenceConfig:
         """Put the caller's options in place of the folder's, but for `max_seq_length`, which an encoder checks.
 

@@ -111,9 +111,8 @@ class Sentences(Model):
         `torch_dtype` a folder asks for. sentence-transformers computes in such a narrow format, unless told otherwise;
         on MiniLM its numbers are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
 
-        With some processors, and with `same_bits` of `load_encoder`, a text's vector has the same bits in every call.
-        Otherwise the other texts change each number by at most 1e-6 of the vector's length (measured on MiniLM:
-        2.6e-7): a matrix product with other rows rounds differently. So may one that BLAS shares between threads.
+        The other texts may change each number by 1e-6 of the vector's length (measured on MiniLM: 2.6e-7), and so may
+        threads of BLAS: see `same_bits` of `load_encoder`.
 
         Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
         TokenizerError where there is no tokenizer.
@@ -145,25 +144,16 @@ class Sentences(Model):
         Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them; of a MultiVectorEncoder's
         token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
         """
-        return self._for_task("query", texts, prompt_name, prompt, *given, **options)
+        return self._for_task("query", texts, prompt_name, prompt, given, options)
 
     @like(encode)
     def encode_document(
         self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
     ) -> Any:
         """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
-        return self._for_task("document", texts, prompt_name, prompt, *given, **options)
+        return self._for_task("document", texts, prompt_name, prompt, given, options)
 
-    def _for_task(
-        self,
-        task: str,
-        texts: Texts | None,
-        /,  # a caller's own `task` is among the options
-        prompt_name: Prompt,
-        prompt: Prompt,
-        *given: Any,
-        **options: Any,
-    ) -> Any:
+    def _for_task(self, task: str, texts: Any, prompt_name: Prompt, prompt: Prompt, given: Any, options: Any) -> Any:
         prompt_name = task if prompt_name is None and prompt is None else prompt_name
         return self._encode(texts, prompt_name, prompt, *given, **{"task": task, **options})
 
