@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 import pytest
-from checkpoints import BERT, T5, same_bits, write
+from checkpoints import BERT, T5, write
 
 import minibert
 from minibert import FAMILIES, Family
@@ -49,30 +49,6 @@ def test_nothing_in_the_table_of_families_can_be_changed() -> None:
         if not isinstance(value, (*CONSTANT, Frozen, tuple, MappingProxyType, partial))
     }
     assert changeable == {}
-
-
-TABLE: Any = FAMILIES  # what a type checker would refuse is to be refused at run time too
-ROW: Any = Family
-CHANGES: list[Callable[[], Any]] = [
-    lambda: TABLE.__setitem__("bert", TABLE["gpt2"]),
-    lambda: TABLE.__delitem__("bert"),
-    lambda: TABLE.pop("bert"),
-    lambda: TABLE["bert"].defaults.update(layer_norm_eps=1.0),
-    lambda: TABLE["bert"].tree.__setitem__("embeddings", "Other"),
-    lambda: TABLE["gpt2"].aliases.clear(),
-    lambda: TABLE["bert"].steps.__setitem__(0, None),
-    lambda: ROW.tree.__setitem__("", "Other"),
-    lambda: ROW._fields.__setitem__("tree", {}),
-]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_each_way_to_change_it_is_closed(change: Callable[[], Any], tmp_path: Path) -> None:
-    before = repr(dict(FAMILIES))
-    with pytest.raises((AttributeError, TypeError)):
-        change()
-    assert repr(dict(FAMILIES)) == before
-    assert minibert.load(write(tmp_path)).config.layer_norm_eps == 1e-12
 
 
 def test_a_row_keeps_what_it_was_made_of() -> None:
@@ -158,21 +134,8 @@ def test_a_first_step_that_is_not_tokens(tmp_path: Path, steps: tuple[Any, ...],
         minibert.load(write(tmp_path), family=row)
 
 
-def test_a_first_step_of_one_s_own_kind(tmp_path: Path) -> None:
-    class Words(Tokens):
-        """Rows as they are, by another name."""
-
-    bert = FAMILIES["bert"]
-    row = replace(bert, steps=(Words(**vars(bert.steps[0])), *bert.steps[1:]))
-    folder = write(tmp_path)
-    assert same_bits(minibert.load(folder, family=row)(IDS), minibert.load(folder)(IDS))
-
-
 @pytest.mark.parametrize("given", ["gpt2", "nonsense", Family, {"model_type": "bert"}])
 def test_a_family_that_is_none(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TypeError) as told:
+    with pytest.raises(TypeError, match=f"family must be a minibert.Family, found {type(given).__name__}") as told:
         minibert.load(write(tmp_path, BERT), family=given)
-    message = str(told.value)
-    assert message.startswith(f"family must be a minibert.Family, found {type(given).__name__}")
-    assert ("minibert.FAMILIES['gpt2']" in message) == (given == "gpt2")
-    assert "model_type chooses" not in message and "leave it out" in message
+    assert ("minibert.FAMILIES['gpt2']" in str(told.value)) == (given == "gpt2")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.modules import LayerNorm
-from minibert.families.parts.steps import Add, Lookup, Norm, Positions, Project
-from minibert.families.rows import KINS
+from minibert.families.parts.steps import Lookup, Norm, Project
 from minibert.models.run import packing
 from minibert.verify.judge.compare import Difference, compare, rms
 from minibert.verify.judge.input_layer import tolerances
@@ -144,29 +142,16 @@ def test_position_scheme_of_attention(case: Case) -> None:
             expected = schemes.LogBuckets
         assert type(scheme) is (expected or type(None))
         if isinstance(scheme, schemes.RelativeBias):
-            heads = layer.config["num_attention_heads"]
-            assert scheme.relative_bias(3, 5).shape == (heads, 3, 5)
+            assert scheme.relative_bias(3, 5).shape == (layer.config["num_attention_heads"], 3, 5)
             assert scheme.bidirectional == (case.side == "encoder")
-        elif isinstance(scheme, schemes.Alibi):
-            assert scheme.alibi([[1, 1, 0]]).shape == (1, layer.config["num_attention_heads"], 1, 3)
-        elif isinstance(scheme, schemes.LogBuckets):
-            assert scheme.relative_embeddings[scheme.relative_positions(2, 3)].shape == (2, 3, layer.dim)
         elif isinstance(scheme, schemes.Rotary):
-            layered = case.facts["family"] in ("modernbert", "gemma3_text")
-            types = ("full_attention", "sliding_attention") if layered else (None,)
+            assert len(scheme.rotations) == 1 + (case.facts["family"] in ("modernbert", "gemma3_text"))
             stated = layer.config.get("head_dim")  # Qwen 3's and Gemma's heads have a size of their own
             head_dim = stated or layer.config["hidden_size"] // layer.config["num_attention_heads"]
-            rotated = head_dim // 4 if case.facts["family"] == "gpt_neox" else head_dim
-            for layer_type in types:
+            for layer_type in scheme.rotations:
                 cos, sin = scheme.rotary([[0, 1, 2]], layer_type)
+                rotated = head_dim // 4 if case.facts["family"] == "gpt_neox" else head_dim
                 assert cos.shape == sin.shape == (1, 3, rotated)
-
-
-@pytest.mark.parametrize("kin", KINS)
-def test_a_file_of_a_kin_has_the_rows_that_are_looked_for_there(kin: str) -> None:
-    """One that the table leaves out could not be loaded; one that the file lacks would end in StopIteration."""
-    rows = import_module(f"minibert.families.{kin}").ROWS
-    assert tuple(row.layer.model_type for row in rows) == KINS[kin]
 
 
 @pytest.mark.parametrize("name", sorted(minibert.FAMILIES))
@@ -198,17 +183,6 @@ def test_positions_of_another_kind_are_refused(name: str, tmp_path: Path) -> Non
         with minibert.load(copy_with(BY_NAME[name], tmp_path, position_embedding_type=value)) as layer:
             found = differences(BY_NAME[name], layer)
             assert found and all(d.passes for d in found)
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt_neox", "nomic_bert", "mistral", "qwen2"])
-def test_rotary_frequencies_that_cannot_be_scaled_leave_the_rows_alone(name: str, tmp_path: Path) -> None:
-    folder = copy_with(
-        BY_NAME[name], tmp_path, rope_parameters={"rope_type": "spiral", "factor": 4.0, "rope_theta": 10000.0}
-    )
-    with minibert.load(folder) as layer:
-        assert all(d.passes for d in differences(BY_NAME[name], layer))  # rotation comes later, in attention
-        with pytest.raises(CheckpointError, match="asks for 'spiral' scaling of the rotary frequencies"):
-            layer.attention_position  # noqa: B018
 
 
 # -- full size -----------------------------------------------------------------------------------------------------
@@ -268,18 +242,3 @@ def test_texts_on_a_published_model(minilm: Path, number: str) -> None:
             assert worst(ours, want) <= (AFTER_NORM if short == "output" else 0), key
         norm = layer["embeddings.LayerNorm"]
         assert isinstance(norm, LayerNorm) and norm.eps == 1e-12
-
-
-# -- what the table says of itself ---------------------------------------------------------------------------------
-
-
-def test_sums_are_in_the_order_that_shows_in_the_bits() -> None:
-    """BERT adds types before positions, ConvBERT after; the table must never be tidied up."""
-
-    def added(name: str) -> list[type]:
-        return [type(step) for step in minibert.FAMILIES[name].steps if isinstance(step, Add | Positions)]
-
-    assert added("bert") == [Add, Positions]
-    assert added("convbert") == [Positions, Add] == added("deberta-v2")
-    assert added("ernie") == [Add, Positions, Add]
-    assert added("xlm") == [Positions, Add, Add]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +12,15 @@ from checkpoints import write
 import minibert
 from minibert.equations.input_layer import Array, layer_norm, lookup
 from minibert.errors import CheckpointError
-from minibert.families.parts.frozen import Frozen, replace
-from minibert.families.parts.modules import LayerNorm
 from minibert.families.parts.steps import (
-    Add,
     Binder,
     Inputs,
     Norm,
     Positions,
     Project,
     Record,
-    Scale,
     Step,
     Tokens,
-    always,
 )
 
 EXAMPLE = """\
@@ -92,29 +86,6 @@ def test_an_unknown_model_type_shows_that_door(tensors: dict[str, Array]) -> Non
     assert "load(..., family=Family(...)), see minibert/families/README.md" in str(told.value)
 
 
-def test_every_kind_of_step_may_be_used(tmp_path: Path) -> None:
-    """Types, a scale, a projection, RoBERTa's positions: the steps of known families are parts for others."""
-    row = minibert.Family(
-        model_type="mine",
-        steps=(
-            Tokens(path="tok", width="narrow"),
-            Scale(factor=lambda config: 2.0),
-            Add(path="kind", ids="token_type_ids", rows="kinds", width="narrow", missing=1),
-            Project(path="up", source="narrow", biased=False),
-            Positions(path="pos", rule="padding", padding_idx="pad_token_id", extra=1),
-        ),
-    )
-    made = {"tok.weight": numbers(11, 4), "kind.weight": numbers(3, 4), "up.weight": numbers(8, 4)}
-    made["pos.weight"] = numbers(9, 8)
-    config = {**CONFIG, "narrow": 4, "kinds": 3, "pad_token_id": 0, "max_position_embeddings": 8}
-    layer = minibert.load(write(tmp_path, config, made), family=row)
-    narrow = made["tok.weight"][IDS] * np.float32(2) + made["kind.weight"][1]
-    up = np.matmul(made["up.weight"], narrow[..., None])[..., 0]
-    positions = np.array([[1, 2, 3, 0], [1, 2, 3, 4]])
-    assert layer(IDS).tobytes() == (up + made["pos.weight"][positions + 1]).tobytes()
-    assert list(layer.trace(IDS)) == ["position_ids", "tok", "scaled", "kind", "up", "pos", "sum"]
-
-
 class Turned(Step):
     """Gives the rows it got, as another program may lay them out."""
 
@@ -150,15 +121,6 @@ def test_a_step_of_one_s_own_may_lay_rows_out_as_it_likes(tmp_path: Path, layout
         assert turned.trace(ids)["ln"].tobytes() == plain(ids).tobytes()
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 96), (7, 50, 96)])
-def test_a_norm_in_place_norms_rows_wherever_they_lie(shape: tuple[int, ...]) -> None:
-    norm = LayerNorm(numbers(96), numbers(96), 1e-5)
-    expected = norm(numbers(*shape))
-    for x in (numbers(*shape), np.asfortranarray(numbers(*shape)), np.repeat(numbers(*shape), 2, axis=-1)[..., ::2]):
-        norm.in_place(x)
-        assert np.abs(x - expected).max() <= NORM_TOLERANCE
-
-
 def test_a_row_that_does_not_fit_is_told_what_is_missing(tensors: dict[str, Array]) -> None:
     row = minibert.Family(model_type="mine", steps=(Tokens(path="token"), Positions(path="pos")))
     nearest = r"no tensor for 'token.weight'; .*the nearest name there is 'tok.weight'"
@@ -177,37 +139,3 @@ def test_a_step_with_a_field_too_many_or_too_few_is_refused() -> None:
         Positions(path="pos", ruel="mask")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="a Tokens needs path; its fields are"):
         Tokens()  # type: ignore[call-arg]
-
-
-def test_a_step_never_changes() -> None:
-    step = minibert.FAMILIES["bert"].steps[0]
-    with pytest.raises(AttributeError, match="a Tokens never changes"):
-        step.path = "other"  # type: ignore[misc]
-    with pytest.raises(AttributeError, match="a Tokens never changes"):
-        del step.path
-    changed = replace(step, path="other")
-    assert (step.path, changed.path) == ("embeddings.word_embeddings", "other")
-    assert (type(changed), changed.names, changed.when) == (Tokens, step.names, step.when)
-
-
-class Kind(Frozen):
-    first: int
-    other: int = 2
-    kept: ClassVar[int] = 3
-
-
-class Both(Kind, Step):
-    mapping: Mapping[str, int] = {}
-
-
-def test_fields_come_from_every_base() -> None:
-    one, another = Both(path="p", first=1), Both(path="p", first=1)
-    assert vars(one) == {"path": "p", "names": (), "when": always, "first": 1, "other": 2, "mapping": {}}
-    assert one.mapping is not another.mapping
-    assert repr(one) == "Both(path='p', first=1)"
-
-
-def test_a_value_that_a_row_does_not_compute_is_refused(tensors: dict[str, Array]) -> None:
-    row = minibert.Family(model_type="mine", steps=(Tokens(path="tok"),), only={"hidden_size": 16})
-    with pytest.raises(CheckpointError, match="'hidden_size' must be 16 for mine, found 8; that is another layer"):
-        minibert.load("./mine", family=row)

@@ -1,4 +1,4 @@
-"""Of every family with blocks, opened once: the page's numbers, a cell's, each step of a block, what `info` tells."""
+"""Of every family with blocks, opened once: the page's numbers, a cell's, each step of a block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from minibert.models.encoder import Encoder
 from minibert.show.live.cell import opened_cell
 from minibert.show.page.page import page
 from minibert.show.text.blocks import by_hand, steps
-from minibert.show.text.info import info
 
 TEXT = "we lived above"
 # of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
@@ -111,26 +110,3 @@ def test_every_step_of_a_block_is_told(encoder: Encoder) -> None:
                 assert getattr(equations, step.function.__name__) is step.function
             assert bool(step.function) != (key.endswith("sum") or key.startswith("hidden_states")), key
         assert float(by_hand(encoder.stack, trace, i).rpartition(" ")[2]) <= BY_HAND
-
-
-INSIDE = ("encoder.", "transformer.", "h.", "ln_f.", "layers.", "norm.", "final_norm.", "final_layer_norm.")
-ACTIVATION = {
-    **dict.fromkeys((*encoders.T5_LIKE, "gpt2", "albert"), "gelu_new"), "gemma3_text": "gelu_pytorch_tanh",
-    "clip_text_model": "quick_gelu",
-    **dict.fromkeys(("nomic_bert", "llama", "mistral", "qwen2", "qwen3", "eurobert"), "silu"),
-}  # fmt: skip
-
-
-def test_info_counts_the_blocks(encoder: Encoder) -> None:
-    name, told = encoder.embeddings.family.model_type, "\n".join(info(encoder.embeddings))
-    given = encoders.CONFIGS[name]
-    heads = f"{given.get('head_dim', given.get('d_kv', 4))}"
-    heads += " that share 2 key heads" * bool(given.get("num_key_value_heads"))
-    wide = f"feed-forward 24 wide, {ACTIVATION.get(name, 'gelu')}"
-    assert re.search(rf"^blocks  +2, 4 heads of {heads}, {wide}$", told, re.MULTILINE)
-    sizes = [
-        array.nbytes
-        for key, array in encoders.tensors(encoders.config(name)).items()
-        if key.startswith(INSIDE) and not re.search("mapping|encoder.embed|layernorm_emb", key)
-    ]
-    assert re.search(rf"^blocks on disk  +{sum(sizes) / 1000:.1f} kB in {len(sizes)} tensors$", told, re.MULTILINE)

@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as arrays
 from reference_files import BY_NAME
 
 import minibert
-from minibert import equations
 from minibert.equations.input_layer import Array
 from minibert.families.parts.layer_plan import layer_plan
 from minibert.show.text.explain import by_hand, explain
@@ -21,31 +20,12 @@ from minibert.show.text.text import columns_of, torch_text
 
 SENTENCE = "We lived above the clouds"
 
-# bert-base-uncased's whole output for that sentence, as a notebook that runs the reference has printed it
-PRINTED_OUTPUT = """\
-tensor([[[ 0.1686, -0.2858, -0.3261,  ..., -0.0276,  0.0383,  0.1640],
-         [-0.6375,  0.5415, -0.8719,  ...,  0.8028,  1.1306, -0.3939],
-         [ 0.1881, -0.1682,  0.2943,  ..., -0.4347, -0.1062,  0.0591],
-         ...,
-         [-0.6588,  0.3324,  0.1625,  ..., -0.1498,  0.2525, -0.3350],
-         [-0.1675, -0.0255, -0.1687,  ..., -0.3345,  0.3529,  0.2077],
-         [-0.1481, -0.2948, -0.1690,  ..., -0.5009,  0.2544, -0.0700]]])"""
-
 
 def as_tensor(x: Array) -> str:
     return f"tensor({torch_text(x, indent=len('tensor('))})"
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------
-
-
-def test_a_notebooks_print_comes_out_as_it_was_printed() -> None:
-    """Of an array that begins and ends so; what the print leaves out is 1e9, to be sure it counts nowhere."""
-    x = np.full((1, 7, 768), 1e9, np.float32)
-    numbers = np.array(re.findall(r"-?\d\.\d+", PRINTED_OUTPUT), np.float32).reshape(-1, 6)
-    for i, row in zip((0, 1, 2, 4, 5, 6), numbers, strict=True):
-        x[..., i, :3], x[..., i, -3:] = row[:3], row[3:]
-    assert as_tensor(x) == PRINTED_OUTPUT
 
 
 @pytest.mark.parametrize(
@@ -88,10 +68,6 @@ def test_prints_as_torch_does(x: Array) -> None:
         assert as_tensor(x) == repr(torch.from_numpy(x.copy()))
 
 
-def test_columns_of_a_terminal() -> None:
-    assert [columns_of(text) for text in ("", "##ing", "Ġ", "é", "e\u0301", "雲の上")] == [0, 5, 1, 1, 1, 6]
-
-
 # -- the page ----------------------------------------------------------------------------------------------------
 
 
@@ -99,16 +75,14 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     layer = minibert.load(minilm)
     lines = "\n".join(explain(layer, SENTENCE, full=True)).splitlines()
     assert lines[0] == "7 tokens of bert -> (1, 7, 384), float32"
-    assert lines[2:10] == [
+    assert lines[2:5] == [
         "token     id  type  position",
         "[CLS]    101     0         0",
         "we      2057     0         1",
-        "lived   2973     0         2",
-        "above   2682     0         3",
-        "the     1996     0         4",
-        "clouds  8044     0         5",
-        "[SEP]    102     0         6",
     ]
+    pair = list(explain(layer, "the clouds", "above"))
+    tokens = ["[CLS]", "the", "clouds", "[SEP]", "above", "[SEP]"]
+    assert [tuple(line.split()[::2]) for line in pair[3:9]] == list(zip(tokens, "000011", strict=True))
     headings = [line for line in lines if re.match(r"\w+  \(1, 7, 384\)", line)]
     names = ["word_embeddings", "token_type_embeddings", "position_embeddings", "sum", "LayerNorm"]
     lookup, norm = "  equations.lookup", "  equations.layer_norm"
@@ -125,12 +99,6 @@ def test_the_page_of_a_real_model(minilm: Path) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_pair_shows_its_types(minilm: Path) -> None:
-    lines = list(explain(minibert.load(minilm), "the clouds", "above"))
-    tokens = ["[CLS]", "the", "clouds", "[SEP]", "above", "[SEP]"]
-    assert [tuple(line.split()[::2]) for line in lines[3:9]] == list(zip(tokens, "000011", strict=True))
-
-
 def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: Path) -> None:
     layer = minibert.load(minilm)
     short = list(explain(layer, SENTENCE))
@@ -140,9 +108,6 @@ def test_the_short_page_has_one_token_s_first_six_numbers_of_each_step(minilm: P
     for line, rows in zip(told, trace.values(), strict=True):
         numbers = [float(number) for number in re.findall(r"-?\d\.\d{4}", line)]
         assert np.abs(np.array(numbers) - rows[0, 1, :6]).max() <= 0.5e-4 and len(numbers) == 6 and "..." in line
-    functions = {line.split()[-1] for line in short if "equations." in line}
-    assert functions == {"equations.lookup", "equations.layer_norm"}
-    assert all(callable(getattr(equations, name.partition(".")[2])) for name in functions)
 
 
 def test_a_text_that_is_too_long_is_cut_or_refused_before_the_first_line(minilm: Path, tmp_path: Path) -> None:

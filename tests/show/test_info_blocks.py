@@ -30,6 +30,7 @@ def facts(folder: Path) -> dict[str, str]:
 
 
 BERT, GPT2 = encoders.config("bert"), encoders.config("gpt2", n_inner=None)
+QWEN3 = encoders.config("qwen3")
 NAMED = encoders.tensors(BERT)
 PREFIXED = {f"transformer.{key}": array for key, array in encoders.tensors(GPT2).items()}
 MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for i in range(2)}  # which GPT-2 stores
@@ -42,6 +43,8 @@ COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in P
         (GPT2, PREFIXED | MASKS, "2, 4 heads of 4, feed-forward 64 wide, gelu_new$", f" in {COUNT} tensors"),
         (BERT, {key: NAMED[key] for key in NAMED if key.startswith("embeddings.")},
          "2, 4 heads of 4, .* only the input layer$", None),
+        (QWEN3, encoders.tensors(QWEN3), "2, 4 heads of 8 that share 2 key heads, feed-forward 24 wide, silu$",
+         " in 23 tensors"),
         # blocks cannot be made of these, and the input layer needs none of it
         (BERT | {"num_attention_heads": 5}, NAMED,
          "not available: config.json: .*must be a multiple of 'num_attention_heads'", None),

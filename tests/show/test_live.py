@@ -80,9 +80,9 @@ def test_values_of_another_text_are_put_in(tmp_path: Path) -> None:
         expected = moved @ usual / np.linalg.norm(moved) / np.linalg.norm(usual)
         assert cosine({"what": what, "block": 1, "place": 2, "source": 3}) == pytest.approx(expected, abs=CLOSE)
         assert expected < 1 - 5 * CLOSE
+    everything = {"what": "stream", "block": 1, "place": None, "source": None}
     theirs = encoder(**encoder.tokenize(OTHER))[0].mean(axis=0)
     whole = theirs @ usual / np.linalg.norm(theirs) / np.linalg.norm(usual)
-    everything = {"what": "stream", "block": 1, "place": None, "source": None}
     assert cosine(everything) == pytest.approx(whole, abs=CLOSE), "the stream is all that there is of a text"
 
 
@@ -157,8 +157,6 @@ def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:
 def test_the_text_to_begin_with_has_a_mask_where_the_model_finds_masked_letters(gpt2: Live) -> None:
     live = Live(minibert.load_encoder(SMALL_GPT2.parent / "bert-words"))
     assert live.usual_text() == "questi[MASK]n" and gpt2.usual_text() == "wonderfu"
-    page = data_of_script(live.page(live.usual_text()), "livedata")
-    assert page["change"]["rows"][7][0][0] == "o"
 
 
 def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
@@ -177,7 +175,6 @@ def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
     ("given", "says"),
     [
         (None, "must be an object"),
-        ({"text": 3}, "text must be a text"),
         ({"text": "a", "head": []}, "must be an object with text, beside"),
         ({"text": "a" * (LONGEST + 1)}, "letters"),
         ({"text": "a", "heads": [[0]]}, r"heads\[0\] must be \[block, head\]"),
@@ -186,7 +183,6 @@ def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
         ({"text": "a", "feed_forwards": [7]}, "block 7 is not there"),
         ({"text": "a", "replaced": [[5, "b"]]}, "token 5 is not there"),
         ({"text": "a", "replaced": [[1, "bcd"]]}, "must be one token"),
-        ({"text": "a", "replaced": [[1, ""]]}, r"replaced\[0\] must name a token"),
         ({"text": "a", "replaced": [[1, "\ud800"]]}, r"replaced\[0\] must name a token"),
         ({"text": "a", "patches": [{"what": "stream", "block": 0}]}, "give one"),
         ({"text": "a", "beside": "b", "patches": [{"what": "it", "block": 0}]}, "must be of stream"),

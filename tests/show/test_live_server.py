@@ -42,14 +42,16 @@ def test_the_page_and_a_state(running: tuple[Address, LiveServer, Live]) -> None
 
 
 def test_every_answer_has_the_headers_of_the_page(running: tuple[Address, LiveServer, Live], monkeypatch: Any) -> None:
-    """Also that to an address which is not there, to a wrong method, and of a fault of the server."""
+    """Also that to one without the token, to an address which is not there, and of a fault of the server."""
     address, server, _ = running
     monkeypatch.setattr(server, "page", lambda: 1 / 0)
     found = [
-        asked(running, "state", STATE), asked(running, "state", b"{"), address.ask("/"), asked(running, "nothing", {}),
-        address.ask("/state"), address.ask(f"/?token={server.token}"),
+        asked(running, "state", STATE), asked(running, "state", b"{"), address.ask("/"), address.ask("/?token=wrong"),
+        address.ask("/state", STATE), asked(running, "state", STATE, Authorization="Bearer x"),
+        asked(running, "nothing", {}), address.ask("/state"), address.ask(f"/?token={server.token}"),
     ]  # fmt: skip
-    assert [each.status for each in found] == [200, 400, 401, 404, 404, 500]
+    assert [each.status for each in found] == [200, 400, 401, 401, 401, 401, 404, 404, 500]
+    assert "whole address" in found[2].json["error"]["message"]
     for each in found:
         assert each.headers["x-frame-options"] == "DENY" and each.headers["cache-control"] == "no-store"
 
@@ -63,13 +65,6 @@ def test_a_client_that_leaves_prints_no_traceback(
     except type(error):
         running[1].handle_error(None, ("127.0.0.1", 1))
     assert ("Traceback" in capsys.readouterr().err) is printed
-
-
-def test_who_has_no_token_is_refused(running: tuple[Address, LiveServer, Live]) -> None:
-    address, _, _ = running
-    assert address.ask("/").status == address.ask("/?token=wrong").status == 401
-    assert "whole address" in address.ask("/").json["error"]["message"]
-    assert address.ask("/state", STATE).status == asked(running, "state", STATE, Authorization="Bearer x").status == 401
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.168.0.3", ""])
@@ -96,10 +91,7 @@ def test_a_page_of_another_origin_is_refused(running: tuple[Address, LiveServer,
 
 def test_what_cannot_be_is_said_in_words(running: tuple[Address, LiveServer, Live]) -> None:
     assert asked(running, "state", b"{").json["error"]["message"] == "the question must be JSON"
-    long = asked(running, "state", {"text": "a" * 50}).json["error"][
-        "message"
-    ]  # no word of `truncation=`, which the page does not have
-    assert long == "the text has more tokens than the 16 that this page takes; shorten it"
+    long = asked(running, "state", {"text": "a" * 50}).json  # no word of `truncation=`, which the page does not have
+    assert long["error"]["message"] == "the text has more tokens than the 16 that this page takes; shorten it"
     assert asked(running, "state", {"text": "a", "heads": [[9, 9]]}).status == 400
     assert asked(running, "state", b"[" * 300_000).status == 413
-    assert asked(running, "nothing", {}).status == 404

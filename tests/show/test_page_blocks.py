@@ -33,9 +33,8 @@ def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
     encoder = minibert.load_encoder(minilm)
     html = page(encoder, "The bank of the river was muddy after rain")
     assert "11 tokens of bert" in html and len(html.encode()) < TWELVE_TOKENS
-    reader = read(html)
-    assert {tag for tag, attributes in reader.elements if "src" in attributes} == set()
-    assert not re.search(r"https?:(?!//www\.w3\.org/2000/svg)|@import|url\(", html)
+    read(html)
+    assert not re.search(r"https?:(?!//www\.w3\.org/2000/svg)|@import|url\(|src=", html)
     first = page(encoder.embeddings, "The bank of the river was muddy after rain")
     assert "blockdata" not in first and "Attention weights" not in first
     listed = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
@@ -54,7 +53,6 @@ def test_the_page_of_a_whole_real_model(minilm: Path) -> None:
             {"rms_norm", "rotary_attention", "rotate", "share_heads", "gated_feed_forward", "silu"},
             {"layer_norm", "feed_forward", "visible"},
         ),
-        ("gemma3_text", "RMSNorm is applied", {"rms_norm", "gelu_tanh"}, {"layer_norm", "feed_forward"}),
         (
             "modernbert", "LayerNorm is applied", {"layer_norm", "rotate", "gated_feed_forward", "visible", "gelu"},
             {"rms_norm", "share_heads", "feed_forward"},
@@ -81,15 +79,9 @@ def test_a_text_that_makes_too_large_a_page_is_refused_before_it_is_computed(
             error = rf"the page would have 6\d\.\d MB, expected at most 10 MB; it shows {shown} tokens; give less text"
             with pytest.raises(ValueError, match=error):
                 page(encoder, text, beside=beside)
-    with pytest.raises(ValueError, match="shows 152 tokens"):  # once it is written
-        page(encoder, "rates " * 150)
-
-
-def test_the_limit_holds_for_the_first_part_too(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_parts, "LARGEST", 150_000)
-    layer = minibert.load(minilm)
+    monkeypatch.setattr(page_parts, "LARGEST", 150_000)  # once it is written, of an input layer too
     with pytest.raises(ValueError, match=r"the page would have 0\.2 MB, expected at most 0 MB; it shows 22 tokens"):
-        page(layer, " ".join("abcdefghijklmnopqrst"))
+        page(encoder.embeddings, " ".join("abcdefghijklmnopqrst"))
 
 
 def test_a_text_without_tokens_has_the_first_part_alone(tmp_path: Path) -> None:
@@ -106,6 +98,8 @@ def test_explain_writes_both_parts_of_a_whole_model(tmp_path: Path) -> None:
     assert without_numbers(target.read_text("utf-8")) == without_numbers(
         page(minibert.load_encoder(folder), "we lived", "above", name=f"{tmp_path.name}/bert")
     )
+    assert main(["explain", "we lived", "--beside", "above", "--model", str(folder), "--html", str(target)]) == 0
+    assert "besidedata" in target.read_text("utf-8")
     assert main(["extract", str(folder), "-o", str(tmp_path / "layer")]) == 0
     assert main(["explain", "we lived", "--model", str(tmp_path / "layer"), "--html", str(target)]) == 0
     alone = page(minibert.load(folder), "we lived", name=f"{tmp_path.name}/layer")
@@ -166,13 +160,3 @@ def test_what_cannot_be_compared_is_said(minilm: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=says):
             page(model, text, beside=beside)
     assert "besidedata" in page(gpt2, "he was", truncation=True, beside="he was " * 100)
-
-
-def test_the_command_compares_two_texts(minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "page.html"
-    command = ["explain", RIVER, "--beside", MONEY, "--model", str(minilm)]
-    assert main([*command, "--html", str(target)]) == 0
-    assert "besidedata" in target.read_text("utf-8")
-    capsys.readouterr()
-    assert main(command) == 1
-    assert "--beside compares two texts on a page; add --html page.html" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.equations.sentences import cosine, mean
+from minibert.errors import Option, parts_of
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.page import page_prediction
@@ -168,7 +169,7 @@ class Live:
         try:
             batch: dict[str, Any] = self.layer.tokenize(text)
         except ValueError as error:
-            if getattr(error, "option", None) is None:
+            if not any(isinstance(part, Option) for part in parts_of(error)):
                 raise
             # it names an argument of `tokenize`, which the page does not have
             raise ValueError(f"{what} has more tokens than the {most} that this page takes; shorten it") from None
