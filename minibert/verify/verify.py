@@ -25,7 +25,7 @@ from minibert.threads.computing import Slot
 from minibert.verify.judge.blocks import EncoderSubject
 from minibert.verify.judge.compare import Difference, Shares, in_float64, over_kinds
 from minibert.verify.judge.input_layer import Subject
-from minibert.verify.sides import identity, printed, shipped
+from minibert.verify.sides import printed, shipped
 from minibert.verify.sides.counterparts import Counterpart, File, Live, Shipped
 from minibert.verify.sides.reference import installed
 from minibert.verify.sides.traces import Traces, keys_of, write_traces
@@ -67,9 +67,8 @@ def verify(
     intermediate also passes if its error against float64 is about the other program's: ours at most `ERROR_SHARE`
     times the reference's, a file's at most `PORT_SHARE` times ours.
 
-    Raises ValueError where there is nothing to compare with and nothing to save, for a file of another model (see
-    `identity`), where `save` is the file to compare with or one of the model's own, and for an `only` that the model
-    does not know.
+    Raises ValueError where there is nothing to compare with and nothing to save, where `save` is the file to compare
+    with or one of the model's own, and for an `only` that the model does not know.
     """
     _check_files(against, save, only)
     if encoder and side:
@@ -89,8 +88,6 @@ def verify(
     again = partial(again, model, **options)
     # BLAS's threads do little in products so small but wait for each other
     with again() as opened, Slot(1), closing(kind(opened, again)) as subject:
-        if source is not None:
-            identity.check(source.about, subject, model, source.name)
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")
@@ -106,7 +103,7 @@ def verify(
             inputs, own, theirs = _these(kinds, inputs, own, theirs)
         left = [kind for kind in ours if kind not in inputs]
         if save is not None:
-            write_traces(save, inputs, subject.traces(inputs, {}), identity.about(subject, model))
+            write_traces(save, inputs, subject.traces(inputs, {}))
             report.say(f"wrote inputs and every intermediate{side} of {len(inputs)} batches to {save}")
         other = _counterpart(subject, model, options) if source is None else File(source, own, theirs, only, left)
         if other is not None:

@@ -24,7 +24,6 @@ Calls = Mapping[str, Sequence["Array | None"]]  # path of a module -> one array 
 class Source(ABC):
     """A port's recorded arrays: `traces` gives its inputs and intermediates under our names."""
 
-    about: str | None = None  # which model it is of, as `identity` writes it
     whole = False  # whether it should have every intermediate
     lines: Sequence[str] = ()  # what there is to say of it, once it is read
 

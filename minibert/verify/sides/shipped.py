@@ -7,8 +7,9 @@ checkpoint if all its parameters have the same bits; neither a name nor a size p
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +22,10 @@ from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.verify.report import Text
 
-from .identity import listed, sha256_of
 from .traces import Traces, read_traces
 
 DATA = Path(__file__).parents[1] / "data"
+AT_ONCE = 1 << 20  # numbers that are converted at once: a wide copy of a whole table would be as large as the model
 INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family whose values ship
 
 
@@ -79,6 +80,26 @@ def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         return False
     smallest_first = sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape)))
     return all(sha256_of(_whole(x)) == wanted[path][1] for path, x in smallest_first)
+
+
+def listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List the parameters of modules by their paths: arrays, and tables that are not read yet."""
+    for path, module in modules.items():
+        if hasattr(module, "table"):
+            yield f"{path}.weight", module.table
+            continue
+        for name in ("weight", "bias"):
+            if (array := getattr(module, name)) is not None:
+                yield f"{path}.{name}", array
+
+
+def sha256_of(x: Any) -> str:
+    """Give the sha256 of a parameter's numbers in float32; few rows are converted at once."""
+    found, step = hashlib.sha256(), max(1, AT_ONCE // max(1, int(np.prod(x.shape[1:]))))
+    rows = x.rows if isinstance(x, StoredTable) else x.__getitem__
+    for start in range(0, x.shape[0], step):
+        found.update(np.ascontiguousarray(rows(slice(start, start + step)), "<f4").data)
+    return found.hexdigest()
 
 
 def _whole(x: Any) -> Any:

@@ -1,7 +1,6 @@
 """Traces, and the files that hold them: kind of batch -> name of the intermediate -> array, the inputs beside it.
 
-In a file, .safetensors or .npz, the names are "<kind>|inputs|<name>" and "<kind>|<key>". What `save` writes says in its
-metadata under `ABOUT` which model it is of (see `identity`); in a .npz that is one more array, a text.
+In a file, .safetensors or .npz, the names are "<kind>|inputs|<name>" and "<kind>|<key>".
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from .numpy_files import opened, read_npz
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
 INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # of a model, in the order of a trace
-ABOUT = "minibert"
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
 READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -62,7 +60,7 @@ def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
     return order
 
 
-def write_traces(path: Path, inputs: Traces, traces: Traces, about: str = "") -> None:
+def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
     """Write inputs and intermediates for a port in another language; the file appears complete or not at all."""
     from safetensors.numpy import save
 
@@ -71,22 +69,15 @@ def write_traces(path: Path, inputs: Traces, traces: Traces, about: str = "") ->
     arrays: dict[str, Any] = {name: np.array(array, order="C") for name, array in named.items()}
     if path.suffix.lower() == NPZ:
         content = BytesIO()
-        arrays |= {ABOUT: np.array(about)} if about else {}
         np.savez(content, **arrays)
         write_output(path, content.getvalue())
     else:  # not save_file, which makes files that their owner alone may read
-        write_output(path, save(arrays, {ABOUT: about} if about else None))
+        write_output(path, save(arrays))
 
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:
     """Read such a file: inputs and intermediates. Raises ValueError for another file."""
-    return read_file(path)[:2]
-
-
-def read_file(path: Path) -> tuple[Traces, Traces, str | None]:
-    """Read such a file: inputs, intermediates, and what it says of its model, None where it does not."""
-    arrays, about = read_arrays(path)
-    return *as_traces(arrays, str(path)), about
+    return as_traces(read_arrays(path), str(path))
 
 
 def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
@@ -94,7 +85,7 @@ def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
 
     Raises ValueError for a text, and where no name is such a one.
     """
-    if texts := [name for name, array in arrays.items() if array.dtype.kind == "U"]:
+    if texts := [name for name, array in arrays.items() if array.dtype.kind == "U" and "|" in name]:
         raise ValueError(f"{where}: {texts[0]} is a text; store it as float32, integers as int64")
     inputs: Traces = {}
     traces: Traces = {}
@@ -111,12 +102,10 @@ def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
     return inputs, traces
 
 
-def read_arrays(path: Path) -> tuple[dict[str, Array], str | None]:
-    """Read the arrays of a .safetensors or .npz file, and which model it is of. Raises ValueError that names it."""
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Read the arrays of a .safetensors or .npz file. Raises ValueError that names it."""
     if opened(path).suffix.lower() == NPZ:
-        arrays = read_npz(path)
-        about = arrays.pop(ABOUT, None)
-        return arrays, None if about is None else str(about)
+        return read_npz(path)
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -125,6 +114,6 @@ def read_arrays(path: Path) -> tuple[dict[str, Array], str | None]:
             for name in names:
                 if (stored := file.get_slice(name).get_dtype()) not in READABLE:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
-            return {name: file.get_tensor(name) for name in names}, (file.metadata() or {}).get(ABOUT)
+            return {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); write it anew") from None

@@ -16,7 +16,7 @@ from .debug_tree import DebugTree
 from .modules import Source
 from .numpy_files import checked
 from .onnx_model import OnnxModel
-from .traces import Traces, as_traces, read_file
+from .traces import Traces, as_traces, read_traces
 
 Against: TypeAlias = "str | os.PathLike[str] | Mapping[str, Array]"
 
@@ -28,9 +28,9 @@ class Named(Source):
 
     whole = True
 
-    def __init__(self, name: str, inputs: Traces, traces: Traces, about: str | None = None) -> None:
+    def __init__(self, name: str, inputs: Traces, traces: Traces) -> None:
         super().__init__(name)
-        self._read, self.about = (inputs, traces), about
+        self._read = inputs, traces
 
     def traces(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
         return self._read
@@ -48,7 +48,7 @@ def read_against(against: Against) -> Source:
     path = Path(against)
     if path.is_dir():
         return DebugTree(path)
-    return OnnxModel(path) if path.suffix.lower() == ONNX else Named(str(path), *read_file(path))
+    return OnnxModel(path) if path.suffix.lower() == ONNX else Named(str(path), *read_traces(path))
 
 
 def _array(where: str, x: object) -> Array:
