@@ -162,7 +162,7 @@ def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
     return error_of(
         ValueError,
         f"nothing to compare {model} with: torch and transformers are not installed{others}, and it has not the "
-        f"numbers of {', '.join(shipped.names())}, of which the reference's values ship; install both (the extra "
+        f"numbers of {shipped.MODEL}, of which the reference's values ship; install both (the extra "
         "`reference`), or name a file with ",
         Option("against"),
     )

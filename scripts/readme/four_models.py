@@ -71,7 +71,7 @@ def minilm_row(folder: str) -> list[str]:
         if values is not None:
             compare_ids(report, layer, values.texts, "the reference's")
         if values is None or not report.passed:
-            raise SystemExit(f"{folder} does not have the numbers or the ids of {', '.join(shipped.names())}")
+            raise SystemExit(f"{folder} does not have the numbers or the ids of {shipped.MODEL}")
         ours = {kind: trace(layer, batch) for kind, batch in values.inputs.items()}
         found = over_kinds(compare(ours, values.traces, {}, tolerances(layer)))
     if set.union(*map(set, ours.values())) != {d.key for d in found} or not all(d.passes for d in found):

@@ -7,7 +7,6 @@ The reference is transformers on torch with eager attention, on one CPU thread. 
 
     config.json, model.safetensors   as save_pretrained writes them, or with the tensors that `changed` gives
     case.json                        family, class, the head's name, kinds of batches
-    seeded-bert.safetensors          of the first case: the values that ship with the package, as shipped.py says
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in `encoder.trace(head=...)`
 
 A key is a module's path, its value that module's output; of an activation that is no module it is the input of what
@@ -16,7 +15,6 @@ comes next. `logits` is what the class gives under that name (of BertForNextSent
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -26,16 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from check import ROOT, fill, make_or_check, parser_of, quiet, save_alone, versions, write_json, write_manifest
+from check import ROOT, fill, make_or_check, parser_of, quiet, save_alone, write_json, write_manifest
 from encoder import DEBERTA, DISTIL, GEMMA, GPT, MODERN, ROTARY, SIZES, Case, differences, load, make_inputs
-from safetensors.numpy import load_file, save, save_file
-from shipped import hashed, parameters, trace
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.equations.input_layer import Array
 
 TARGET = ROOT / "tests" / "reference" / "heads"
-DATA = ROOT / "minibert" / "verify" / "data"
 Tensors = dict[str, Array]
 ONE = {**SIZES, "num_hidden_layers": 1}
 ROBERTA = {**ONE, "pad_token_id": 1, "layer_norm_eps": 1e-5}
@@ -157,7 +153,6 @@ CASES = (
 )  # fmt: skip
 
 
-SHIPPED, SHIPPED_FILE = BERT[0], "seeded-bert.safetensors"
 MODERN_ONE = {**MODERN, "num_hidden_layers": 1}
 ROTARY_ONE = {**ROTARY, "num_hidden_layers": 1}
 GEMMA_ONE = {**GEMMA, "num_hidden_layers": 1, "layer_types": ["full_attention"]}
@@ -270,31 +265,6 @@ def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, 
     return {key: np.array(value.numpy()) for key, value in kept.items()}
 
 
-def write_shipped(folder: Path, model: Any) -> None:
-    """Write what ships with the package of one case: the input layer, what leaves the blocks, and the head."""
-    arrays: dict[str, Array] = {}
-    for kind in FIRST:
-        inputs = batch(SHIPPED, kind)
-        traced = trace(model.bert, {name: torch.from_numpy(ids) for name, ids in inputs.items()})
-        arrays |= {f"{kind}|inputs|{name}": ids for name, ids in inputs.items()}
-        arrays |= {f"{kind}|{key}": x for key, x in {**traced, **run(SHIPPED, model, folder, inputs)}.items()}
-    modules = dict(model.named_modules())
-    head = minibert.load_encoder(folder).head()
-    of_head = {
-        f"{path}.{name}": value
-        for path in [*(path for path, _ in head.works), head.path]
-        for name, value in modules[path].named_parameters(recurse=False)
-    }
-    about = {
-        "model": f"the seeded {SHIPPED.save} of tests/reference/heads/{SHIPPED.name}",
-        "texts": [],
-        "versions": versions(),
-        "parameters": parameters(model.bert) | {path: hashed(value) for path, value in of_head.items()},
-    }
-    named = {name: np.array(x, order="C") for name, x in arrays.items()}
-    (folder / SHIPPED_FILE).write_bytes(save(named, {"about": json.dumps(about)}))
-
-
 def make_all(target: Path) -> None:
     """Write every case."""
     shutil.rmtree(target, ignore_errors=True)
@@ -311,10 +281,6 @@ def make_all(target: Path) -> None:
         save_file(stored, folder / "trace.safetensors")
         facts = {"family": case.family, "architecture": case.save, "head": case.head, "kinds": case.kinds}
         write_json(folder / "case.json", facts, depth=1)
-        if case == SHIPPED:
-            write_shipped(folder, model)
-    if target == TARGET:
-        shutil.copyfile(target / SHIPPED.name / SHIPPED_FILE, DATA / SHIPPED_FILE)
     write_manifest(target, "scripts/reference/heads.py")
 
 

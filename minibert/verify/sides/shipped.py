@@ -1,22 +1,20 @@
 """Reference values that ship with the package, found by the numbers of a checkpoint, whatever its name.
 
-`data/*.safetensors`, made by scripts/reference/shipped.py: a few texts with their ids, every intermediate of the input
-layer, and for one text the output of each block; of a seeded BERT with a head its logits too. A model is that
-checkpoint if all its parameters have the same bits; neither a name nor a size proves it.
+`FILE`, made by scripts/reference/shipped.py: a few texts with their ids, every intermediate of the input layer, and for
+one text the output of each block. A model is that checkpoint if all its parameters have the same bits; neither a name
+nor a size proves it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.errors import CheckpointError
 from minibert.files.tables import StoredTable
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -24,7 +22,8 @@ from minibert.verify.report import Text
 
 from .traces import Traces, read_traces
 
-DATA = Path(__file__).parents[1] / "data"
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+FILE = Path(__file__).parents[1] / "data/all-MiniLM-L6-v2.safetensors"
 AT_ONCE = 1 << 20  # numbers that are converted at once: a wide copy of a whole table would be as large as the model
 INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family whose values ship
 
@@ -45,30 +44,14 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
     Where a size differs, nothing is read. Else the sha256 of each parameter in float32 is compared, the smallest first,
     until one differs. A model on the Hub has its tables fetched only if all smaller parameters are the same.
     """
-    for path in sorted(DATA.glob("*.safetensors")):
-        wanted = _about(path)["parameters"]
-        if _same(dict(listed(_modules(model, wanted))), wanted):
-            return _read(path)
-    return None
-
-
-def names() -> list[str]:
-    """The checkpoints whose values ship."""
-    return [_about(path)["model"] for path in sorted(DATA.glob("*.safetensors"))]
-
-
-# -- is it that checkpoint? --------------------------------------------------------------------------------------
-
-
-def _modules(model: EmbeddingLayer | Encoder, wanted: Iterable[str]) -> dict[str, Any]:
-    """A model's modules, and those of a head whose parameters are wanted."""
-    found = dict(model.modules)
-    for name in getattr(model, "heads", ()):
-        with suppress(CheckpointError):
-            head = model.head(name)
-            own = {path: work for path, work in (*head.works, (head.path, head.last)) if hasattr(work, "weight")}
-            found |= own if f"{head.path}.weight" in wanted else {}
-    return found
+    about = _about()
+    if not _same(dict(_listed(model.modules)), about["parameters"]):
+        return None
+    inputs, traces = read_traces(FILE)
+    versions = about["versions"]
+    reference = f"transformers {versions['transformers']} on torch {versions['torch']}"
+    ids = [{name: x[0].tolist() for name, x in inputs[f"text {i}"].items()} for i in range(1, 1 + len(about["texts"]))]
+    return Values(about["model"], reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)
 
 
 def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -82,7 +65,7 @@ def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(sha256_of(_whole(x)) == wanted[path][1] for path, x in smallest_first)
 
 
-def listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """List the parameters of modules by their paths: arrays, and tables that are not read yet."""
     for path, module in modules.items():
         if hasattr(module, "table"):
@@ -107,21 +90,9 @@ def _whole(x: Any) -> Any:
     return x if isinstance(x, np.ndarray | StoredTable) else x.array()
 
 
-# -- the file ----------------------------------------------------------------------------------------------------
-
-
-def _about(path: Path) -> dict[str, Any]:
+def _about() -> dict[str, Any]:
     from safetensors import safe_open
 
-    with safe_open(str(path), framework="np") as file:
+    with safe_open(str(FILE), framework="np") as file:
         about: dict[str, Any] = json.loads(file.metadata()["about"])
     return about
-
-
-def _read(path: Path) -> Values:
-    about = _about(path)
-    inputs, traces = read_traces(path)
-    versions = about["versions"]
-    reference = f"transformers {versions['transformers']} on torch {versions['torch']}"
-    ids = [{name: x[0].tolist() for name, x in inputs[f"text {i}"].items()} for i in range(1, 1 + len(about["texts"]))]
-    return Values(about["model"], reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)
