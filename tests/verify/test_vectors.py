@@ -122,7 +122,7 @@ def test_the_page_has_the_name_of_every_setting() -> None:
 def test_every_way_has_a_name_a_remedy_and_the_model_s_own_settings_are_none(encoder: minibert.Encoder) -> None:
     ways = Ways(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
     own = np.asarray(encoder.encode(TOLD))
-    found = [*ways.settings(), *ways.padding(), *ways.wrong_models(), *ways.formats()]
+    found = [*ways.settings(), *ways.padding(), *ways.mistakes(), *ways.mistakes(formats=True)]
     assert all(way.name and way.remedy.strip() for way in found) and len({way.name for way in found}) >= 70
     for way in found:
         with suppress(TypeError):  # this model has no place for it
@@ -184,7 +184,7 @@ def test_a_mistake_in_float16_is_named_and_does_not_pass(name: str, encoder: min
     ways = Ways(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
     own = np.asarray(encoder.encode(TOLD))
     narrow = ways.computed_in(ROUNDINGS["float16"])(TOLD) - own
-    (way,) = [each for each in (*ways.settings(), *ways.padding(), *ways.wrong_models()) if each.name == name]
+    (way,) = [each for each in (*ways.settings(), *ways.padding(), *ways.mistakes()) if each.name == name]
     report = judged(encoder, np.float32(way.make(TOLD) + narrow))
     assert not report.passed and report.matches == [name], "\n".join(report.lines)
 

@@ -164,7 +164,7 @@ class Search:
             report.matches.append(ANOTHER_ORDER)
             return [f"matches: {ANOTHER_ORDER}. {order}"]
         tried, found = list[Way](), list[Way]()
-        for tier in (self.ways.settings(), self.ways.padding(), self.ways.wrong_models()):
+        for tier in (self.ways.settings(), self.ways.padding(), self.ways.mistakes()):
             for way in () if found else tier:
                 tried.append(way)
                 found += [way] if self._fits(way.make) else []
@@ -214,7 +214,7 @@ class Search:
             return ""
         if self.rounding and same(self._far(self.right, self.every)):
             return self.form
-        return next((way.name for way in self.ways.formats() if self._fits(way.make)), "")
+        return next((way.name for way in self.ways.mistakes(formats=True) if self._fits(way.make)), "")
 
     def _is_alike(self, ours: Array) -> bool:
         """Say whether all is computed in the format in which our own computation changes few vectors by `ours`.

@@ -78,22 +78,15 @@ class Ways:
 
     def settings(self) -> Iterator[Way]:
         """List other settings of the folder, other texts, and other tokenizers."""
-        for part in (self._poolings, self._modules, self._prompts, self._lengths, self._texts, self._rules,
-                     self._tokens):  # fmt: skip
+        for part in self._poolings, self._modules, self._prompts, self._lengths, self._texts, self._rules:
             for name, remedy, changes in part():
                 yield Way(name, remedy, self._by(**changes))
 
-    def wrong_models(self) -> Iterator[Way]:
-        """List the mistakes that a whole model can have."""
+    def mistakes(self, formats: bool = False) -> Iterator[Way]:
+        """List the mistakes that a whole model can have; formats: the model with its parameters in narrower ones."""
         for mistake in MISTAKES:
-            if mistake.on_vectors and not mistake.rounding:
-                yield Way(mistake.name, reason(mistake, self.encoder), self._with(mistake))
-
-    def formats(self) -> Iterator[Way]:
-        """List the model with its parameters in narrower formats."""
-        for mistake in MISTAKES:
-            if mistake.rounding:
-                yield Way(mistake.rounding, mistake.name, self._with(mistake))
+            if mistake.rounding if formats else mistake.on_vectors and not mistake.rounding:
+                yield Way(mistake.rounding or mistake.name, reason(mistake, self.encoder), self._with(mistake))
 
     def computed_in(self, rounding: Formula) -> Make:
         """Make vectors with all parameters and all intermediates of the model rounded."""
@@ -176,6 +169,7 @@ class Ways:
                 yield f"pooling {name}", f"The pooling is {shown}.", {"poolings": (name,), "picks": None}
         for name, inner in self.ends:
             yield f"{name} left out of pooling", "Pool all tokens of the text.", {"rows": {"pooled": inner}}
+            yield f"{name} left out", "Put them around each text, as the tokenizer does.", {"rows": {"taken": inner}}
         depth = len(self.encoder.stack.blocks)
         for i in range(depth):
             name = "last block missing" if i == depth - 1 else f"hidden_states.{i} pooled"
@@ -240,13 +234,10 @@ class Ways:
         made.truncates_left = not made.truncates_left
         return made
 
-    def _tokens(self) -> Iterator[Row]:
-        for name, inner in self.ends:
-            yield f"{name} left out", "Put them around each text, as the tokenizer does.", {"rows": {"taken": inner}}
-
     def _texts(self) -> Iterator[Row]:
         changes: tuple[tuple[str, Callable[[str], str]], ...] = (
-            ("lower-cased", str.lower), ("without accents", _plain_letters), ("without punctuation", _no_punctuation),
+            ("lower-cased", str.lower), ("without accents", _plain_letters),
+            ("without punctuation", lambda text: text.translate(dict.fromkeys(map(ord, string.punctuation)))),
             ("without letters beyond ASCII", lambda text: text.encode("ascii", "ignore").decode()),
             ("read as Latin-1", lambda text: text.encode().decode("latin-1")), ("trimmed", str.strip),
             *((f"in {form}", partial(unicodedata.normalize, form)) for form in ("NFC", "NFD", "NFKC")),
@@ -292,9 +283,9 @@ class Ways:
             for size in sorted({min(size, len(order)) for size in (*REQUESTS, len(order))}):
                 requests = [order[i : i + size] for i in range(0, len(order), size)]
                 several.append({text: max(counts[each] for each in some) for some in requests for text in some})
+        remedy = "Padding has no attention weight and no part in the pooling: pass the attention mask to both."
         for name, seen, pooled in (("padding pooled", False, True), ("padding seen", True, False),
                                    ("padding seen and pooled", True, True)):  # fmt: skip
-            remedy = "Padding has no attention weight and no part in the pooling: pass the attention mask to both."
             for lengths in several:
                 yield Way(name, remedy, partial(self._padded, counts, lengths, seen, pooled))
 
@@ -324,7 +315,3 @@ def _set(part: str, values: Rules, rules: Rules) -> None:
 def _plain_letters(text: str) -> str:
     split = unicodedata.normalize("NFD", text)
     return unicodedata.normalize("NFC", "".join(c for c in split if unicodedata.category(c) != "Mn"))
-
-
-def _no_punctuation(text: str) -> str:
-    return "".join(c for c in text if c not in string.punctuation)
