@@ -19,9 +19,6 @@ from .input_layer import Array
 
 Activation = Callable[[Array], Array]
 
-LAPLACE_MEAN, LAPLACE_SCALE = 0.707107, 0.282095  # about sqrt(1 / 2) and sqrt(1 / (4 pi)), in these digits
-CLIPPED = 10  # of `clipped_gelu`
-
 
 def erf(x: Array) -> Array:
     """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
@@ -127,18 +124,6 @@ def relu6(x: Array) -> Array:
     return np.asarray(np.clip(x, 0, 6))
 
 
-def squared_relu(x: Array) -> Array:
-    """Replace negative numbers by 0 and square the others: `y = max(x, 0)^2`.
-
-    Source: So et al. 2021, "Primer" (arXiv:2109.08668).
-
-    >>> squared_relu(np.array([-1.0, 3.0]))
-    array([0., 9.])
-    """
-    y = np.maximum(x, 0)
-    return np.asarray(y * y)
-
-
 def elu(x: Array) -> Array:
     """Bend negative numbers towards -1: `y = x where x > 0, else exp(x) - 1`. Source: Clevert et al. 2015.
 
@@ -175,30 +160,6 @@ def mish(x: Array) -> Array:
     array([-0.3034,  0.    ,  0.8651])
     """
     return np.asarray(x * np.tanh(softplus(x)))
-
-
-def clipped_gelu(x: Array) -> Array:
-    """Limit gelu to -10 .. 10, for models whose numbers are rounded to 8 bits: `y = min(max(gelu(x), -10), 10)`.
-
-    Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference" (arXiv:2004.09602).
-
-    >>> clipped_gelu(np.array([-1.0, 1.0, 12.0])).round(4)
-    array([-0.1587,  0.8413, 10.    ])
-    """
-    return np.asarray(np.clip(gelu(x), -CLIPPED, CLIPPED))
-
-
-def laplace(x: Array) -> Array:
-    """Give the probability that a normal variable of mean m and deviation s is below x: `(1 + erf(z / sqrt(2))) / 2`.
-
-    `z = (x - m) / s`, m = 0.707107, s = 0.282095: close to the square of relu, between 0 and 1.
-    Source: Ma et al. 2022, "Mega" (arXiv:2209.10655).
-
-    >>> laplace(np.array([0.0, 0.707107, 1.0])).round(4)
-    array([0.0061, 0.5   , 0.8504])
-    """
-    half, mean, scale = map(x.dtype.type, (0.5, LAPLACE_MEAN, LAPLACE_SCALE * math.sqrt(2)))
-    return np.asarray(half * (1 + erf((x - mean) / scale)))
 
 
 def identity(x: Array) -> Array:

@@ -73,11 +73,6 @@ def gelu(x: Array) -> Array:
     return np.asarray(np.subtract(np.maximum(x, np.float32(0), out=size), y, out=y))
 
 
-def clipped_gelu(x: Array) -> Array:
-    """As `activations.clipped_gelu`, of the `gelu` here."""
-    return np.asarray(np.clip(gelu(x), -activations.CLIPPED, activations.CLIPPED))
-
-
 def activated(activate: Activation, x: Array) -> Array:
     """Apply an activation to x in place, piece by piece. x has no gaps in memory, in either order."""
     flat = (x if x.flags.c_contiguous else x.T).reshape(-1)  # a view
@@ -113,5 +108,4 @@ def by_distance(of_each: Array, keys: int) -> Array:
 
 def faster(activation: Activation) -> Activation:
     """The one of this file for a textbook's activation, if there is one."""
-    twins: dict[Activation, Activation] = {activations.gelu: gelu, activations.clipped_gelu: clipped_gelu}
-    return twins.get(activation, activation)
+    return gelu if activation is activations.gelu else activation

@@ -13,14 +13,12 @@ from encoder_files import off
 
 from minibert.equations import fast
 from minibert.equations.activations import (
-    clipped_gelu,
     elu,
     erf,
     gelu,
     gelu_tanh,
     hardswish,
     identity,
-    laplace,
     leaky_relu,
     mish,
     quick_gelu,
@@ -29,7 +27,6 @@ from minibert.equations.activations import (
     sigmoid,
     silu,
     softplus,
-    squared_relu,
     tanh,
 )
 from minibert.equations.blocks import (
@@ -110,9 +107,6 @@ def far(function: Any, x: Array, truth: Any) -> float:
         (mish, lambda x: x * math.tanh(math.log1p(math.exp(x))), [0, 0, 200, 1e4]),
         (softplus, lambda x: math.log1p(math.exp(x)), [0, 0, 200, 1e4]),
         (relu6, lambda x: min(max(x, 0), 6), [0, 0, 6, 6]),
-        (squared_relu, lambda x: max(x, 0) ** 2, [0, 0, 4e4, 1e8]),
-        (clipped_gelu, lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2, [0, 0, 10, 10]),
-        (laplace, lambda x: math.erfc((0.707107 - x) / 0.282095 / math.sqrt(2)) / 2, [0, 0, 1, 1]),
         (identity, lambda x: x, [-1e4, -200, 200, 1e4]),
     ],
 )
@@ -140,12 +134,9 @@ def test_softmax_gives_shares() -> None:
 
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
-    own = {"linear", "steady_linear", "softmax", "gelu", "clipped_gelu", "activated", "attention_scores", "faster"}
+    own = {"linear", "steady_linear", "softmax", "gelu", "activated", "attention_scores", "faster"}
     assert made == {*own, "by_distance"}
     assert fast.faster(gelu) is fast.gelu and fast.faster(relu) is relu
-    wide = 2 * SWEEP  # up to 16: a limit that is missing would show
-    assert fast.faster(clipped_gelu) is fast.clipped_gelu
-    assert np.abs(fast.clipped_gelu(wide) - clipped_gelu(wide)).max() <= FAST and clipped_gelu(wide).max() == 10
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(1, 1), (4, 4), (2, 5), (5, 2)])

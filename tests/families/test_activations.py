@@ -24,13 +24,12 @@ TANH = [-0.999987712, -0.995054754, -0.761594156, -0.244918662, 0.244918662, 0.7
 THEIRS = {
     "gelu": GELU, "gelu_python": GELU, "gelu_new": BY_TANH, "gelu_fast": BY_TANH, "gelu_accurate": BY_TANH,
     "gelu_pytorch_tanh": BY_TANH, "gelu_python_tanh": BY_TANH, "relu": [0, 0, 0, 0, 0.25, 1, 3, 6], "silu": SILU,
-    "swish": SILU, "quick_gelu": QUICK, "mish": MISH, "tanh": TANH, "gelu_10": GELU,
-    "relu2": [0, 0, 0, 0, 0.0625, 1, 9, 36], "relu6": [0, 0, 0, 0, 0.25, 1, 3, 6],
+    "swish": SILU, "quick_gelu": QUICK, "mish": MISH, "tanh": TANH, "relu6": [0, 0, 0, 0, 0.25, 1, 3, 6],
     "leaky_relu": [-0.06, -0.03, -0.01, -0.0025, 0.25, 1, 3, 6],
     "hardswish": [0, 0, -0.333333333, -0.114583333, 0.135416667, 0.666666667, 3, 6],
     "sigmoid": [0.00247262316, 0.0474258732, 0.268941421, 0.437823499, 0.562176501, 0.731058579, 0.952574127,
                 0.997527377],
-    "laplace": [0, 0, 7.17372606e-10, 0.000345843137, 0.0525730903, 0.850429649, 1, 1], "linear": X,
+    "linear": X,
 }  # fmt: skip
 
 

@@ -26,13 +26,10 @@ ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
     "quick_gelu": (activations.quick_gelu, "QuickGELUActivation()"),
     "mish": (activations.mish, "MishActivation()"),
     "tanh": (activations.tanh, "Tanh()"),
-    "gelu_10": (activations.clipped_gelu, "ClippedGELUActivation()"),
-    "relu2": (activations.squared_relu, "ReLUSquaredActivation()"),
     "relu6": (activations.relu6, "ReLU6()"),
     "leaky_relu": (activations.leaky_relu, "LeakyReLU(negative_slope=0.01)"),
     "hardswish": (activations.hardswish, "Hardswish()"),
     "sigmoid": (activations.sigmoid, "Sigmoid()"),
-    "laplace": (activations.laplace, "LaplaceActivation()"),
     "linear": (activations.identity, "LinearActivation()"),
 }
 # a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
