@@ -45,5 +45,4 @@ def _told(made: Any, width: int) -> Iterator[str]:
     yield f"{made.folder}: {made.tokens:,} tokens, {made.dims} numbers each"
     yield f"size            {size(made.size)}"
     yield f"components      {made.dims} of {width}, with {made.variance:.1%} of the variance"
-    yield f"rounding error  {made.rounding_error:.3g} at most"
     yield "weights         by Zipf's law"

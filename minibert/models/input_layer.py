@@ -113,33 +113,24 @@ class EmbeddingLayer(OfModules):
         inputs_embeds: ArrayLike | None = None,
         langs: ArrayLike | None = None,
         task_type_ids: ArrayLike | None = None,
-        out: Array | None = None,
         threads: int | None = None,
     ) -> Array:
         """Give what enters the first block: (batch, seq) ids -> (batch, seq, dim), float32 (or the layer's dtype).
 
         One sequence of ids (seq,) gives (seq, dim). `past_length`: how many tokens a cache already holds; positions
-        start there. `inputs_embeds` (batch, seq, width) replaces the word rows. `out` receives the result.
-        `threads`: the largest number of threads, 1 for the caller's alone, None for as many as there are cores. More
-        than one are used only for a large batch. The bits never depend on the number.
+        start there. `inputs_embeds` (batch, seq, width) replaces the word rows. `threads`: the largest number of
+        threads, 1 for the caller's alone, None for as many as there are cores. More than one are used only for a large
+        batch. The bits never depend on the number.
 
         Raises TypeError, IndexError or ValueError that says what was expected, what was found and where.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
         steps = self.steps
         inputs, single = self.prepare(input_ids, given, attention_mask, past_length, inputs_embeds)
-        shape = (inputs.batch, inputs.seq, self.dim)
-        if out is None:
-            y = np.empty(shape, self.dtype)
-        else:
-            y = _check_out(out, shape[1:] if single else shape, self.dtype).reshape(shape)
-            if inputs.inputs_embeds is not None and np.may_share_memory(y, inputs.inputs_embeds):
-                inputs.inputs_embeds = inputs.inputs_embeds.copy()  # a tile must not overwrite the next one's input
+        y = np.empty((inputs.batch, inputs.seq, self.dim), self.dtype)
         if input_ids is not None:
             steps[0].module.table.expect((inputs.ids["input_ids"],))
         run(steps, inputs, y, self._width, threads)
-        if out is not None:
-            return out
         return y[0] if single else y
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
@@ -418,15 +409,3 @@ def _pool(pooling: str | None) -> Callable[[Array], Array] | None:
 
 def _modules(steps: Sequence[Bound]) -> dict[str, Any]:
     return {step.path: module for step, module in steps if callable(module)}
-
-
-def _check_out(out: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be an array, found {type(out).__name__}")
-    if out.dtype != dtype:
-        raise TypeError(f"out must be {dtype}, found {out.dtype}")
-    if out.shape != shape:
-        raise ValueError(f"out must have shape {shape}, found {out.shape}")
-    if not out.flags.carray:
-        raise ValueError("out must be contiguous and aligned in memory and writeable; np.empty makes such an array")
-    return out

@@ -49,32 +49,29 @@ def _forward(settings: Settings, model_type: str, layer: Any, module: Any, shape
     """One shape. Ids are the same in every call: their rows are in the caches, for the reference as for us."""
     table = next(iter(layer.modules.values())).weight
     ids = np.random.default_rng(0).integers(0, len(table), shape)
-    out, copied = np.empty((*shape, layer.dim), np.float32), np.ones((*shape, layer.dim), np.float32)
+    copied = np.ones((*shape, layer.dim), np.float32)
     calls: dict[str, Callable[[], Any]] = {
         OURS: lambda: layer(ids),
-        f"{OURS}, out=": lambda: layer(ids, out=out),
-        "threads=1": lambda: layer(ids, out=out, threads=1),
+        "threads=1": lambda: layer(ids, threads=1),
         "the rows alone, np.take": lambda: np.take(table, ids, axis=0, mode="clip"),
-        "the rows alone, np.take, out=": lambda: np.take(table, ids, axis=0, out=out, mode="clip"),
-        "a copy of as much": lambda: np.copyto(out, copied),
+        "a copy of as much": copied.copy,
     }
     note, peers, context = "", {}, nullcontext()
     if module is not None:
         note, peers, context = _reference(module, ids, layer(ids))
     with context:
         times = timed(calls | peers, settings.rounds(15))
-    what, ends, end = f"{model_type} {shape[0]} x {shape[1]}", ("", ", out="), ", out="
+    what = f"{model_type} {shape[0]} x {shape[1]}"
     row = partial(times.row, faster=True)
     # with one thread and with all in every round; the faster one is the peer: threads that sleep are slow to wake
     peer = times.fastest(*peers, *([] if peers else ["transformers"]))
     limit = AGAINST_REFERENCE[model_type][shape]
-    rows = [row(what + end, peer, OURS + end, limit=limit, note=note) for end in ends]
+    rows = [row(what, peer, OURS, limit=limit, note=note)]
     if shape == SHAPES[-1]:  # larger than any cache: here memory sets the limit
         take, limit = "the rows alone, np.take", GATHER.get(model_type)
-        rows += [row(what + end, take + end, OURS + end, against=take, limit=limit) for end in ends]
-        rows.append(row(what + end, "a copy of as much", OURS + end))
+        rows += [row(what, take, OURS, limit=limit), row(what, "a copy of as much", OURS)]
     if shape[0] > 1:
-        rows.append(row(what + end, "threads=1", OURS + end))
+        rows.append(row(what, "threads=1", OURS))
     return rows
 
 
@@ -120,9 +117,8 @@ def _narrow(settings: Settings, shape: tuple[int, int]) -> list[Row]:
     folders = {"F32": full_size(settings.models, "bert")} | {key: narrow(settings.models, key) for key in NARROW}
     layers = {stored: minibert.load(folder) for stored, folder in folders.items()}
     ids = np.random.default_rng(0).integers(0, 30522, shape)
-    out = np.empty((*shape, layers["F32"].dim), np.float32)
-    times = timed({stored: partial(layer, ids, out=out) for stored, layer in layers.items()}, settings.rounds(15))
-    what, limit = f"tables, {shape[0]} x {shape[1]}, out=", Limit("<=", 1.5)
+    times = timed({stored: partial(layer, ids) for stored, layer in layers.items()}, settings.rounds(15))
+    what, limit = f"tables, {shape[0]} x {shape[1]}", Limit("<=", 1.5)
     return [
         times.row(f"{name} {what}", "F32", stored, against="float32 tables", limit=limit)
         for stored, name in NARROW.items()
@@ -190,24 +186,16 @@ def growth(settings: Settings) -> Iterable[Row]:
         largest -= 1
     powers = range(10, largest + 1, 2)
     with minibert.load(full_size(settings.models, "bert")) as layer:
-        out = np.zeros((2**largest // 512, 512, layer.dim), np.float32)
-        ids = np.random.default_rng(0).integers(0, 30522, out.shape[:2])
-        for target, end in ((out, ", out="), (None, "")):
-            batches = {f"at 2^{power}": 2**power // 512 for power in powers}
-            times = timed(
-                {
-                    name: partial(layer, ids[:batch], out=None if target is None else target[:batch])
-                    for name, batch in batches.items()
-                },
-                settings.rounds(5),
-            )
-            each = Figures({name: [seconds / batches[name] / 512 for seconds in times[name]] for name in times})
-            slowest, fastest = ([pick(found) for found in zip(*each.values(), strict=True)] for pick in (max, min))
-            both = Figures({OURS: slowest, "the fastest size": fastest})
-            what, note = f"time a token, the slowest size of a round{end}", f"2^10 to 2^{largest} tokens"
-            yield both.row(what, "the fastest size", limit=Limit("<=", 2), note=note)
-            for name in list(each)[1:]:
-                yield each.row(f"time a token {name}{end}", "at 2^10", name)
+        ids = np.random.default_rng(0).integers(0, 30522, (2**largest // 512, 512))
+        batches = {f"at 2^{power}": 2**power // 512 for power in powers}
+        times = timed({name: partial(layer, ids[:batch]) for name, batch in batches.items()}, settings.rounds(5))
+    each = Figures({name: [seconds / batches[name] / 512 for seconds in times[name]] for name in times})
+    slowest, fastest = ([pick(found) for found in zip(*each.values(), strict=True)] for pick in (max, min))
+    both = Figures({OURS: slowest, "the fastest size": fastest})
+    what, note = "time a token, the slowest size of a round", f"2^10 to 2^{largest} tokens"
+    yield both.row(what, "the fastest size", limit=Limit("<=", 2), note=note)
+    for name in list(each)[1:]:
+        yield each.row(f"time a token {name}", "at 2^10", name)
 
 
 # -- search ------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_rows_are_those_made_by_hand(kind: str, tmp_path: Path) -> None:
     (rows,) = load_file(made.folder / "model.safetensors").values()
     assert rows.dtype == np.float16 and rows.shape == (made.tokens, made.dims) == expected.shape
     assert np.abs(rows - expected).max() <= ROUNDING * np.abs(expected).max()
-    assert 0 < made.rounding_error <= 2**-11 * np.abs(expected).max() and 0.5 < made.variance < 1
+    assert 0.5 < made.variance < 1
 
 
 @pytest.mark.parametrize("kind", distilled.KINDS)

@@ -20,7 +20,7 @@ import pytest
 from checkpoints import BERT, ELECTRA, T5, VOCAB, same_bits, tensors, write, write_wordpiece
 from hypothesis import given
 from hypothesis import strategies as st
-from layers import CONFIGS, Make, some_ids, tile_of
+from layers import CONFIGS, Make, some_ids
 
 import minibert
 from minibert import EmbeddingLayer
@@ -75,13 +75,6 @@ def test_a_call_by_sequence_rows_and_memory_and_its_trace(load: Make, name: str)
     assert same_bits(layer(inputs_embeds=embeds.tolist()), layer(ids))
     assert same_bits(layer(inputs_embeds=np.asfortranarray(embeds)), layer(ids))
     assert same_bits(embeds, word(ids)), "the caller's array is not the layer's to change"
-    layer, ids = load(name), some_ids(2, 5)
-    out = np.full((2, 5, 8), np.nan, np.float32)
-    assert layer(ids, out=out) is out
-    assert same_bits(out, layer(ids))
-    row = np.full((5, 8), np.nan, np.float32)
-    assert layer(ids[0], out=row) is row
-    assert same_bits(row, out[0])
     trace = layer.trace(ids)
     assert same_bits(list(trace.values())[-1], layer(ids))
     again = layer.trace(ids)
@@ -123,19 +116,6 @@ def test_max_length_is_what_the_table_holds(load: Make, name: str, longest: int 
         layer(np.full((1, longest + 1), 5))
 
 
-@pytest.mark.parametrize("tile", [8, 10**6])
-def test_out_may_lie_where_the_embeds_lie(load: Make, tile: int) -> None:
-    for name in ("bert", "gpt2"):
-        layer, embeds = load(name), np.random.default_rng(0).standard_normal((10, 8)).astype("f4")
-        expected = layer(inputs_embeds=embeds)
-        for first, second in ((0, 0), (0, 1), (1, 0), (3, 0)):
-            memory = np.zeros((13, 8), np.float32)
-            memory[first : first + 10] = embeds
-            with tile_of(tile):
-                out = layer(inputs_embeds=memory[first : first + 10], out=memory[second : second + 10])
-            assert same_bits(out, expected)
-
-
 def test_mask_makes_rows_zero_where_the_model_multiplies_by_it(load: Make) -> None:
     layer, ids = load("deberta-v2"), some_ids(2, 4)
     mask = np.array([[1, 1, 0, 0], [1, 0, 1, 0]])
@@ -159,10 +139,6 @@ def test_float64_computes_in_float64(folders: dict[str, Path], load: Make, name:
         if name in ("bert", "roberta", "distilbert"):
             assert off > 0, "float32 under the name of float64 would not differ"
         assert layer.embed("we lived").dtype == np.float64
-        out = np.empty((3, 6, 8))
-        assert layer(ids, out=out) is out
-        with pytest.raises(TypeError, match="out must be float64, found float32"):
-            layer(ids, out=np.empty((3, 6, 8), np.float32))
 
 
 def test_submodules_by_the_reference_names(load: Make) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import mean
 from minibert.equations.static import (
-    BLOCK,
     covariance_components,
     sif_weights,
     zipf_probabilities,
@@ -36,15 +35,14 @@ STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sen
 
 
 class Distilled(NamedTuple):
-    """The written model: rows and their width, the part of the rows' variance that the components keep, the size of the
-    file in bytes, and the largest rounding error."""
+    """The written model: rows and their width, the part of the rows' variance that the components keep, and the size
+    of the file in bytes."""
 
     folder: Path
     tokens: int
     dims: int
     variance: float
     size: int
-    rounding_error: float
 
 
 def distill(
@@ -82,7 +80,12 @@ def distill(
     found: list[Any] = []
     count = min(dims, x.shape[1], len(x) - 1)
     compute(lambda x: found.append(covariance_components(x, count)), [x], 1, held=True)
-    rows, error = _narrowed(found[0].coordinates, sif_weights(zipf_probabilities(len(made.tokens)), SIF))
+    exact = found[0].coordinates
+    exact *= sif_weights(zipf_probabilities(len(made.tokens)), SIF)[:, None]
+    with np.errstate(over="ignore"):
+        rows = exact.astype(np.float16)
+    if not np.isfinite(rows).all():
+        raise CheckpointError(f"a row has a number of size {np.abs(exact).max():g}, which float16 cannot hold")
     config = {
         "model_type": "model2vec", "architectures": ["StaticModel"], "apply_pca": count, "sif_coefficient": SIF,
         "hidden_dim": count, "seq_length": 1_000_000, "normalize": True, "pooling": "mean", "max_length": LONGEST,
@@ -96,7 +99,7 @@ def distill(
     others = {name: json.dumps(each, indent=2).encode() for name, each in settings.items()}
     others["tokenizer.json"] = made.content
     size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: load_encoder(made).close())
-    return Distilled(target, len(rows), count, float(found[0].shares.sum()), size, error)
+    return Distilled(target, len(rows), count, float(found[0].shares.sum()), size)
 
 
 def token_rows(
@@ -127,17 +130,3 @@ def around(tokenizer: Tokenizer, letters: Iterable[str]) -> tuple[list[int], lis
         if inside := [i for i, span in enumerate(spans) if span is not None]:
             return encoded.input_ids[: inside[0]], encoded.input_ids[inside[-1] + 1 :]
     raise TokenizerError("the tokenizer makes no token of any text that its vocabulary holds; fetch its files again")
-
-
-def _narrowed(x: Array, weights: Array) -> tuple[Array, float]:
-    """Weigh rows and round them to float16, a block at a time; give the largest rounding error too."""
-    rows, worst = np.empty(x.shape, np.float16), 0.0
-    for start in range(0, len(x), BLOCK):
-        here = slice(start, start + BLOCK)
-        exact = x[here] * weights[here, None]
-        with np.errstate(over="ignore"):
-            rows[here] = exact
-        worst = max(worst, float(np.abs(rows[here] - exact).max()))
-    if not np.isfinite(worst):
-        raise CheckpointError(f"a row has a number of size {np.abs(x).max():g} or less, which float16 cannot hold")
-    return rows, worst
