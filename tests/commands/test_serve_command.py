@@ -6,16 +6,19 @@ import importlib.util
 import re
 import signal
 import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import Printed, failure, ran
 from reference_files import REFERENCE
-from serve_process import MODEL, RERANKER, half_a_request, serving
-from served import SECONDS, needs_server
+from served import SECONDS, Address, needs_server
 
 import minibert
 from minibert.cli import main
@@ -24,6 +27,39 @@ from minibert.serve.options import from_variables
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
 MANY = 2048  # texts that keep the server at work for a while
+MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
+HALF = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
+
+
+@contextmanager
+def serving(
+    *arguments: str,
+    models: tuple[str, ...] = (MODEL,),
+    said: str = "sentences-last-token",
+    path: str = "/v1/embeddings",
+) -> Iterator[tuple[subprocess.Popen[str], Address]]:
+    """Start the command and wait until it says where it is."""
+    command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline()
+            ready = rf"minibert: {said} at http://127\.0\.0\.1:(\d+){path}; Ctrl-C ends it\n"
+            found = re.fullmatch(ready, line)
+            assert found, line
+            yield process, Address(int(found[1]))
+        finally:
+            process.kill()
+
+
+@contextmanager
+def half_a_request(address: Address) -> Iterator[socket.socket]:
+    """Be a client that the server waits for, for longer than the test."""
+    with socket.create_connection(("127.0.0.1", address.port), SECONDS) as client:
+        client.sendall(HALF)
+        while address.ask("/info").json["requests_inside"] < 2:
+            time.sleep(0.01)
+        yield client
+        assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
 def test_it_answers_and_ends_with_exit_code_0(tmp_path: Path) -> None:

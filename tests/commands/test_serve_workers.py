@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from needed import absent, missing
-from serve_process import MODEL, RERANKER
+from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server
 
 import minibert
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 
+MODEL, RERANKER = str(REFERENCE / "sentences-last-token"), str(REFERENCE / "uses-reranker")
 CREATE = "minibert.serve.app:create"
 PROGRAMS = {
     "gunicorn": (

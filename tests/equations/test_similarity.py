@@ -26,16 +26,6 @@ def test_cosine_similarity_is_its_definition() -> None:
         assert abs(found[i, j] - expected) <= DEFINITION_TOLERANCE
 
 
-def test_cosine_similarity_to_itself_is_symmetric_with_ones() -> None:
-    x = normal(40, 7).astype(np.float32)
-    found = similarity.cosine_similarity(x)
-    assert found.dtype == np.float64
-    assert np.abs(np.diag(found) - 1).max() <= DEFINITION_TOLERANCE
-    assert np.abs(found - found.T).max() <= DEFINITION_TOLERANCE
-    assert np.all(np.isfinite(np.arccos(found)))
-    assert np.abs(similarity.cosine_similarity(1024 * x) - found).max() <= DEFINITION_TOLERANCE
-
-
 def test_cosine_of_odd_rows() -> None:
     """Of zeros, of what is no number, and of rows whose squares leave float64: the angle between them does not."""
     assert np.array_equal(similarity.cosine_similarity([[0.0, 0.0], [1.0, 0.0]]), [[0, 0], [0, 1]])

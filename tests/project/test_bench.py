@@ -12,7 +12,7 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.append(str(BENCH.parent))
 
-from bench import kernels, measure  # noqa: E402
+from bench import kernels  # noqa: E402
 from bench.bits import BEFORE  # noqa: E402
 from bench.children import Contender, child  # noqa: E402
 
@@ -55,17 +55,6 @@ def test_children_have_the_kernel_that_is_asked(variables: None, kernel: str) ->
         pytest.skip(why)
     kernels.hold_to(kernel)
     assert child("children.kernel") == kernel
-
-
-def test_under_every_table_stand_the_kernel_and_the_variables(variables: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = measure.markdown("forward", [], measure.machine("Haswell"))
-    assert "BLAS kernel Haswell. " in table
-    assert ", ".join(f"{name}={text}" for name, text in sorted(CHANGING.items())) + " set: figures of users" in table
-    assert table.startswith("### forward\n")  # by which scripts/readme finds it
-    kernels.hold_to("Haswell")
-    assert measure.markdown("forward", [], measure.machine("Haswell")).startswith("### forward, kernel Haswell\n")
-    kernels.hold_to("own")
-    assert ". No variable that changes timings is set." in measure.markdown("forward", [], measure.machine("Haswell"))
 
 
 def test_a_contender_imports_minibert_from_the_folder_beside(tmp_path: Path, minilm: Path) -> None:

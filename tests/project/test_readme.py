@@ -165,18 +165,6 @@ def test_a_part_shows_what_its_command_prints(program: str, last_place: float, m
     assert np.abs(np.array(numbers[0], float) - np.array(numbers[1], float)).max() < 1.1 * last_place
 
 
-def test_the_pairs_of_static_models_are_first_sentences_and_their_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table takes two minutes; what it is about is read here. A text twice would be two right answers."""
-    monkeypatch.syspath_prepend(ROOT / "scripts" / "readme")
-    import static_models
-
-    assert static_models.split(f"One sentence.  Two\n {'more ' * 8}. E.") == ("One sentence.", f"Two {'more ' * 8}. E.")
-    assert static_models.split("One sentence and nothing after it, however long it may be.") is None
-    assert static_models.unlike([("a", "b"), None, ("c", "b"), ("d", "e")]) == [("a", "b"), ("d", "e")]
-    for pairs in (static_models.topics_of_help(), static_models.docstrings()):
-        assert len(pairs) > 50 and len({text for pair in pairs for text in pair}) == 2 * len(pairs)
-
-
 def test_the_four_models_are_shown_as_they_are_found(minilm: Path, tmp_path: Path) -> None:
     """Without a Hub, and without what this machine has of it: what the page says was run elsewhere may stand."""
     (command,) = [command for command in PARTS if "four_models" in command]
