@@ -103,10 +103,11 @@ def window(parts: Path, folder: Path) -> list[Call]:
 
 
 def kept(parts: Path, folder: Path) -> list[Call]:
-    """RoBERTa, whose positions follow the ids; of a document only some ids count, so that some have no token."""
+    """RoBERTa, whose positions follow the ids; of a document only some tokens count, so that some have none."""
     name = raw(parts / "t", transformers.RobertaModel, transformers.RobertaConfig(**ROBERTA), model_max_length=30)
     expansion = {"strategy": "min", "attend": False, "length": 8}
-    mask = MultiVectorMask(keep_only_token_ids=[5, 6, 7, 8, 9, 10, 11, 12])
+    tokens = transformers.AutoTokenizer.from_pretrained(name)
+    mask = MultiVectorMask([tokens.convert_ids_to_tokens(i) for i in range(len(tokens)) if not 5 <= i <= 12])
     return save([Transformer(name, query_expansion=expansion), mask, dense(8, 6)], folder)
 
 

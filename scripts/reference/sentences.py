@@ -220,9 +220,9 @@ def modules(parts: Path, folder: Path) -> list[Call]:
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
-def slope(parts: Path, folder: Path) -> list[Call]:
-    """A dense layer whose activation has a number of its own, and two more activations."""
-    kinds = (nn.PReLU(), nn.ReLU6(), nn.Softplus())
+def softplus(parts: Path, folder: Path) -> list[Call]:
+    """Two more activations."""
+    kinds = (nn.ReLU6(), nn.Softplus())
     dense = [Dense(8, 8, activation_function=kind) for kind in kinds]
     save([Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), *dense], folder)
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
@@ -307,7 +307,7 @@ def t5(parts: Path, folder: Path) -> list[Call]:
 
 
 FOLDERS = (
-    dense, cls, prompts, flags, residual, modules, slope, causal, bare,
+    dense, cls, prompts, flags, residual, modules, softplus, causal, bare,
     last_token, two_dense, search, first_token, t5,
 )  # fmt: skip
 

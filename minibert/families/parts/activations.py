@@ -48,7 +48,6 @@ TORCH: Mapping[str, Activation] = {
     "Softplus": activations.softplus,
     "Softmax": softmax,
 }
-LEARNED = "PReLU"  # a class of torch.nn whose slope is a tensor of the file
 Key = str | Callable[[Config], str]  # of the config, or what gives the word from it
 
 

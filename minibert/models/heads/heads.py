@@ -55,10 +55,8 @@ class Heads:
         self._bound: dict[str, BoundHead] = {}
         self._architectures = architectures(config)
         self._held = {head.name: head for head in self._find([row for row in rows if row.causal in (None, causal)])}
-        self._others = [row.name for row in rows if row.causal not in (None, causal)]
         static = "rows of tokens: it is a static model"
         self._rest = static if layer.family is STATIC else "input layer and blocks"
-        self._seen = "no token sees those after it" if causal else "each token sees those after it"
 
     def _find(self, rows: list[Head]) -> list[Head]:
         found = [row for row in rows if row.stored(self._config, self._binder)]
@@ -91,7 +89,7 @@ class Heads:
         if name not in NAMES:
             raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
         if name not in self._held:
-            why = f"; in this model {self._seen}" if name in self._others else ""
+            why = ""
             if name == "next_word" and len(self._layer.family.sides) > 1:
                 why = f"; the decoder of a {self._layer.family.model_type}, which writes, is not computed here"
             said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "

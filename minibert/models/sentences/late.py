@@ -36,7 +36,6 @@ class LateInteraction(NamedTuple):
     expansion: Expansion | None = None
     skipped: tuple[str, ...] = ()  # tokens that are left out
     skips: tuple[str, ...] = (USUAL,)  # in texts of these tasks
-    only: tuple[int, ...] | None = None  # of all but queries, the ids that are kept; None: all
     prefixes: tuple[str, ...] = ()  # of prompts, one token each where the vocabulary has it
 
     def filling(self, tokenizer: Tokenizer, task: str | None) -> Callable[[Sequence[Encoded]], list[Encoded]]:
@@ -79,13 +78,12 @@ class LateInteraction(NamedTuple):
         steps = [step for step, tasks in self.steps if (task or USUAL) in tasks] + [normalized] * normalize + [finite]
         words = self.skipped if (task or USUAL) in self.skips else ()
         skipped = [i for word in words if (i := tokenizer.id_of(word)) is not None]
-        only = self.only if task != TASKS[0] else None
 
         def results(tile: Packed, x: Array) -> list[Array]:
             ids = tile.ids
             for step in steps:
                 x = step(x)
-            kept = ~np.isin(ids, skipped) & (only is None or np.isin(ids, only))
+            kept = ~np.isin(ids, skipped)
             groups = ((group.of(x), group.of(kept)) for group in tile.groups())
             return [rows[some] for each in groups for rows, some in zip(*each, strict=True)]
 

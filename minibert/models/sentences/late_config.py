@@ -122,13 +122,11 @@ def read_late(
 
 def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles) -> LateInteraction:
     files.check_keys(settings, ("skiplist_words", "skiplist_tasks", "keep_only_token_ids"))
-    only = settings.get("keep_only_token_ids") or None
-    if only is not None and not (isinstance(only, list) and all(type(i) is int for i in only)):
-        raise files.refuse(f"'keep_only_token_ids' must be a list of ids, found {only!r:.80}")
+    if only := settings.get("keep_only_token_ids"):
+        raise files.refuse(f"'keep_only_token_ids' {only!r:.80} is not computed here; known are skiplist_words")
     return own._replace(
         skipped=_strings(settings.get("skiplist_words") or [], "skiplist_words", files),
         skips=_tasks(settings, "skiplist_tasks", files),
-        only=None if only is None else tuple(only),
     )
 
 

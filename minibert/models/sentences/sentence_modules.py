@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.activations import leaky_relu
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import normalized
-from minibert.families.parts.activations import LEARNED, TORCH, torch_class
+from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.bound_blocks import steady
 
 from .folder import FolderFiles, Module
@@ -25,7 +24,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "Normalize": IN_AND_OUT,
 }
 SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # what a module works on
-SLOPE = "activation_function.weight"  # PReLU's, one number
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
 
 
@@ -75,23 +73,17 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
     if width != dim or type(out) is not int or out < 1:
         raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {dim} come out of the module before")
     named = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
-    learned = torch_class(named) == LEARNED
-    activation = TORCH["Identity"] if learned else TORCH.get(torch_class(named))
+    activation = TORCH.get(torch_class(named))
     if activation is None:
-        known = ", ".join((*TORCH, LEARNED))
-        raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {known}")
+        raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(TORCH)}")
     keeps = files.flag(settings, "use_residual", False)
     shapes: dict[str, tuple[int, ...] | None] = {"linear.weight": (out, dim)}
     if files.flag(settings, "bias", True):
         shapes["linear.bias"] = (out,)
     if keeps and dim != out:
         shapes["residual.weight"] = (out, dim)
-    if learned:
-        shapes[SLOPE] = (1,)
     found = dict(zip(shapes, files.tensors(shapes, dtype), strict=True))
     bias, residual = found.get("linear.bias"), found.get("residual.weight")
-    if learned and dtype is not None:
-        activation = partial(leaky_relu, slope=found[SLOPE][0])
     made = partial(dense, weight=found["linear.weight"], bias=bias, residual=residual)
     return partial(made, activation=activation, keeps=keeps), out
 
