@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
+from minibert.models.heads import heads
 from minibert.models.heads.sparse import SparseVector, largest
 from minibert.models.sentences.sentences import CHUNK
 
@@ -31,13 +32,15 @@ def same(found: SparseVector, want: SparseVector) -> bool:
     return np.array_equal(found.ids, want.ids) and np.allclose(found.weights, want.weights, 0, NEIGHBOURS)
 
 
-def test_one_text_many_and_none() -> None:
+def test_one_text_many_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = opened("uses-sparse")
     one, many = encoder.encode_sparse("we"), encoder.encode_sparse(["we", "the"])
     assert isinstance(one, SparseVector) and same(one, many[0]) and not same(one, many[1])
     assert one.ids.dtype == np.int64 and one.weights.dtype == np.float32 and (one.weights > 0).all()
     assert (np.diff(one.ids) > 0).all() and encoder.encode_sparse([]) == []
     assert len(encoder.tokens(one.ids)) == len(one.ids)
+    monkeypatch.setattr(heads, "PIECE", 200)  # no more logits are kept than a piece
+    assert same(encoder.encode_sparse("we"), one)
     texts = [f"{TEXTS[2]} {'abcdefg'[i % 7]}" for i in range(CHUNK + 20)]  # more than one chunk
     found = encoder.encode_sparse(texts)
     assert all(same(found[i], encoder.encode_sparse(texts[i])) for i in (0, 1, CHUNK - 1, CHUNK, CHUNK + 19))
