@@ -93,7 +93,7 @@ def test_workers_answer_and_one_takes_the_place_of_another(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(shared))
     want = minibert.load_encoder(MODEL).encode("dog", normalize_embeddings=True)
     with started(program, MODEL=MODEL, RERANKER=RERANKER, NAME="a") as (process, address):
-        until(lambda: len(counting(process.pid, shared)) == 2)
+        until(lambda: len(counting(process.pid, shared)) == 2 and address.ask("/health").status == 200)
         before = workers_of(process.pid)
         for count in (1, 2, 3):
             assert np.allclose(address.ask("/embed", {"inputs": "dog", "model": "a"}).json, [want], atol=1e-6)
