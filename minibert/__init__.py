@@ -10,7 +10,6 @@ line can answer Ctrl-C while numpy is imported, and a user of the input layer do
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert.bulk.embedder import Embedder as Embedder
     from minibert.equations.input_layer import sinusoidal_positions as sinusoidal_positions
     from minibert.errors import CheckpointError as CheckpointError
     from minibert.errors import HubError as HubError
@@ -45,7 +44,6 @@ _FILES = {
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
     "minibert.families.family": ("Family",),
     "minibert.families.rows": ("FAMILIES",),
-    "minibert.bulk.embedder": ("Embedder",),
     "minibert.models.encoder": ("Encoder",),
     "minibert.models.heads.answers": ("Answer",),
     "minibert.models.heads.labels": ("Entity", "Label"),
@@ -61,7 +59,10 @@ _FILES = {
     "minibert.verify.library": ("Comparison", "compare"),
 }
 
-_OF_SENTENCE_TRANSFORMERS = ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings")
+_GONE = dict.fromkeys(
+    ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings"),
+    "sklearn.cluster groups the vectors of encode",
+) | {"Embedder": "send an engine's workers load_encoder(...), whose pickle is its name and options, and call encode"}
 
 __all__ = [name for names in _FILES.values() for name in names]
 
@@ -73,7 +74,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             found = globals()[name] = getattr(import_module(file), name)
             return found
-    instead = "; sklearn.cluster groups the vectors of encode" if name in _OF_SENTENCE_TRANSFORMERS else ""
+    instead = f"; {_GONE[name]}" if name in _GONE else ""
     raise AttributeError(f"module 'minibert' has no attribute {name!r}{instead}")
 
 

@@ -4,7 +4,7 @@
     python scripts/bulk_ray.py ./questions ./vectors --concurrency 8 \\
         --model sentence-transformers/all-MiniLM-L6-v2
 
-Ray Data reads, calls `minibert.Embedder` in N workers, and writes. INPUT, OUTPUT
+Ray Data reads, calls `encode` in N workers, and writes. INPUT, OUTPUT
 and a model's folder must be paths that every machine sees, as on a network
 disk, and every machine needs minibert, pyarrow and Ray: `pip install '.[ray]'`
 in a clone. Without --address (and RAY_ADDRESS) Ray is started on this machine, for this job alone.
@@ -31,7 +31,6 @@ import minibert
 from minibert.bulk.job import ROWS_PER_SHARD
 from minibert.bulk.texts import VECTOR, arrow
 from minibert.commands.common import add_prompts
-from minibert.models.open.vectors import open_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,14 +111,12 @@ def refuse_used(output: Path, source: Path) -> None:
         raise ValueError(f"{output}: lies in {source}, which is to be read; choose a folder outside")
 
 
-def embedder_of(arguments: argparse.Namespace) -> minibert.Embedder:
+def encoder_of(arguments: argparse.Namespace) -> minibert.Encoder:
     """Open the model once here: an error comes before anything starts, and all workers get the commit found now."""
-    names = ("prompt_name", "prompt", "local_files_only")
-    options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    found = open_vectors(arguments.model, revision=arguments.revision, **options)
-    commit = found.opened.commit
-    found.model.close()
-    return minibert.Embedder(arguments.model, arguments.text_column, revision=commit, **options)
+    named = {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
+    encoder = minibert.load_encoder(arguments.model, **named)
+    encoder.encode([], prompt_name=arguments.prompt_name, prompt=arguments.prompt)  # raises for a prompt it lacks
+    return encoder
 
 
 def start(address: str | None, workers: int) -> None:
@@ -145,9 +142,11 @@ def start(address: str | None, workers: int) -> None:
         )
 
 
-def write(source: Path, folder: Path, embedder: minibert.Embedder, workers: int, rows_per_shard: int) -> None:
-    """The job itself."""
+def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argparse.Namespace) -> None:
+    """The job itself. Each worker gets the encoder as its name and options, and opens it there."""
     import ray
+
+    texts, prompts = arguments.text_column, {"prompt_name": arguments.prompt_name, "prompt": arguments.prompt}
 
     class Worker:
         """One actor. Tables go in and out as Arrow has them: NumPy would change null, nested and other columns."""
@@ -159,9 +158,8 @@ def write(source: Path, folder: Path, embedder: minibert.Embedder, workers: int,
         def __call__(self, table: pa.Table) -> pa.Table:
             import pyarrow as pa
 
-            texts = embedder.text_column
             try:
-                vectors = embedder({texts: table[texts]})[embedder.output_column]
+                vectors = encoder.encode(table[texts], **prompts)
             except (TypeError, ValueError) as error:
                 first = table.slice(0, 1).drop_columns([texts]).to_pylist()[0]
                 raise ValueError(f"{error}; counted from the row with {first}") from None
@@ -173,14 +171,14 @@ def write(source: Path, folder: Path, embedder: minibert.Embedder, workers: int,
     (
         # a folder and not a list of its files: over a list Ray 2.60 imports on several threads at once, and fails
         ray.data.read_parquet(str(source))
-        .repartition(target_num_rows_per_block=rows_per_shard)
+        .repartition(target_num_rows_per_block=arguments.rows_per_shard)
         # With one core each Ray sets OMP_NUM_THREADS=1, and OpenBLAS obeys. Measured with two workers on two cores: of
         # two threads each, the same vectors cost 1.6 to 2.3 times the processor's time
         .map_batches(
             Worker,
             batch_size=None,
             batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=workers),
+            compute=ray.data.ActorPoolStrategy(size=arguments.concurrency),
             num_cpus=1,
         )
         .write_parquet(str(folder))
@@ -206,19 +204,17 @@ def run(arguments: argparse.Namespace) -> None:
     source, output = arguments.input.absolute(), arguments.output.absolute()
     refuse_used(output, source)
     rows = rows_of(source, arguments.text_column)
-    embedder = embedder_of(arguments)
+    encoder = encoder_of(arguments)
     folder = output.with_name(f"{output.name}.unfinished-{token_hex(4)}")
     start(arguments.address, arguments.concurrency)
     try:
         folder.mkdir(parents=True)
-        write(source, folder, embedder, arguments.concurrency, arguments.rows_per_shard)
+        write(source, folder, encoder, arguments)
     except BaseException:
         remove(folder)
         raise
     finish(folder, output, rows)
-    commit = embedder.options["revision"]
-    of = embedder.model if commit is None else f"{embedder.model} at commit {commit}"
-    print(f"bulk_ray.py: wrote {output}: {rows:,} rows with vectors of {of}", file=sys.stderr)
+    print(f"bulk_ray.py: wrote {output}: {rows:,} rows with vectors of {arguments.model}", file=sys.stderr)
 
 
 def remove(folder: Path) -> None:

@@ -185,8 +185,6 @@ def asks() -> dict[str, tuple[int, int]]:
     with FakeHub() as hub, tempfile.TemporaryDirectory() as home:
         commit = hub.add("org/model", files).commit
         os.environ |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": home, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-        from minibert import Embedder
-
         cases = {
             "each with an empty cache": commit,
             "the model in their machines' caches, a branch named": None,
@@ -194,6 +192,6 @@ def asks() -> dict[str, tuple[int, int]]:
         }
         for who, revision in cases.items():
             hub.forget()
-            Embedder("org/model", revision=revision)({"text": ["a text"]})
+            minibert.load_encoder("org/model", revision).encode(["a text"])
             found[who] = len(hub.requests), sum(request.sent for request in hub.requests)
     return found

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Vectors in any engine that calls a function on batches of rows; each recipe is tried, and compared with one process.
 
-    embedder = minibert.Embedder("sentence-transformers/all-MiniLM-L6-v2")
+    encoder = minibert.load_encoder("sentence-transformers/all-MiniLM-L6-v2")
     dataset = datasets.load_dataset("parquet", data_files="questions/*.parquet", split="train")
-    dataset = dataset.map(embedder, batched=True, num_proc=2)
+    dataset = dataset.map(lambda batch: {"vector": encoder.encode(batch["text"])}, batched=True, num_proc=2)
 
     python scripts/readme/engines.py MODEL        tries each engine that is installed, and prints a table
 
-What an engine has to do: send the embedder to its workers (it has under 4 kB, and opens the model there), give it a
-dict of columns, take a dict of columns. What you have to do: let BLAS have one thread in each worker,
-OPENBLAS_NUM_THREADS=1, or the workers take the cores from each other. A model's folder must have the same path
-everywhere; for a name on the Hub give Embedder the commit, revision=, so that no worker gets another one.
+What an engine has to do: send the encoder to its workers (its pickle has under 4 kB: the name, of the Hub with its
+commit, and the options; the model is opened there), and call a function on batches. What you have to do: let BLAS have
+one thread in each worker, OPENBLAS_NUM_THREADS=1, or the workers take the cores from each other. A model's folder must
+have the same path everywhere.
 
 Tried with: datasets 5.2.0, polars 2.1.0 (threads of one process), dask 2026.8.0, daft 0.7.26, pyspark 4.3.0 (Java 17,
 and in the workers' Python minibert, pandas and pyarrow), each on one machine. For Ray see scripts/bulk_ray.py.
@@ -38,53 +38,52 @@ TEXTS = [f"text {i}, one of many {'long ' * (i % 7)}texts" for i in range(40)]
 CLOSE = 1e-6
 
 
-def datasets(embedder: minibert.Embedder, texts: list[str], dim: int) -> Any:
+def datasets(encoder: minibert.Encoder, texts: list[str], dim: int) -> Any:
     from datasets import Dataset
 
-    return Dataset.from_dict({"text": texts}).map(embedder, batched=True, num_proc=2)["vector"]
+    rows = Dataset.from_dict({"text": texts})
+    return rows.map(lambda batch: {"vector": encoder.encode(batch["text"])}, batched=True, num_proc=2)["vector"]
 
 
-def polars(embedder: minibert.Embedder, texts: list[str], dim: int) -> Any:
+def polars(encoder: minibert.Encoder, texts: list[str], dim: int) -> Any:
     import polars as pl
 
     kind = pl.Array(pl.Float32, dim)
-    vectors = lambda column: pl.Series(embedder({"text": column})["vector"], dtype=kind)  # noqa: E731
+    vectors = lambda column: pl.Series(encoder.encode(column), dtype=kind)  # noqa: E731
     frame = pl.LazyFrame({"text": texts}).with_columns(vector=pl.col("text").map_batches(vectors, return_dtype=kind))
     return frame.collect()["vector"].to_numpy()
 
 
-def dask(embedder: minibert.Embedder, texts: list[str], dim: int) -> Any:
+def dask(encoder: minibert.Encoder, texts: list[str], dim: int) -> Any:
     from dask import bag
 
-    parts = bag.from_sequence(texts, npartitions=4).map_partitions(
-        lambda part: embedder({"text": list(part)})["vector"]
-    )
+    parts = bag.from_sequence(texts, npartitions=4).map_partitions(lambda part: encoder.encode(list(part)))
     return parts.compute(scheduler="processes", num_workers=2)
 
 
-def daft(embedder: minibert.Embedder, texts: list[str], dim: int) -> Any:
+def daft(encoder: minibert.Encoder, texts: list[str], dim: int) -> Any:
     import daft
 
     @daft.func.batch(return_dtype=daft.DataType.fixed_size_list(daft.DataType.float32(), dim))
     def vectors(column: daft.Series) -> Any:
-        return list(embedder({"text": column.to_pylist()})["vector"])
+        return list(encoder.encode(column.to_pylist()))
 
     return daft.from_pydict({"text": texts}).with_column("vector", vectors(daft.col("text"))).to_pydict()["vector"]
 
 
-def pyspark(embedder: minibert.Embedder, texts: list[str], dim: int) -> Any:
+def pyspark(encoder: minibert.Encoder, texts: list[str], dim: int) -> Any:
     from pyspark.sql import SparkSession
 
     def vectors(batches: Any) -> Any:
         for frame in batches:
-            yield frame.assign(vector=list(embedder({"text": frame["text"]})["vector"]))
+            yield frame.assign(vector=list(encoder.encode(frame["text"])))
 
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     frame = spark.createDataFrame([(text,) for text in texts], "text string")
     return [row.vector for row in frame.mapInPandas(vectors, "text string, vector array<float>").collect()]
 
 
-ENGINES: dict[str, Callable[[minibert.Embedder, list[str], int], Any]] = {
+ENGINES: dict[str, Callable[[minibert.Encoder, list[str], int], Any]] = {
     "datasets": datasets, "polars": polars, "dask": dask, "daft": daft, "pyspark": pyspark,
 }  # fmt: skip
 
@@ -94,12 +93,12 @@ def main() -> int:
     parser.add_argument("model", help="a folder, or a name on the Hub")
     parser.add_argument("engines", nargs="*", help=f"of {', '.join(ENGINES)} (default: those that are installed)")
     arguments = parser.parse_args()
-    embedder = minibert.Embedder(arguments.model)
-    want = minibert.load_encoder(arguments.model).encode(TEXTS)
+    encoder = minibert.load_encoder(arguments.model)
+    want = encoder.encode(TEXTS)
     worst = 0.0
     print("| engine | version | largest difference |\n| --- | --- | --- |")
     for name in arguments.engines or [name for name in ENGINES if importlib.util.find_spec(name)]:
-        found = np.array([np.asarray(vector) for vector in ENGINES[name](embedder, TEXTS, want.shape[1])], np.float32)
+        found = np.array([np.asarray(vector) for vector in ENGINES[name](encoder, TEXTS, want.shape[1])], np.float32)
         off = float(np.abs(found - want).max())
         worst = max(worst, off)
         print(f"| {name} | {importlib.metadata.version(name)} | {off:.1e} |", flush=True)

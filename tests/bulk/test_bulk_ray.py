@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -104,7 +105,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return job.returncode, own[-1] if own else said
 
 
-def check(output: Path, source: Path, embedder: minibert.Embedder) -> None:
+def check(output: Path, source: Path, encoder: minibert.Encoder) -> None:
     """Every row of the input once, all its columns as they were, and the vectors of one process."""
     from pyarrow import parquet
 
@@ -113,12 +114,12 @@ def check(output: Path, source: Path, embedder: minibert.Embedder) -> None:
     assert found["id"].to_pylist() == wanted["id"].to_pylist()  # none is lost, none is there twice
     assert found.drop_columns(["vector"]).schema.remove_metadata() == wanted.schema.remove_metadata()
     assert found.drop_columns(["vector"]).to_pylist() == wanted.to_pylist()
-    compare(np.stack(found["vector"].to_numpy()), embedder, wanted["text"].to_pylist())
+    compare(np.stack(found["vector"].to_numpy()), encoder, wanted["text"].to_pylist())
     assert all(parquet.read_metadata(path).num_rows <= SHARD for path in output.iterdir())
 
 
-def compare(found: NDArray[Any], embedder: minibert.Embedder, texts: list[str]) -> None:
-    want = embedder({"text": texts})["vector"]
+def compare(found: NDArray[Any], encoder: minibert.Encoder, texts: list[str]) -> None:
+    want = encoder.encode(texts)
     assert found.dtype == np.float32
     assert np.max(np.abs(found - want) / np.linalg.norm(want, axis=1, keepdims=True)) < NEIGHBOURS
 
@@ -133,7 +134,7 @@ def test_vectors_are_those_of_one_process(source: Path, minilm: Path, tmp_path: 
     settings = ("--model", minilm, "--concurrency", 2, "--rows-per-shard", SHARD)
     code, last = run(source, output, *settings, "--address", "local")
     assert (code, last) == (0, f"bulk_ray.py: wrote {output}: 2,000 rows with vectors of {minilm}")
-    check(output, source, minibert.Embedder(minilm))
+    check(output, source, minibert.load_encoder(minilm))
     assert [path.name for path in output.parent.iterdir()] == ["vectors"]
     shape = "SELECT typeof(vector), len(vector), count(*), sum(id) FROM"
     rows = duckdb.sql(f"{shape} '{output}/*.parquet' GROUP BY 1, 2").fetchall()
@@ -189,7 +190,7 @@ def test_a_worker_is_killed_and_every_row_is_there_once(
         job.kill()
         job.communicate()
     assert job.returncode == 0, said
-    check(output, source, minibert.Embedder(minilm))
+    check(output, source, minibert.load_encoder(minilm))
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
 
 
@@ -225,7 +226,7 @@ def test_one_file_and_the_whole_cluster(address: str, source: Path, tmp_path: Pa
     from pyarrow import parquet
 
     found = parquet.read_table(tmp_path / "vectors")
-    compare(np.stack(found["vector"].to_numpy()), minibert.Embedder(TINY), found["text"].to_pylist())
+    compare(np.stack(found["vector"].to_numpy()), minibert.load_encoder(TINY), found["text"].to_pylist())
     assert sorted(found["id"].to_pylist()) == list(range(ROWS))
 
 
@@ -319,9 +320,9 @@ def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
     with FakeHub() as hub:
         hub.add("someone/tiny", files)
         use(monkeypatch, hub.endpoint, tmp_path / "home")
-        embedder = script.embedder_of(arguments)
-        assert embedder.options["revision"] == commit_of("someone/tiny")
+        sent = pickle.dumps(script.encoder_of(arguments))
+        assert commit_of("someone/tiny").encode() in sent
         save_file({name: -x for name, x in load_file(TINY / "model.safetensors").items()}, tmp_path / "other")
         hub.add("someone/tiny", {**files, "model.safetensors": tmp_path / "other"}, commit=commit_of("moved"))
-        assert same_bits(embedder({"text": ["we"]})["vector"], minibert.Embedder(TINY)({"text": ["we"]})["vector"])
-        assert script.embedder_of(arguments).options["revision"] == commit_of("moved")
+        assert same_bits(pickle.loads(sent).encode(["we"]), minibert.load_encoder(TINY).encode(["we"]))
+        assert commit_of("moved").encode() in pickle.dumps(script.encoder_of(arguments))

@@ -52,13 +52,12 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
     ("batch_size", lambda of, n: of("sentences-dense").encode(["we"], batch_size=n)),
     ("max_active_dims", lambda of, n: of("uses-sparse").encode_sparse("we", max_active_dims=n)),
     ("max_seq_length", lambda of, n: setattr(of("sentences-dense"), "max_seq_length", n)),
-    ("max_seq_length", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", max_seq_length=n)),
+    ("max_seq_length", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", max_seq_length=n)),
     ("threads", lambda of, n: of("bert").embeddings(IDS, threads=n)),
     ("threads", lambda of, n: of("sentences-dense").encode("we", threads=n)),
     *(("threads", lambda of, n, name=name: of(name).rank("we", ["a"], threads=n)) for name in (RERANKER, LATE)),
     ("threads", lambda of, n: of("uses-reranker").predict(PAIR, threads=n)),
     ("threads", lambda of, n: minibert.load_encoder(REFERENCE / "sentences-dense", threads=n)),
-    ("threads", lambda of, n: minibert.Embedder(REFERENCE / "sentences-dense", threads=n)),
 ]  # fmt: skip
 
 
@@ -199,7 +198,7 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
 ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TYPES]
 ROWS += [(CheckpointError, *row) for row in HEADS]
 NO_BLOCKS = "an input layer here, but no blocks; those with blocks are .*; minibert.load loads the input layer"
-ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.Embedder(REFERENCE / "xlnet")({"text": ["we"]})))
+ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.load_encoder(REFERENCE / "xlnet")))
 
 
 @pytest.mark.parametrize(("kind", "message", "do"), ROWS)

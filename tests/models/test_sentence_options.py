@@ -117,16 +117,6 @@ def test_lengths_set_from_two_threads_at_once() -> None:
     assert np.abs(encoder.encode(LONG) - first).max() > 0.01
 
 
-def test_the_length_acts_on_an_embedder() -> None:
-    embedder = minibert.Embedder(DENSE, max_seq_length=6)
-    for engine in (embedder, pickle.loads(pickle.dumps(embedder))):
-        for _ in range(2):
-            found = engine({"text": [LONG, "we"]})["vector"]
-            assert np.abs(found - vectors_of([cut_to(6), "we"])).max() <= SAME
-    with pytest.raises(ValueError, match="must be at most 32"):
-        minibert.Embedder(DENSE, max_seq_length=33)({"text": ["we"]})
-
-
 def test_a_mistyped_attribute_is_an_error() -> None:
     encoder = dense()
     for name in ("max_seq_lenght", "truncate_dim", "dim", "dtype", "config", "encode", "embeddings", "prompts"):
@@ -136,8 +126,6 @@ def test_a_mistyped_attribute_is_an_error() -> None:
         for name in ("max_seq_length", "max_length", "dim", "word_embeddings", "family"):
             with pytest.raises(AttributeError, match=f"'{name}' cannot be set on an EmbeddingLayer; none of its attr"):
                 setattr(layer, name, 8)
-    with pytest.raises(AttributeError, match="'max_seq_length' cannot be set on an Embedder; none"):
-        minibert.Embedder(DENSE).max_seq_length = 8  # type: ignore[attr-defined]
     assert encoder.dim == 8 and encoder.encode("we").shape == (6,)
 
 

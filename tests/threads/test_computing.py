@@ -490,4 +490,3 @@ def test_the_option_of_embed_arrives(capsys: Printed) -> None:
 def test_threads_are_pickled() -> None:
     with minibert.load_encoder(MODEL, threads=3) as encoder:
         assert pickle.loads(pickle.dumps(encoder)).threads == 3
-    assert pickle.loads(pickle.dumps(minibert.Embedder(MODEL, threads=3))).options["threads"] == 3
