@@ -15,7 +15,7 @@ from checkpoints import change_json
 from tokenizer_folders import BASES, vocabulary
 
 import minibert
-from minibert.models.heads.generation import REFUSED
+from minibert.models.heads.prediction import REFUSED
 
 pytestmark = pytest.mark.reference
 

@@ -134,7 +134,7 @@ EXPANSION = {"strategy": "fixed", "length": 12}
     [
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "most"}}, "must have the strategy fixed"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": True}}, "a length >= 1, a token or"),
-        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "more": 1}}, "must say strategy, attend, token, len"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "more": 1}}, "must have the strategy fixed or min"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": 1}}, "and attend true or false"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 40}}, "to 40 tokens, but the table has 32"),
         ("fixed", TRANSFORMER, {"query_length": 5}, "fills queries up to 12 tokens, but query_length is 5"),

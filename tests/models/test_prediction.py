@@ -25,8 +25,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_frequencies
 from minibert.equations.whole_models import bert_model, gpt2_model
 from minibert.models.heads import heads, prediction
-from minibert.models.heads.generation import FILE, REFUSED
-from minibert.models.heads.prediction import choose
+from minibert.models.heads.prediction import FILE, REFUSED, choose
 
 SAME = 5e-6  # probabilities; measured 8e-7
 LOGITS = 1e-5  # relative to max(1, |logit|)

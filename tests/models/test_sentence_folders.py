@@ -23,7 +23,7 @@ from minibert.files import reading
 from minibert.models.open.load_encoder import load_encoder
 from minibert.models.sentences import folder as folders
 from minibert.models.sentences.folder import FolderFiles
-from minibert.models.sentences.oddities import ODDITIES, mended
+from minibert.models.sentences.saved_folder import ODDITIES, mended
 
 SETTINGS, TOKENIZER, DENSE = "sentence_bert_config.json", "tokenizer_config.json", "sentences-dense"
 

@@ -143,21 +143,13 @@ def grouped(
     """
     best = probabilities.argmax(axis=1).tolist() if probabilities.size else []
     tokens = [(span, id2label[i], row[i]) for span, i, row in zip(spans, best, probabilities, strict=True) if span]
-    joined = [_goes_on(before, here) for (_, before, _), (_, here, _) in pairwise(tokens)]
-    starts = [i for i, goes_on in enumerate([False, *joined][: len(tokens)]) if not goes_on]
+    kinds = [label[2:] if label.startswith(("B-", "I-")) else label for _, label, _ in tokens]
+    starts = [
+        i for i, (_, label, _) in enumerate(tokens) if not i or label.startswith("B-") or kinds[i] != kinds[i - 1]
+    ]
     for first, after in pairwise([*starts, len(tokens)]):
         label = tokens[first][1].split("-", 1)[-1]
         if label != OUTSIDE:
             (start, _), (_, end) = tokens[first][0], tokens[after - 1][0]
             mean = float(np.mean([probability for _, _, probability in tokens[first:after]]))
             yield Entity(label, text[start:end], start, end, mean)
-
-
-def _goes_on(before: str, here: str) -> bool:
-    """Whether a label continues the one before it.
-
-    >>> _goes_on("B-LOC", "I-LOC"), _goes_on("I-LOC", "B-LOC"), _goes_on("LOC", "I-LOC"), _goes_on("O", "O")
-    (True, False, True, True)
-    """
-    kinds = [label[2:] if label.startswith(("B-", "I-")) else label for label in (before, here)]
-    return kinds[0] == kinds[1] and not here.startswith("B-")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, overload
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy as np
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import drawn, next_word_probabilities
-from minibert.errors import Text, TokenizerError, error_of
+from minibert.errors import CheckpointError, Text, TokenizerError, error_of
 from minibert.families.parts.heads import BoundHead
+from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.files.tokenizer_files import Find
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
@@ -36,6 +38,18 @@ class Prediction(TypedDict):
 Predictions = list[list[Prediction]]  # for each of some tokens the likeliest ones
 Check = Callable[[Encoded, int], None]  # refuses a text by its ids; with its number, for the message
 Take = Callable[[Packed], Array]  # which of a tile's tokens
+FILE = "generation_config.json"
+# what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
+REFUSED: Mapping[str, Any] = {
+    "num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "suppress_tokens": [],
+    "begin_suppress_tokens": [], "bad_words_ids": None, "sequence_bias": None, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "repetition_penalty": 1,
+    "encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1,
+    "watermarking_config": None, "penalty_alpha": 0,
+    "dola_layers": None, "constraints": None, "force_words_ids": None, "token_healing": False, "max_time": None,
+    "stop_strings": None, "num_return_sequences": 1, "use_mtp": False, "assistant_early_exit": None,
+    "is_assistant": False,
+}  # fmt: skip
 
 
 class Words(Sentences):
@@ -223,3 +237,27 @@ def _check_chance(temperature: Any, seed: Any) -> None:
         raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, found {seed!r}")
+
+
+def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozenset[int]:
+    """Give the ids that end a text: generation_config.json's, without that file config.json's, no default of a class.
+
+    Raises CheckpointError that names the entry.
+    """
+    path = find(FILE)
+    settings = config if path is None else read_object(path)
+
+    def refused(what: str) -> CheckpointError:
+        return CheckpointError(f"{where}: {'config.json' if path is None else FILE}: {what}")
+
+    for key, neutral in REFUSED.items():
+        if settings.get(key) not in (None, neutral):
+            raise refused(
+                f"{key!r} is {settings[key]!r:.40}, which changes the words that come and is not computed here; take "
+                "it out to write on without it"
+            )
+    ends = settings.get("eos_token_id")
+    listed = ends if isinstance(ends, list | tuple) else [] if ends is None else [ends]
+    if not all(type(end) is int for end in listed):
+        raise refused(f"'eos_token_id' must be an integer, a list of them or null, found {ends!r:.80}")
+    return frozenset(listed)

@@ -17,8 +17,8 @@ from minibert.families.parts.heads import architectures
 from minibert.families.parts.modules import Embedding
 from minibert.families.rows import BLOCKS
 from minibert.models.encoder import Encoder
-from minibert.models.heads.generation import read_generation
 from minibert.models.heads.heads import Heads
+from minibert.models.heads.prediction import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.models.sentences.habits import accept_habits

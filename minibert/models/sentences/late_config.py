@@ -27,7 +27,7 @@ OWN = ("query_length", "document_length", "query_expansion")  # of a transformer
 FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
 FLAGS = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "mask_punctuation")
 CLASSIC = 32  # tokens of a query in the first ColBERT
-EXPANSION = ("strategy", "attend", "token", "length")
+EXPANSION = ("strategy", "token", "length", "attend")
 
 
 class Older(NamedTuple):
@@ -45,8 +45,7 @@ def read_older(saved: SavedFolder) -> Older:
     metadata = {} if modules else top.object(METADATA)
     for older in (settings, metadata):
         for key in FLAGS:
-            if older.get(key) is not None:
-                top.flag(older, key, False)  # raises for "false", which would count as true
+            top.flag(older, key, False)  # raises for "false", which would count as true
     if not modules:
         return _of_stanford(metadata)
     prompts: dict[str, Any] = dict(settings.get("prompts") or {})
@@ -145,12 +144,10 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
     given = settings.get("query_expansion")
     if given is None:
         return None
-    if not isinstance(given, dict) or not set(given) <= set(EXPANSION):
-        raise files.refuse(f"'query_expansion' must say {', '.join(EXPANSION)}, found {given!r:.120}")
-    strategy, token, length = (given.get(key) for key in ("strategy", "token", "length"))
-    attend = given.get("attend", False)
+    said: dict[str, Any] = {"attend": False} | (given if isinstance(given, dict) else {})
+    strategy, token, length, attend = map(said.get, EXPANSION)
     right = strategy in ("fixed", "min") and isinstance(token, str | None) and type(attend) is bool
-    if not right or type(length) is not int or length < 1:
+    if not right or type(length) is not int or length < 1 or not set(said) <= set(EXPANSION):
         raise files.refuse(
             "'query_expansion' must have the strategy fixed or min, a length >= 1, a token or none, and attend true or "
             f"false, found {given!r:.120}"
@@ -159,7 +156,7 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
     if (longest is not None and length > longest) or (isinstance(most, int | float) and most < length):
         limit = f"query_length is {most!r}" if longest is None or length <= longest else f"the table has {longest} rows"
         raise files.refuse(f"'query_expansion' fills queries up to {length} tokens, but {limit}")
-    return Expansion(length, attend, token)
+    return Expansion(length, attend is True, token)
 
 
 def _stanford(top: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
