@@ -16,12 +16,12 @@ Sources
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .input_layer import Array
-from .similarity import PrincipalComponents
 
 BLOCK = 1024  # rows that are converted to float64 at a time: 6 MB at 768 columns
 
@@ -60,8 +60,16 @@ def sif_weights(probabilities: ArrayLike, a: float = 1e-4) -> Array:
     return np.asarray(a / (a + p))
 
 
+class PrincipalComponents(NamedTuple):
+    """Coordinates (rows, count), directions (count, dim), and each direction's part of the variance (count,)."""
+
+    coordinates: Array
+    directions: Array
+    shares: Array
+
+
 def covariance_components(x: ArrayLike, count: int = 256) -> PrincipalComponents:
-    """Principal components of many rows: what `principal_components` gives, but for the signs, in less memory.
+    """Find the directions in which many rows differ most, and each row's coordinates along them: principal components.
 
         C = (x - mean)^T (x - mean) / (rows - 1),   C v_k = s_k v_k,   coordinates[:, k] = (x - mean) . v_k
 

@@ -1,4 +1,4 @@
-"""Similarity, nearest rows and principal components against their definitions."""
+"""Similarity and nearest rows against their definitions."""
 
 from __future__ import annotations
 
@@ -65,30 +65,3 @@ def test_equal_rows_tie_by_id_across_blocks() -> None:
         assert ids[:5].tolist() == copies
         assert len(set(similarities[:5].tolist())) == 1
         assert similarities[5] < similarities[4]
-
-
-# principal components
-
-
-def test_principal_components_are_the_eigenvectors_of_the_covariance() -> None:
-    x = normal(30, 5) * [5.0, 1.0, 3.0, 0.5, 0.1]
-    found = similarity.principal_components(x, count=3)
-    variances, vectors = np.linalg.eigh(np.cov(x.T))
-    for i in range(3):
-        assert abs(abs(found.directions[i] @ vectors[:, -1 - i]) - 1) <= DEFINITION_TOLERANCE
-        assert abs(found.shares[i] - variances[-1 - i] / variances.sum()) <= DEFINITION_TOLERANCE
-    assert np.abs(found.coordinates - (x - x.mean(axis=0)) @ found.directions.T).max() <= DEFINITION_TOLERANCE
-    assert found.coordinates.shape == (30, 3) and np.all(np.diff(found.shares) < 0)
-
-
-def test_principal_components_do_not_depend_on_the_sign_of_a_singular_vector() -> None:
-    x = normal(20, 6)
-    found, mirrored = similarity.principal_components(x), similarity.principal_components(-x)
-    assert np.abs(found.directions - mirrored.directions).max() <= DEFINITION_TOLERANCE
-    assert np.abs(found.coordinates + mirrored.coordinates).max() <= DEFINITION_TOLERANCE
-    assert np.all(found.directions[np.arange(2), np.abs(found.directions).argmax(axis=1)] > 0)
-
-
-def test_equal_rows_have_no_components_to_share() -> None:
-    found = similarity.principal_components(np.ones((4, 3)))
-    assert not np.any(found.coordinates) and not np.any(found.shares)

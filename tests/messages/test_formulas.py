@@ -98,8 +98,6 @@ VECTORS: list[Row] = [
     (INTEGER, "query must be integers", lambda: equations.nearest_tokens(TABLE, 1.0, k=1)),
     (REFUSED, "an id or 2 finite numbers", lambda: equations.nearest_tokens(TABLE, np.ones(3), k=1)),
     (REFUSED, "an id or 2 finite numbers", lambda: equations.nearest_tokens(TABLE, np.array([1.0, np.nan]), k=1)),
-    (REFUSED, r"count must be in 1\.\.2, .* found 0", lambda: equations.principal_components(TABLE, 0)),
-    (REFUSED, r"count must be in 1\.\.2, .* found 3", lambda: equations.principal_components(TABLE, 3)),
     (REFUSED, "one of float32, float16, int8, uint8, binary, ubinary, found 'int4'", lambda: quantized(TABLE, "int4")),
     (REFUSED, "need two vectors or more", lambda: quantized(np.ones((1, 1)), "int8")),
     (REFUSED, "need two vectors or more", lambda: quantized(np.ones(2), "int8")),
