@@ -107,7 +107,7 @@ LLAMA_ORDER = (
 )  # fmt: skip
 
 
-def _llama_blocks(
+def llama_blocks(
     name: str, defaults: Mapping[str, Any], attend: Attention = ROTATED, feed: FeedForward = GATED
 ) -> Blocks:
     """Llama's block, and what a model of its kin changes."""
@@ -153,19 +153,19 @@ QWEN_DEFAULTS = {
 
 BIASED = replace(ROTATED, biased="attention_bias", output_biased="attention_bias")
 
-LLAMA_BLOCKS = _llama_blocks(
+LLAMA_BLOCKS = llama_blocks(
     "Llama", {"attention_bias": False, "mlp_bias": False}, BIASED, replace(GATED, biased="mlp_bias")
 )
 
-MISTRAL_BLOCKS = _llama_blocks(
+MISTRAL_BLOCKS = llama_blocks(
     "Mistral",
     {"num_key_value_heads": 8, "sliding_window": 4096},
     replace(ROTATED, window=_mistral_window),
 )
 
-QWEN2_BLOCKS = _llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=True, window=_qwen_window))
+QWEN2_BLOCKS = llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=True, window=_qwen_window))
 
-QWEN3_BLOCKS = _llama_blocks(
+QWEN3_BLOCKS = llama_blocks(
     "Qwen3",
     {**QWEN_DEFAULTS, "attention_bias": False},
     replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), window=_qwen_window),

@@ -75,7 +75,8 @@ MODERNBERT_BLOCKS = Blocks(
 )  # fmt: skip
 
 
-def _modernbert_takes(config: Config) -> str:
+def first_or_mean(config: Config) -> str:
+    """Read which rows a class is told from: each text's first, or the mean of all."""
     pooling = config.get("classifier_pooling")
     if pooling not in ("cls", "mean"):
         raise config.refused(f"'classifier_pooling' must be 'cls' or 'mean', found {pooling!r}")
@@ -94,7 +95,7 @@ MODERNBERT_HEADS = (
         HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
         architectures=("ForMaskedLM",),
     ),
-    classes(*MODERNBERT_STEPS, CLASSIFIER, takes=_modernbert_takes),
+    classes(*MODERNBERT_STEPS, CLASSIFIER, takes=first_or_mean),
     replace(TOKEN_CLASSES, steps=(*MODERNBERT_STEPS, CLASSIFIER)),
     replace(ANSWER, steps=(*MODERNBERT_STEPS, replace(CLASSIFIER, out=2))),
 )

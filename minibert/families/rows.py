@@ -36,6 +36,7 @@ KINS = {
     "gpt_neox": ("gpt_neox",),
     "llama": ("llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite", "cohere2"),
     "eurobert": ("eurobert",),
+    "ultrabert": ("ultrabert",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
     "bloom": ("bloom",),
     "t5": ("t5", "mt5", "umt5"),

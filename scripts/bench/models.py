@@ -45,6 +45,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gte": {"pad_token_id": 0},
     "jina_embeddings_v3": {},
     "eurobert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "ultrabert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "clip_text_model": {"max_position_embeddings": 512},
 }
 PIECE = 1 << 22  # numbers made at a time

@@ -220,6 +220,7 @@ def like_llama(llama: Case) -> tuple[Case, ...]:
     return (
         of("qwen3", "Qwen3", "ForCausalLM", head_dim=16),
         of("eurobert", "EuroBert", pad=3, pad_token_id=3),
+        of("ultrabert", "Ultrabert", pad=3, pad_token_id=3, layer_types=["sliding_attention"]),
         of("mixtral", "Mixtral", num_local_experts=2, num_experts_per_tok=1),
         of("olmo2", "Olmo2", pad=1, pad_token_id=1), of("phi3", "Phi3", "ForCausalLM", pad=3, pad_token_id=3),
         of("cohere2", "Cohere2", "ForCausalLM", pad=0, pad_token_id=0, layer_types=["sliding_attention"]),

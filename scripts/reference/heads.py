@@ -181,6 +181,13 @@ EUROBERT = [
     HeadCase("eurobert", "EuroBertForSequenceClassification", "classes", EURO | NAMED, EVERY),
     HeadCase("eurobert", "EuroBertForTokenClassification", "token_classes", EURO | NAMED, EVERY),
 ]
+ULTRA = {**EURO, "hidden_act": "relu", "prediction_head_size": 10}
+ULTRABERT = [
+    HeadCase("ultrabert", "UltrabertForMaskedLM", "masked_word", ULTRA, EVERY),
+    HeadCase("ultrabert", "UltrabertForSequenceClassification", "classes", ULTRA | NAMED, FIRST),
+    HeadCase("ultrabert", "UltrabertForTokenClassification", "token_classes", ULTRA | NAMED, EVERY),
+    answering("ultrabert", "Ultrabert", ULTRA),
+]
 # hidden_act is relu: the head has gelu all the same
 GTE = HeadCase("gte", "GteForMaskedLM", "masked_word", ONE | {"hidden_act": "relu"}, EVERY, 1)
 DEBERTA_ONE = {**DEBERTA, "num_hidden_layers": 1, "embedding_size": 8}
@@ -211,6 +218,9 @@ CASES = (
                          kinds=("plain",)),
     *(EUROBERT[1]._replace(config=EURO | NAMED | {"classifier_pooling": each}, variant=each, kinds=FIRST)
       for each in ("bos", "mean")),
+    *ULTRABERT,
+    ULTRABERT[0]._replace(config=ULTRA | {"tie_word_embeddings": True}, variant="tied", kinds=("plain",)),
+    ULTRABERT[1]._replace(config=ULTRA | NAMED | {"classifier_pooling": "mean"}, variant="mean", kinds=FIRST),
     HeadCase("gemma3_text", "Gemma3ForCausalLM", "next_word", GEMMA_ONE, ("right_pad",)),
     HeadCase("gemma3_text", "Gemma3TextForSequenceClassification", "classes", GEMMA_ONE | NAMED | {"pad_token_id": 0},
              ("plain", "right_pad")),

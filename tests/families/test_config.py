@@ -43,6 +43,8 @@ def test_a_default_is_that_of_the_reference_s_class(name: str) -> None:
         ("mistral", {}, [4095] * 2),
         ("modernbert", {}, [None, 64, 64, None, 64]),
         ("gemma3_text", {}, [4095] * 5 + [None, 4095]),
+        ("ultrabert", {}, [128, 128, None, 128]),
+        ("ultrabert", {"attention_windows": [None, 0, 7, 9], "num_hidden_layers": 4}, [None, None, 7, 7]),
         ("qwen2", {}, [None] * 30),
         ("qwen3", {"use_sliding_window": True}, [None] * 28 + [4095] * 2),
     ],

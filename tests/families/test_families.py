@@ -40,6 +40,7 @@ ERROR_SHARE = 1.05
 ROTATED = (
     "nomic_bert", "modernbert", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "mixtral", "olmo2", "phi3", "granite",
     "cohere2", "gemma", "gemma2", "gemma3_text", "gte", "jina_embeddings_v3", "eurobert",
+    "ultrabert",
 )  # fmt: skip
 SCHEMES = {
     **dict.fromkeys(("mpnet", "t5", "mt5", "umt5"), schemes.RelativeBias), **dict.fromkeys(ROTATED, schemes.Rotary),
@@ -145,7 +146,7 @@ def test_position_scheme_of_attention(case: Case) -> None:
             assert scheme.relative_bias(3, 5).shape == (layer.config["num_attention_heads"], 3, 5)
             assert scheme.bidirectional == (case.side == "encoder")
         elif isinstance(scheme, schemes.Rotary):
-            assert len(scheme.rotations) == 1 + (case.facts["family"] in ("modernbert", "gemma3_text"))
+            assert len(scheme.rotations) == 1 + (case.facts["family"] in ("modernbert", "gemma3_text", "ultrabert"))
             stated = layer.config.get("head_dim")  # Qwen 3's and Gemma's heads have a size of their own
             head_dim = stated or layer.config["hidden_size"] // layer.config["num_attention_heads"]
             for layer_type in scheme.rotations:

@@ -242,6 +242,9 @@ SAID: list[tuple[str, dict[str, Any]]] = [
     *((name, OPEN) for name in ("bert-causal", "gpt2", "llama", "mistral", "qwen2", "qwen3-window", "gemma3_text")),
     ("gemma3_text-both-ways", OPEN), ("mistral", LISTED), ("mistral", OPEN | LISTED),
     ("modernbert", {"sliding_window": 3}), ("modernbert", {"sliding_window": 1, "local_attention": 9}),
+    ("ultrabert", {"layer_types": None, "attention_windows": [0, 1, 3]}),
+    ("ultrabert", {"layer_types": ["full_attention"] * 3}),
+    ("ultrabert", {"rope_parameters": None, "rope_theta": [50.0, 20.0, 9.0]}),
     ("nomic_bert", {"rope_parameters": None, "rope_theta": 50.0, "rotary_emb_base": 1000.0}),
 ]  # fmt: skip
 

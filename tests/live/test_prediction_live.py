@@ -23,6 +23,7 @@ SAME = 2e-6  # probabilities; measured 2e-7
 MASKED = {
     "bert": "BertTokenizer", "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
     "mpnet": "MPNetTokenizer", "modernbert": "PreTrainedTokenizerFast",
+    "ultrabert": "PreTrainedTokenizerFast",
 }  # fmt: skip
 WRITES = {
     "gpt2": "GPT2Tokenizer", "llama": "LlamaTokenizer", "mistral": "LlamaTokenizer", "qwen2": "Qwen2Tokenizer",

@@ -207,6 +207,7 @@ PROMPTS = {"query": "Instruct: we lived\nQuery:", "document": ""}
 # the tokenizer, and what a published model of the kind pools by
 KINDS = {
     "eurobert": ("PreTrainedTokenizerFast", "lasttoken"),  # jina-embeddings-v5-text-nano
+    "ultrabert": ("PreTrainedTokenizerFast", "cls"),
     "gte": ("XLMRobertaTokenizer", "cls"),  # gte-multilingual-base, arctic-embed-m-v2.0
     "jina_embeddings_v3": ("XLMRobertaTokenizer", "mean"),
     "qwen3": ("Qwen2Tokenizer", "lasttoken"),  # Qwen3-Embedding

@@ -70,7 +70,7 @@ def without_what_is_not_computed(printed: str) -> str:
 # of older files: names that hold several tensors of today, and how many more
 TOGETHER = {".attn.Wqkv": 2, ".mixer.Wqkv": 2, ".qkv_proj": 2, ".up_gate_proj": 1}
 INSIDE = (
-    r"(^|\.)(encoder(?!\.(embed|layernorm_emb))|transformer\.layer|h|ln_f)\.|^(model\.)?(layers|norm|final_norm)\."
+    r"(^|\.)(encoder(?!\.(embed|layernorm_emb))|transformer\.layer|h|ln_f)\.|^(model\.|ultrabert\.)?(layers|norm|final_norm)\."
     r"|^(text_model\.)?final_layer_norm\."
 )
 
@@ -218,6 +218,9 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ("ultrabert", {"attention_windows": [1, 2]}, "'attention_windows' lists 2 blocks"),
+        ("ultrabert", {"attention_windows": 128}, "'attention_windows' must list a number for each block, found 128"),
+        ("ultrabert", {"rope_parameters": None, "rope_theta": 10000.0}, "'rope_theta' must list a number for each"),
     ],
 )
 def test_another_model_s_config(name: str, config: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": TODAY,
     "qwen3": TODAY,
     "eurobert": {**TODAY, "num_key_value_heads": None, "attention_bias": True, "mlp_bias": True},
+    "ultrabert": {**TODAY, "sliding_window": 2, "layer_types": ["sliding_attention", "full_attention"]},
     "gemma3_text": {
         **TODAY, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 5, "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
@@ -93,7 +94,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "gemma3_text")
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "eurobert", "ultrabert", "gemma3_text")
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def settings(name: str) -> dict[str, Any]:
     """MiniLM's shape, small: 12 heads, three blocks."""
     if name == "gpt2":
         return {"n_embd": 48, "n_head": 6, "n_layer": DEPTH, "n_inner": 96, "n_positions": 48}
-    if name == "gemma3_text":
+    if name in ("gemma3_text", "ultrabert"):
         return {"num_hidden_layers": DEPTH, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
     if name in encoders.T5_LIKE:
         return {"num_layers": DEPTH}

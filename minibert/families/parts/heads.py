@@ -42,6 +42,7 @@ class HeadMap(Frozen):
     biased  whether it has a bias, or a config key that decides it; `bias` is another name of it, where a file does
             not have its own
     tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
+    in_file  its path in files, where that is not the module's
     """
 
     path: str
@@ -49,6 +50,12 @@ class HeadMap(Frozen):
     biased: bool | str = True
     bias: str = ""
     tied: bool = False
+    in_file: str = ""
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The names under which its weight may stand, best first."""
+        return tuple(f"{path}.weight" for path in (self.path, self.in_file) if path)
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
         """Take its tensors. `words` gives the word table (vocab, width)."""
@@ -56,10 +63,10 @@ class HeadMap(Frozen):
 
         out = count_labels(config) if self.out == LABELS else self.out
         out = config.integer(out) if isinstance(out, str) else out
-        if self.tied and not binder.stores(f"{self.path}.weight") and tied(config):
+        if self.tied and not any(map(binder.stores, self.weights)) and tied(config):
             weight = words()
         else:
-            weight = binder.weight((f"{self.path}.weight",), (out, width))
+            weight = binder.weight(self.weights, (out, width))
         bias = binder.vector(self.biases, (out,)) if decided(config, self.biased) else None
         return Dense(weight, bias)
 
@@ -118,9 +125,7 @@ class Head(Frozen):
         """Whether a file holds it: the weights of its maps, or of a tied one its bias."""
         own = [each for each in self.maps if not each.tied] or ([] if tied(config) else self.maps)
         biases = [each.biases for each in self.maps if each.tied and decided(config, each.biased)]
-        return all(binder.stores(f"{each.path}.weight") for each in own) and all(
-            any(map(binder.stores, names)) for names in biases
-        )
+        return all(any(map(binder.stores, names)) for names in [*(each.weights for each in own), *biases])
 
     def bind(self, config: Config, binder: Binder, words: Callable[[], Weight]) -> BoundHead:
         """Take its tensors. Raises CheckpointError for one that is missing or of another shape."""

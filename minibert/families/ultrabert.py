@@ -1,0 +1,97 @@
+"""UltraBERT: EuroBERT's blocks, of which two in three see a window, each kind of block with its own rotary theta."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minibert.families.parts.config import Config
+from minibert.families.parts.frozen import replace
+from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.readers import FULL, SLIDING, layer_type
+
+from .eurobert import EUROBERT
+from .llama import BIASED, GATED, llama_blocks
+from .modernbert import first_or_mean
+from .rows import Row
+
+if TYPE_CHECKING:
+    from minibert.families.parts.attention_schemes import Rotary
+    from minibert.families.parts.steps import Binder
+
+
+def _listed(config: Config, key: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """Read what an older file lists under a key, one for each block; nothing where it has no such key."""
+    found = config.get(key)
+    if found is None:
+        return ()
+    if not isinstance(found, tuple) or any(not isinstance(each, kinds) or (each or 0) < 0 for each in found):
+        raise config.refused(f"{key!r} must list a number for each block, found {found!r:.80}")
+    if len(found) != config.integer("num_hidden_layers"):
+        raise config.refused(f"{key!r} lists {len(found)} blocks, 'num_hidden_layers' has another number")
+    return found
+
+
+def _windows(config: Config) -> tuple[int | None, ...]:
+    return _listed(config, "attention_windows", (int, type(None)))
+
+
+def _type(config: Config, i: int) -> str:
+    """In older files a block has a window where one is listed that is not 0 or null."""
+    windows = _windows(config)
+    return layer_type(config, i, bool(windows[i]) if windows else (i + 1) % 3 != 0)
+
+
+def _window(config: Config, i: int) -> int | None:
+    """The window is a radius, its end included; of an older file's windows the first counts for all blocks."""
+    if _type(config, i) == FULL:
+        return None
+    return next(filter(None, _windows(config)), None) or config.integer("sliding_window")
+
+
+def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
+    """Read one rotation for each type; an older file lists a theta for each block, and a type's last one counts."""
+    from minibert.families.parts.attention_schemes import layered_rotary
+
+    thetas = {FULL: 2560000.0, SLIDING: 10000.0}
+    if not config.part("rope_parameters"):
+        thetas |= {_type(config, i): theta for i, theta in enumerate(_listed(config, "rope_theta", (int, float)))}
+    return layered_rotary(config, binder, side, thetas={name: ("", theta) for name, theta in thetas.items()})
+
+
+ULTRABERT = replace(
+    EUROBERT,
+    model_type="ultrabert",
+    prefixes=("model.", "ultrabert."),  # the second in what the reference's save_pretrained writes
+    attention=_rotary,
+    tree={"": "UltrabertModel"},
+    defaults={**EUROBERT.defaults, "pad_token_id": 0, "max_position_embeddings": 32768},
+)
+
+ULTRABERT_BLOCKS = replace(
+    llama_blocks(
+        "Ultrabert",
+        {
+            "attention_bias": False, "mlp_bias": False, "sliding_window": 128, "classifier_pooling": "cls",
+            "prediction_head_size": 768,
+        },
+        replace(BIASED, rotation=_type, window=_window),
+        replace(GATED, biased="mlp_bias"),
+    ),
+    causal=lambda config: False,
+)  # fmt: skip
+
+ULTRABERT_HEADS = (
+    masked_word(
+        HeadMap(path="head.linear1", out="prediction_head_size", biased=False),
+        Act(path="head.linear1.act_fn", word="gelu_pytorch_tanh"),  # whatever hidden_act says
+        HeadMap(path="head.linear2", biased=False),
+        Act(path="head.linear2.act_fn", word="gelu_pytorch_tanh"),
+        HeadMap(path="head.decoder", out=WORDS, biased=False, tied=True, in_file="cls"),
+        architectures=("ForMaskedLM",),
+    ),
+    classes(CLASSIFIER, takes=first_or_mean),
+    TOKEN_CLASSES,
+    ANSWER,
+)
+
+ROWS = (Row(ULTRABERT, ULTRABERT_BLOCKS, ULTRABERT_HEADS),)
