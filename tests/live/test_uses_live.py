@@ -96,7 +96,7 @@ def test_many_labels_and_a_folder_that_the_library_saves(minilm: Path, tmp_path:
         assert max(abs(want[each.label] - each.probability) for each in found) <= PROBABILITIES
 
 
-@pytest.mark.parametrize("model_type", ["modernbert", "llama", "qwen3", "bert"])
+@pytest.mark.parametrize("model_type", ["modernbert", "ultrabert", "llama", "qwen3", "bert"])
 @pytest.mark.parametrize("kind", ["Sequence", "Token"])
 def test_what_a_long_text_gives(tmp_path: Path, model_type: str, kind: str) -> None:
     """The whole text's labels where positions have no table, else an error; spans up to the tokenizer's length."""

@@ -146,6 +146,12 @@ def beside(own: Any, args: Any, named: Mapping[str, Any]) -> Any:
 
 
 SIDE = "queries, keys and values side by side for each head"
+
+
+def one_theta(model: Any) -> None:
+    model.rotary_emb.full_attention_inv_freq.copy_(model.rotary_emb.sliding_attention_inv_freq)
+
+
 SEES, NARROW = "causal mask where there is none", "window one token too narrow"
 PLANTED: dict[str, Planted] = {
     # -- linear maps
@@ -207,7 +213,13 @@ PLANTED: dict[str, Planted] = {
             importlib.import_module("transformers.masking_utils").create_causal_mask, past_key_values=None))),
     "ModernBERT's window one narrower": Planted(
         "modernbert", dict.fromkeys(("attentions.1", "layers.1.attn.scores"), NARROW), configured(local_attention=2)),
+    "UltraBERT's window as a width": Planted(
+        "ultrabert",
+        {key.format(i=i): NARROW for i in (0, 2) for key in ("attentions.{i}", TODAY + "scores")},
+        configured(sliding_window=1)),
     # -- rotations
+    "one theta for all of UltraBERT's blocks": Planted(
+        "ultrabert", {TODAY.format(i=1) + "scores": "rotation of the other layer type"}, one_theta),
     "half of Llama's head": Planted("llama", every(TODAY + "scores", "half of each head rotated"), rotated_by(half)),
     "ModernBERT's cos by repeat_interleave": Planted(
         "modernbert", every("layers.{i}.attn.scores", "cos and sin repeated by neighbours"), rotated_by(side_by_side)),
@@ -276,6 +288,7 @@ HONEST: dict[str, Planted] = {
     "-1e4 for the mask": Planted("bert", {}, attention=mask_as(0, -1e4)),
     "-inf for the mask": Planted("bert", {}, attention={"mask": lambda mask: mask.masked_fill(mask != 0, -math.inf)}),
     "GPT-2": Planted("gpt2", {}),
+    "UltraBERT": Planted("ultrabert", {}),
     "Qwen3": Planted("qwen3", {}),
     "ModernBERT": Planted("modernbert", {}),
     "ALBERT": Planted("albert", {}),
