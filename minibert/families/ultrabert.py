@@ -24,7 +24,8 @@ def _listed(config: Config, key: str, kinds: tuple[type, ...]) -> tuple[Any, ...
     found = config.get(key)
     if found is None:
         return ()
-    if not isinstance(found, tuple) or any(not isinstance(each, kinds) or (each or 0) < 0 for each in found):
+    right = isinstance(found, tuple) and all(isinstance(each, kinds) for each in found)
+    if not right or any(each < 0 for each in filter(None, found)):
         raise config.refused(f"{key!r} must list a number for each block, found {found!r:.80}")
     if len(found) != config.integer("num_hidden_layers"):
         raise config.refused(f"{key!r} lists {len(found)} blocks, 'num_hidden_layers' has another number")
