@@ -29,7 +29,7 @@ def _listed(config: Config, key: str, kinds: tuple[type, ...]) -> tuple[Any, ...
         raise config.refused(f"{key!r} must list a number for each block, found {found!r:.80}")
     if len(found) != config.integer("num_hidden_layers"):
         raise config.refused(f"{key!r} lists {len(found)} blocks, 'num_hidden_layers' has another number")
-    return found
+    return tuple(found)
 
 
 def _windows(config: Config) -> tuple[int | None, ...]:
