@@ -15,12 +15,11 @@ import re
 import stat
 import sys
 import threading
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from minibert.errors import HubError, MinibertError
 from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, read_index
@@ -79,9 +78,9 @@ class Repository:
         from huggingface_hub import constants
 
         self.name, self.revision, self.cache, self.offline, self._token = name, revision, cache, offline, token
-        # a name and a password in HF_ENDPOINT belong into one header, and into no message
-        scheme, user, host = re.findall(r"^(\w+://)?(?:(.*)@)?(.*)", constants.ENDPOINT)[0]
-        self._endpoint, self._user = scheme + host, user
+        if "@" in constants.ENDPOINT:  # messages would show it
+            raise HubError("HF_ENDPOINT holds a name or a password; write the address alone, and a token in HF_TOKEN")
+        self._endpoint = constants.ENDPOINT
         self._folder = "--".join(("models", *name.split("/")))
         self._refs = cache / self._folder / "refs" / revision
         self.commit = revision if COMMIT.fullmatch(revision) else self._last_known()
@@ -233,11 +232,9 @@ class Repository:
             return self._files or []
 
     def _headers(self) -> dict[str, str]:
-        """Give the header that says who asks: the name and password in HF_ENDPOINT, or else the user's token."""
+        """Give the header that says who asks: the user's token."""
         from huggingface_hub import constants, get_token
 
-        if self._user:
-            return {"authorization": "Basic " + b64encode(unquote(self._user).encode()).decode()}
         if self._token is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
             return {}
         token = get_token() if self._token is None else self._token
