@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,31 +28,30 @@ INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I32": np.dtype("<i4
 EVERY_DTYPE = NUMPY_DTYPE | INTEGERS
 
 
-class Table(Protocol):
-    """A layer needs this much of a table: two sizes and two ways to read it."""
+class Table:
+    """Holds rows, whatever format its file has; a layer needs three attributes of it and three ways to read it.
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    dtype   of the rows that it gives: float32, or float64 where the layer computes in it
+    stored  the format in the file, in safetensors' words: "F32", "F16", "BF16", ...
+    """
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the rows it gives (float32, or float64 where the layer computes in it)."""
-
-    @property
-    def stored(self) -> str:
-        """The format in the file, in safetensors' words: "F32", "F16", "BF16", ..."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored: str
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         """Give the rows for ids of any shape, or for a run of neighbours as a slice; `out` receives them.
 
         The ids are checked already (`equations.check_ids`): here a wrong one would give a wrong row.
         """
-
-    def expect(self, ids: Iterable[ArrayLike]) -> None:
-        """Hint: these rows will be needed soon, so a remote table fetches them all at once."""
+        raise NotImplementedError
 
     def array(self) -> Array:
         """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
+        raise NotImplementedError
+
+    def expect(self, ids: Iterable[ArrayLike]) -> None:
+        """Hint: these rows will be needed soon, so a remote table fetches them all at once."""
 
 
 FIRST_ROWS = 512  # of a table that a formula makes: the longest text of most models
@@ -122,7 +121,7 @@ def narrowed(x: Array, target: str) -> Array:
     return np.where(np.isnan(x), quiet_nan, rounded >> np.uint32(16)).astype(np.uint16)
 
 
-class StoredTable:
+class StoredTable(Table):
     """A table over bytes in memory or in a mapped file; nothing is copied until rows are asked for.
 
     filling: rows of `raw` are still to be written (a remote table's), so no converted copy of them is kept.
@@ -156,9 +155,6 @@ class StoredTable:
             return raw
         return convert(raw, self.stored, self.dtype, out)
 
-    def expect(self, ids: Iterable[ArrayLike]) -> None:
-        pass  # every row is at hand
-
     def array(self) -> Array:
         if self._same:
             return self._raw
@@ -181,7 +177,7 @@ class StoredTable:
         return StoredTable(self._raw[where], self.stored, self.dtype)
 
 
-class FoldedTable:
+class FoldedTable(Table):
     """A table in which several ids share a row, each with a weight: `row(id) = rows[mapping[id]] * weights[id]`.
 
     Either may be None. Rows are multiplied when they are asked for, so a mapped or a remote table stays what it is.
@@ -229,7 +225,7 @@ def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTabl
     return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], dtype)
 
 
-class FormulaTable:
+class FormulaTable(Table):
     """A table that a formula makes, not a file: the first rows, up to the last one requested.
 
     make(length, dim) gives them; a row must not depend on the length. `shape` comes from a config: it can be anything.
@@ -246,9 +242,6 @@ class FormulaTable:
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         last = ids.stop if isinstance(ids, slice) else int(ids.max(initial=-1)) + 1
         return self._first(last).rows(ids, out)
-
-    def expect(self, ids: Iterable[ArrayLike]) -> None:
-        pass  # a formula needs no fetching
 
     def array(self) -> Array:
         return self._first(self.shape[0]).array()

@@ -116,7 +116,7 @@ class RemoteFile(SafetensorsFile):
         return []
 
 
-class RowTable:
+class RowTable(Table):
     """A table of a remote file: a row is fetched when it is first asked for."""
 
     def __init__(self, file: RemoteFile, tensor: Tensor, dtype: np.dtype[Any] | str = "float32") -> None:

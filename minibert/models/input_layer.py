@@ -318,13 +318,7 @@ class EmbeddingLayer(OfModules):
             for path, module in self.modules.items():
                 if path.rpartition(".")[2] == name:
                     return module
-            if name == "embeddings" or any(path.startswith(f"{name}.") for path in self.modules):
-                raise AttributeError(
-                    f"this layer is the {name} module itself: call it, layer(input_ids), and take its parts straight "
-                    f"from it, layer.{next(iter(self.modules)).rpartition('.')[2]}"
-                )
-            shared = self.family.shared
-            if name == shared:
+            if name == self.family.shared:
                 return next(iter(self.modules.values()))
             known = ", ".join(path.rpartition(".")[2] for path in self.modules)
             raise AttributeError(f"this layer has no {name!r}; its submodules are {known}")

@@ -122,11 +122,6 @@ class Stack:
         return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
 
     @property
-    def pre_norm(self) -> bool:
-        """Whether the norms stand before attention and feed-forward (GPT-2), not after the sums (BERT)."""
-        return any(part.before for block in self.blocks for part in block.parts)
-
-    @property
     def transposed_in_reference(self) -> list[str]:
         """Paths whose output the reference gives with the second and the third axis exchanged."""
         return [path for block in self.blocks for path in block.attention.transposed_in_reference]

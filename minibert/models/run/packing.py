@@ -32,7 +32,6 @@ ONE_TILE = 128  # up to this many tokens are never cut
 ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
 SHARES = 8  # few tokens are cut into at most this many tiles, for the threads to share
 SLACK = 1.25  # how many times its usual tokens a tile may have, where sequences end just there
-NONE_CACHED = 0
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
 LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
 
@@ -180,7 +179,7 @@ class Preparation:
         input_ids: ArrayLike | None,
         given: Mapping[str, Any],
         attention_mask: ArrayLike | None = None,
-        past_length: int = NONE_CACHED,
+        past_length: int = 0,
         inputs_embeds: ArrayLike | None = None,
     ) -> tuple[Inputs, bool]:
         """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
@@ -191,7 +190,7 @@ class Preparation:
         if (input_ids is None) == (inputs_embeds is None):
             found = "neither" if input_ids is None else "both"
             raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
-        past_length = past_length if past_length is NONE_CACHED else _count(past_length)
+        past_length = _count(past_length)
         if input_ids is not None:
             if not isinstance(input_ids, np.ndarray) and isinstance(input_ids, str | Mapping):
                 found = "a text" if isinstance(input_ids, str) else "a mapping"

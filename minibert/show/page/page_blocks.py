@@ -47,7 +47,7 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
     norm = type(stack.blocks[-1].modules[last.before or last.after]).__name__
     order = (
         f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
-        if stack.pre_norm
+        if last.before
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
     used = functions(stack) - listed_before
