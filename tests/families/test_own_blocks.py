@@ -19,7 +19,7 @@ from encoder_files import off
 
 import minibert
 from minibert.equations.activations import gelu
-from minibert.equations.blocks import linear, rms_norm, softmax
+from minibert.equations.blocks import linear, softmax
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.steps import Norm
@@ -124,14 +124,3 @@ def test_a_config_that_is_not_computed_is_refused(
     checkpoints.change_json(encoders.write(tmp_path, name) / "config.json", **settings)
     with pytest.raises(minibert.CheckpointError, match=said):
         minibert.load_encoder(tmp_path)
-
-
-def test_the_modules_of_a_gated_block_are_called_as_others(tmp_path: Path) -> None:
-    x = np.linspace(-3, 4, 2 * encoders.DIM, dtype=np.float32).reshape(2, -1)
-    with minibert.load_encoder(encoders.write(tmp_path, "gemma3_text")) as encoder:
-        norm, gate = encoder["layers.0.input_layernorm"], encoder["layers.0.mlp.gate_proj"]
-        np.testing.assert_array_equal(norm(x), rms_norm(x, 1 + norm.weight, 1e-6))
-        assert repr(norm) == "RMSNorm((16,), eps=1e-06)"
-        assert repr(gate) == "Linear(in_features=16, out_features=24, bias=False)"
-        with pytest.raises(ValueError, match="RMSNorm: the last axis must be 16 wide"):
-            norm(x[:, :1])

@@ -106,12 +106,6 @@ def test_full_shows_all_rows_and_the_block_by_hand(bert: Encoder) -> None:
     assert re.fullmatch(r"    differs from the encoder by (at most \d\.\de-0[678]|0)", lines[-1])
 
 
-def test_colour_adds_escapes_and_nothing_else(bert: Encoder) -> None:
-    plain, coloured = (list(explain_block(bert, TEXT, 0, colour=colour)) for colour in (False, True))
-    assert [re.sub("\x1b\\[[0-9]m", "", line) for line in coloured] == plain
-    assert coloured[0].startswith("\x1b[1mblock 0 of 2 of bert -> (1, 7, 16)")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -105,35 +105,23 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
     assert np.array_equal(own[..., -1], found.feed_forward.astype(np.float32))
     assert np.array_equal(data["shares"][..., -2], found.input_layer.astype(np.float32))
     assert np.array_equal(data["totals"], found.total.astype(np.float32))
-    if name == "next_word":
-        assert data["lens"][-1, -1, 0] == pytest.approx(encoder.next_words(text, 1)[0]["score"], abs=CLOSE)
-    else:
-        at = ids[0].tolist().index(4)
-        assert data["names"][at][0] == page_prediction.token_name(encoder, encoder.fill(text, 1)[0][0]["token"])
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_classes_are_of_the_whole_text(several: bool, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"problem_type": "multi_label_classification"} if several else {}
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [("single_label_classification", softmax), ("multi_label_classification", sigmoid), ("regression", np.asarray)],
+)
+def test_classes_are_of_the_whole_text(kind: str, activation: Any, tmp_path: Path) -> None:
     labels = {"0": "sky", "1": "</script>", "2": "sea"}
-    encoder = minibert.load_encoder(with_head(tmp_path, "classes", id2label=labels, **changes))
+    encoder = minibert.load_encoder(with_head(tmp_path, "classes", id2label=labels, problem_type=kind))
     html = page(encoder, "we lived above")
     read(html)
     data, logits = data_of(html, 1, encoder), encoder.logits(**encoder.tokenize("we lived above"))[0].astype(np.float64)
-    order = np.argsort(-logits)
-    assert not data["each"] and data["k"] == 3
+    order, size = np.argsort(-logits), np.abs(logits).max()
+    assert not data["each"] and data["k"] == 3 and data["chance"] == (kind != "regression")
     assert data["names"] == [[list(labels.values())[i] for i in order]]
-    expected = sigmoid(logits) if several else softmax(logits)
-    assert np.abs(data["lens"][0, -1] - expected[order]).max() < CLOSE
-    assert np.abs(data["shares"].sum(axis=2)[0] - (logits - logits.mean())[order]).max() < CLOSE * np.abs(logits).max()
-
-
-def test_a_number_is_shown_as_a_number(tmp_path: Path) -> None:
-    encoder = minibert.load_encoder(with_head(tmp_path, "classes", num_labels=3, problem_type="regression"))
-    data = data_of(page(encoder, "we lived"), 1, encoder)
-    logits = encoder.logits(**encoder.tokenize("we lived"))[0]
-    assert not data["chance"]
-    assert np.abs(data["lens"][0, -1] - np.sort(logits)[::-1]).max() < CLOSE * np.abs(logits).max()
+    assert np.abs(data["lens"][0, -1] - activation(logits)[order]).max() < CLOSE * max(1, size)
+    assert np.abs(data["shares"].sum(axis=2)[0] - (logits - logits.mean())[order]).max() < CLOSE * size
 
 
 def test_a_head_that_cannot_be_computed_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:

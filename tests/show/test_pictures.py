@@ -60,11 +60,8 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
     layer = minibert.load(minilm)
     text = "dog bites man"
     third, first, last = (picture(kind, layer, text, token) for token in (3, None, 4))
-    told = [
-        figure.axes[0].get_title(loc="left") or figure.axes[0].lines[0].get_label() for figure in (third, first, last)
-    ]
-    for words, expected in zip(told, ("man", "dog", "[SEP]"), strict=True):
-        assert expected in words
+    for figure, expected in ((third, "man"), (first, "dog"), (last, "[SEP]")):
+        assert expected in (figure.axes[0].get_title(loc="left") or figure.axes[0].lines[0].get_label())
     for token in (-1, 5):
         with pytest.raises(IndexError, match=rf"token is {token}, but the text has the tokens 0\.\.4"):
             picture(kind, layer, text, token)
@@ -85,9 +82,7 @@ ADDENDS = {
     "gpt2": ["wte", "wpe"],
     "marian-encoder": ["scaled", "embed_positions"],
     "opt-project": ["project_in", "embed_positions"],
-    "albert": ["word_embeddings", "token_type_embeddings", "position_embeddings"],
     "deberta-v2": ["embed_proj"],
-    "t5-encoder": ["embed_tokens"],
 }
 
 
@@ -120,7 +115,6 @@ def test_the_addends_drawn_are_those_of_the_sum(
         ("bert", "sum", None, "about a text"),
         ("bert", "sum", "", "no tokens of its own"),
         ("bert", "alibi", None, "bert has no positions in attention; this picture is of ALiBi"),
-        ("bloom", "rotary", None, "bloom has ALiBi in attention; this picture is of rotary positions"),
         ("t5-encoder", "table", None, "t5 adds no positions"),
         ("opt-project", "rows", "w5", "no common axis"),
     ],
