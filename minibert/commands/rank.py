@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN
 from minibert.models.open.options import add_same_bits
 
-from .common import RERANKER, Parser, add_k, add_model, load_model, print_lines
+from .common import RERANKER, Parser, add_k, add_model, load_model, print_lines, tell_truncated
 from .embed import wants_bar
-from .similar import lines_of, ranked
+from .similar import lines_of
+
+if TYPE_CHECKING:
+    from minibert.models.encoder import Encoder
 
 ABOUT = """order lines by how well they answer a query (a reranker)
 Prints the lines of a file, best first, each after its score. A reranker reads
 the query and a line together. It ranks better than `similar` and takes longer,
-so use it for a few hundred lines. `similar --rerank` does both. A model of late
-interaction (ColBERT, MultiVectorEncoder) ranks too."""
+so use it for a few hundred lines. A model of late interaction (ColBERT,
+MultiVectorEncoder) ranks too."""
 EXAMPLE = 'minibert rank "boiled eggs" --file recipes.txt -m ./ms-marco-MiniLM-L6-v2'
 
 
@@ -36,3 +40,15 @@ def run(arguments: Any) -> None:
         encoder.rank(arguments.query, [])  # raises for a model that is no reranker, before any line is read
         bar = wants_bar(arguments.file == STDIN, prints=False)
         print_lines(ranked(encoder, arguments.query, list(lines_of(arguments.file)), arguments.k, bar))
+
+
+def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
+    """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
+    own = encoder.sentence_config
+    for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
+        yield f"{each['score']:7.3f}  {each['text']}"
+    if own.late:
+        tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
+        return
+    pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)
+    tell_truncated(sum(each.truncated > 0 for each in pairs), "pair")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
-from minibert.models.open.options import SENTENCES, add_sentence_options, model_named_by
+from minibert.models.open.options import SENTENCES, add_sentence_options
 
 from .common import Parser, add_k, add_model, load_model, print_lines, tell_truncated
 from .embed import BAR_AFTER, wants_bar
@@ -19,10 +19,9 @@ ABOUT = """compare texts by meaning, or search a file
 Prints the table of all similarities. With --file it prints the lines of a file
 that are nearest to the text, best first. The measure is the one that the
 model's folder names, by default the cosine. With --file the text gets the
-model's prompt "query" and the lines its prompt "document", if it has them. With
---rerank a second model orders the nearest lines: see `minibert rank`."""
+model's prompt "query" and the lines its prompt "document", if it has them. A
+second model orders them better: see `minibert rank`."""
 EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
-RERANKED = 50  # nearest lines that go to a reranker
 
 
 def declare(parser: Parser) -> None:
@@ -32,9 +31,6 @@ def declare(parser: Parser) -> None:
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines")
-    parser.add_argument(
-        "--rerank", metavar="MODEL", help=f"order the nearest {RERANKED} lines by this reranker, a folder or a Hub name"
-    )
     add_sentence_options(parser)
     add_model(parser, side=False, usual=SENTENCES, threads=True)
 
@@ -48,18 +44,13 @@ def run(arguments: Any) -> None:
         raise ValueError(
             f"--file takes one text to look for, found {len(texts)}; quotes make one text of several words"
         )
-    if file is None and arguments.rerank is not None:
-        raise ValueError("--rerank orders the lines of a file; pass --file too")
     cut: list[int] = []
-    if arguments.rerank is not None:
-        print_lines(reranked(arguments, cut))
-    else:
-        with load_model(arguments) as encoder:
-            if file is None:
-                print_lines(table(encoder, texts, cut))
-            else:
-                found = nearest(encoder, texts[0], file, arguments.k, cut)
-                print_lines(f"{score:.3f}  {line}" for score, line in found)
+    with load_model(arguments) as encoder:
+        if file is None:
+            print_lines(table(encoder, texts, cut))
+        else:
+            found = nearest(encoder, texts[0], file, arguments.k, cut)
+            print_lines(f"{score:.3f}  {line}" for score, line in found)
     tell_truncated(len(cut))
 
 
@@ -76,32 +67,6 @@ def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
     for i, row, text in zip(columns, encoder.similarity(vectors, others), texts, strict=True):
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
-
-
-def reranked(arguments: Any, cut: list[int]) -> Iterator[str]:
-    """Give the lines nearest to a text, ordered by a reranker, each after its score."""
-    from minibert.models.open.load_encoder import load_encoder
-
-    text, k = arguments.texts[0], arguments.k
-    local, threads = arguments.local_files_only, arguments.threads
-    with load_encoder(arguments.rerank, local_files_only=local, threads=threads) as reranker:
-        with model_named_by("rerank"):
-            reranker.rank(text, [])  # raises for a model that is no reranker, before any line is read
-        with load_model(arguments) as encoder:
-            lines = [line for _, line in nearest(encoder, text, arguments.file, max(RERANKED, k), cut)]
-        yield from ranked(reranker, text, lines, k)
-
-
-def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
-    """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
-    own = encoder.sentence_config
-    for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
-        yield f"{each['score']:7.3f}  {each['text']}"
-    if own.late:
-        tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
-        return
-    pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)
-    tell_truncated(sum(each.truncated > 0 for each in pairs), "pair")
 
 
 def nearest(encoder: Encoder, text: str, file: str, k: int, cut: list[int]) -> list[tuple[float, str]]:

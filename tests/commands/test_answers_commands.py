@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
-from minibert.commands import answers, common, similar
+from minibert.commands import answers, common
 from minibert.show.text.text import columns_of
 
 RERANKER, LOGITS, LABELS, DENSE = (
@@ -58,23 +58,6 @@ def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:
         assert [line.split()[:2] for line in printed[start : start + 2]] == want
 
 
-def test_the_nearest_lines_are_ordered_by_a_reranker(lines: str, monkeypatch: Patch, capsys: Printed) -> None:
-    """Only the nearest: what is far is not shown to the reranker, whatever it would say."""
-    monkeypatch.setattr(similar, "RERANKED", 2)
-    encoder, reranker = minibert.load_encoder(DENSE), minibert.load_encoder(LOGITS)
-    full = [line for line in LINES if line]
-    scores = encoder.similarity(encoder.encode_query("lived"), encoder.encode_document(full))[0]
-    nearest = [full[i] for i in sorted(range(4), key=lambda i: -scores[i])[:2]]
-    want = [each["text"] for each in reranker.rank("lived", nearest, return_documents=True)]
-    assert want != nearest and want != [e["text"] for e in reranker.rank("lived", full, return_documents=True)][:2]
-    for k, found in (("2", want), ("1", want[:1])):
-        out, _ = ran(capsys, "similar", "lived", "--file", lines, "--rerank", LOGITS, "-m", DENSE, "-k", k)
-        assert [line.split(maxsplit=1)[1] for line in out.splitlines()] == found
-    # with a larger k more lines than RERANKED go to the reranker
-    out, _ = ran(capsys, "similar", "lived", "--file", lines, "--rerank", LOGITS, "-m", DENSE, "-k", "4")
-    assert len(out.splitlines()) == 4
-
-
 LATE, PROMPTS = str(REFERENCE / "late-fixed"), str(REFERENCE / "sentences-prompts")
 LATE_TEXTS = ["we lived above the clouds", "", "clouds! the"]
 LATE_LINES = ["we lived above", "the clouds", "a b c d e f!", "the clouds above we lived"]
@@ -108,7 +91,7 @@ def test_a_task_of_sentence_vectors(capsys: Printed) -> None:
     assert np.allclose(found, encoder.encode_query(LATE_TEXTS, prompt=""), 0, SAME)
 
 
-@pytest.mark.parametrize("command", [["rank"], ["similar"], ["similar", "--rerank", LATE]])
+@pytest.mark.parametrize("command", [["rank"], ["similar"]])
 def test_lines_in_the_order_of_their_scores(command: list[str], tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "a.txt", "".join(f"{line}\n" for line in LATE_LINES))
     out, err = ran(capsys, command[0], "the clouds", "--file", file, "-m", LATE, *command[1:], "-k", "3")
@@ -270,9 +253,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("classify", "we", "-m", DENSE), "; name a model with that head with --model"),
     (("classify", "we", "-m", LABELS, "-k", "0"), "-k must be an integer >= 1, found 0"),
     (("classify", "we", "-m", LATE), "there is no head 'classes'"),
-    ((*SIMILAR, "the", "--rerank", RERANKER), "--rerank orders the lines of a file; pass --file too"),
-    ((*SIMILAR, "--file", NOWHERE, "--rerank", DENSE), "name the folder of a CrossEncoder with --rerank"),
-    (("similar", "we", "-m", RERANKER, "--file", "LINES", "--rerank", RERANKER), "whose methods here are predict and"),
+    (("similar", "we", "-m", RERANKER, "--file", "LINES"), "whose methods here are predict and"),
     (
         ("encode", "we", "-m", RERANKER),
         "for one vector of a text name the folder of a SentenceTransformer with --model",

@@ -153,7 +153,7 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     (r"tokens_cut\(\) got an unexpected keyword arg", call(DENSE, "tokens_cut", "we", precision="int8")),
     ("query must be a str, found int", call(RERANKER, "rank", 7, ["a"])),
     ("documents must be many texts, found one str", call(RERANKER, "rank", "we", "a text")),
-    (r"documents\[1\] must be a str, found NoneType", call(RERANKER, "rank", "we", ["a", None])),
+    (r"pairs\[1\] must be a pair of texts, .*, found \('we', None\)", call(RERANKER, "rank", "we", ["a", None])),
     ("must be a str or a list of str, found dict", call(RERANKER, "rank", "we", {"a": 1})),
     *(("activation_fn must be a function of an array, or ", call(RERANKER, "predict", [PAIR], activation_fn=odd))
       for odd in ("sigmoid", 3, np.float32)),

@@ -353,10 +353,10 @@ def test_every_oddity_has_a_test() -> None:
 
 @pytest.mark.parametrize("oddity", ODDITIES, ids=lambda oddity: oddity.name)
 def test_an_oddity_is_read_as_the_settings_of_today(oddity: Any, tmp_path: Path) -> None:
-    for i, settings in enumerate(FOUND[oddity.name]):
-        (tmp_path / f"{i}.json").write_text(json.dumps(settings), encoding="utf-8")
+    for settings in FOUND[oddity.name]:
+        (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
         files = FolderFiles(lambda name: tmp_path / name, "here")
-        assert mended(oddity.of, files, f"{i}.json") == FOUND[oddity.name][1]
+        assert mended(oddity.kind, files) == FOUND[oddity.name][1]
 
 
 FOLDERS = "sentences-dense sentences-bare late-pylate late-stanford uses-sparse-router uses-reranker static-dense"

@@ -39,8 +39,6 @@ from minibert.models.run.pipeline import BROKEN
 # of them it is the same words for each tile.
 PIECE = 1 << 22
 TOKENS = 1024
-# small models of this repository that hold them, for a first try without a network
-SHIPPED = {"masked_word": "scripts/study/bert-words", "next_word": "scripts/study/gpt2-words"}
 Product = Callable[[Array, Array, "Array | None"], Array]  # rows, weight, bias -> rows
 WEIGHTS = 1 << 22  # and with how many numbers of the table, which are converted together where they stay as stored
 
@@ -93,8 +91,7 @@ class Heads:
             if name == "next_word" and len(self._layer.family.sides) > 1:
                 why = f"; the decoder of a {self._layer.family.model_type}, which writes, is not computed here"
             said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "
-            small = f", such as {SHIPPED[name]} of the repository" if name in SHIPPED else ""
-            raise error_of(CheckpointError, said, Load(f"a model with that head{small}"))
+            raise error_of(CheckpointError, said, Load("a model with that head"))
         if name not in self._bound:
             self._bound[name] = self._held[name].bind(self._config, self._binder, self._words)
             self._binder.expect()
@@ -121,9 +118,7 @@ class Heads:
 
     def _usual(self) -> str:
         named = [row.name for row in self._held.values() if row.named_by(self._architectures)]
-        if not named and self._refused():
-            raise CheckpointError(f"{self._where}: {self._said()}")
-        named = named or list(self._held)
+        named = named or ([] if self._refused() else list(self._held))
         if not named:
             raise CheckpointError(f"{self._where}: {self._said()}; load the checkpoint of a model with a head")
         if len(named) > 1:

@@ -83,9 +83,6 @@ class Pairs(Sentences):
         if isinstance(documents, str):
             raise TypeError("documents must be many texts, found one str; predict((query, document)) scores one")
         items, _ = listed(documents)
-        for i, text in enumerate(items):
-            if not isinstance(text, str):
-                raise error_of(TypeError, Text(i, "documents"), f" must be a str, found {type(text).__name__}")
         check_positive("top_k", top_k, or_none=True)
         if self.sentence_config.late:
             for name in ("activation_fn", "apply_softmax"):

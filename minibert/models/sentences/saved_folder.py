@@ -31,7 +31,6 @@ from .folder import (
 from .router import ROUTER, Router, read_router
 from .sentence_modules import KEYS
 
-TRANSFORMER = "Transformer"
 Settings = dict[str, Any]
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -69,10 +68,10 @@ OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are t
 
 
 class Oddity(NamedTuple):
-    """One oddity of a kind of settings: a module's kind, TRANSFORMER, or the name of the folder's own file."""
+    """One oddity of the settings of a kind of modules."""
 
     name: str
-    of: str
+    kind: str
     mend: Callable[[Settings, FolderFiles], Settings]  # the settings, and their files for errors -> today's settings
 
 
@@ -95,11 +94,11 @@ ODDITIES = (
 )
 
 
-def mended(of: str, files: FolderFiles, name: str) -> Settings:
-    """Read a file of settings as if it had been written today."""
-    settings = files.object(name)
+def mended(kind: str, files: FolderFiles) -> Settings:
+    """Read a module's settings as if they had been written today."""
+    settings = files.object("config.json")
     for oddity in ODDITIES:
-        if oddity.of == of:
+        if oddity.kind == kind:
             settings = oddity.mend(settings, files)
     return settings
 
@@ -147,15 +146,15 @@ class SavedFolder(NamedTuple):
             inside = files.inside(each.path)
             if each.kind in SIZED and not inside.object("config.json"):
                 raise inside.refuse(f"the {each.kind} has no config.json, which says its sizes; fetch the folder again")
-            others.append(each._replace(settings=mended(each.kind, inside, "config.json")))
-        settings = mended(SETTINGS, files, SETTINGS) if modules else {}
+            others.append(each._replace(settings=mended(each.kind, inside)))
+        settings = files.object(SETTINGS) if modules else {}
         saved = cls(files, kind, (*first, *others), router, settings)
         beside = saved.beside
         saved = saved._replace(tokenizer=beside.object(TOKENIZER))
         if not kind or saved.static:
             return saved
         named = next((name for name in TRANSFORMER_CONFIGS if beside.object(name)), TRANSFORMER_CONFIGS[0])
-        return saved._replace(transformer=mended(TRANSFORMER, beside, named), transformer_file=named)
+        return saved._replace(transformer=beside.object(named), transformer_file=named)
 
 
 def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> None:
