@@ -90,21 +90,6 @@ def test_the_output_layer_s_twin_may_be_the_one_stored(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_metadata_that_names_the_dropped_twins(side: str, tmp_path: Path) -> None:
-    """As bart-large-cnn's file: one table, stored as the decoder's, the other two names in the metadata."""
-    case = BY_NAME[f"bart-{side}"]
-    tensors = stored(case)
-    prefix = prefix_of(tensors)
-    kept = f"{prefix}decoder.embed_tokens.weight"
-    tensors[kept] = tensors.pop(f"{prefix}shared.weight")
-    aliases = {f"{prefix}shared.weight": kept, f"{prefix}encoder.embed_tokens.weight": kept, "format": "pt"}
-    assert passes(write(tmp_path, case, tensors, aliases), case)
-    tensors["somewhere.else"] = tensors.pop(kept)  # and where nothing but the metadata leads there
-    aliases = {alias: "somewhere.else" for alias in (*aliases, kept) if alias != "format"}
-    assert passes(write(tmp_path, case, tensors, aliases), case)
-
-
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_tables_that_are_not_tied_stay_apart(side: str, tmp_path: Path) -> None:
     case = BY_NAME[f"bart-untied-{side}"]
     tensors = stored(case)

@@ -10,7 +10,7 @@ from typing import Any
 import encoders
 import numpy as np
 import pytest
-from checkpoints import change_json, write_wordpiece
+from checkpoints import write_wordpiece
 from many_texts import many_texts
 from needed import need_sentence_transformers
 from reference_files import REFERENCE
@@ -74,58 +74,42 @@ def keys() -> list[tuple[str, str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "file", "key"), keys())
-def test_settings_left_out(tmp_path: Path, name: str, file: str, key: str) -> None:
-    folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
-    data = json.loads((folder / file).read_text(encoding="utf-8"))
-    (folder / file).write_text(json.dumps({each: data[each] for each in data if each != key}), encoding="utf-8")
-    compare(*both(folder), TEXTS[36:])
+FILES = [  # left out, where the folder is still one of late interaction
+    (name, file, None) for name in ("late-fixed", "late-pylate", "late-stanford")
+    for file in (SETTINGS, TRANSFORMER, "artifact.metadata")
+    if (REFERENCE / name / file).exists() and (name, file) not in (("late-pylate", SETTINGS), ("late-fixed", SETTINGS))
+]  # fmt: skip
+LEAST = {"strategy": "min", "length": 5}
+ODD: list[tuple[str, str, Any]] = [
+    ("late-fixed", SETTINGS, {"model_type"}),  # nothing else
+    # a mask token that a query leaves out, lengths of a query
+    ("late-fixed", "2_MultiVectorMask/config.json", {"skiplist_words": ["[MASK]", "we"], "skiplist_tasks": "query"}),
+    ("late-least", TRANSFORMER, {"query_length": None}),
+    ("late-least", TRANSFORMER, {"query_expansion": {"strategy": "fixed", "length": 3}, "query_length": 20}),
+    ("late-fixed", TRANSFORMER, {"query_expansion": {"strategy": "min", "length": 6, "attend": True}}),
+    # prompts beside a prefix, an older folder that names its transformer so, prompts that nobody reads
+    ("late-pylate", SETTINGS, {"prompts": {"query": "[Q] above ", "document": "we "}, "skiplist_words": []}),
+    ("late-pylate", SETTINGS, {"query_expansion": LEAST, "default_prompt_name": "query"}),
+    ("late-pylate", SETTINGS, {"do_query_expansion": False, "query_prefix": ""}),
+    ("late-pylate", SETTINGS, {"model_type": "MultiVectorEncoder"}),
+    ("late-pylate-older", "config.json", {"architectures": ["HF_ColBERT"]}),
+    ("late-stanford", SETTINGS, {"prompts": {"query": "above "}, "query_length": 20, "document_length": 5}),
+    ("late-stanford", SETTINGS, {"skiplist_words": ["we"], "similarity_fn_name": "meanmaxsim"}),
+    ("late-bare", SETTINGS, {"similarity_fn_name": "dot", "default_prompt_name": "a", "prompts": {"a": "a "}}),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        (name, file) for name in ("late-fixed", "late-pylate", "late-stanford")
-        for file in (SETTINGS, TRANSFORMER, "artifact.metadata")
-        if (REFERENCE / name / file).exists() and (name, file) != ("late-pylate", SETTINGS)
-    ],
-)  # fmt: skip
-def test_files_left_out(tmp_path: Path, name: str, file: str) -> None:
-    folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
-    if (name, file) == ("late-fixed", SETTINGS):
-        (folder / file).write_text('{"model_type": "MultiVectorEncoder"}', encoding="utf-8")
-    else:
-        (folder / file).unlink()
-    compare(*both(folder), TEXTS[36:])
-
-
-def test_odd_settings(tmp_path: Path) -> None:
-    """A mask token that a query leaves out, lengths of a query, an older folder that names its transformer HF_ColBERT,
-    prompts beside a prefix, a folder of Stanford's with prompts that nobody reads."""
-    skips, least = {"skiplist_words": ["[MASK]", "we"], "skiplist_tasks": "query"}, {"strategy": "min", "length": 5}
-    for name, file, change in (
-        ("late-fixed", "2_MultiVectorMask/config.json", skips),
-        ("late-least", TRANSFORMER, {"query_length": None}),
-        ("late-least", TRANSFORMER, {"query_expansion": {"strategy": "fixed", "length": 3}, "query_length": 20}),
-        ("late-fixed", TRANSFORMER, {"query_expansion": {"strategy": "min", "length": 6, "attend": True}}),
-        ("late-pylate", SETTINGS, {"prompts": {"query": "[Q] above ", "document": "we "}, "skiplist_words": []}),
-        ("late-pylate", SETTINGS, {"query_expansion": least, "default_prompt_name": "query"}),
-        ("late-pylate", SETTINGS, {"do_query_expansion": False, "query_prefix": ""}),
-        ("late-pylate", SETTINGS, {"model_type": "MultiVectorEncoder"}),
-        ("late-pylate-older", "config.json", {"architectures": ["HF_ColBERT"]}),
-        ("late-stanford", SETTINGS, {"prompts": {"query": "above "}, "query_length": 20, "document_length": 5}),
-        ("late-stanford", SETTINGS, {"skiplist_words": ["we"], "similarity_fn_name": "meanmaxsim"}),
-        ("late-bare", SETTINGS, {"similarity_fn_name": "dot", "default_prompt_name": "a", "prompts": {"a": "a "}}),
-    ):  # fmt: skip
-        shutil.rmtree(tmp_path / "model", ignore_errors=True)
-        folder = shutil.copytree(REFERENCE / name, tmp_path / "model")
-        if not (folder / file).exists():
-            (folder / file).write_text("{}", encoding="utf-8")
-        change_json(folder / file, **change)
-        try:
-            compare(*both(folder), TEXTS[36:])
-        except Exception as error:
-            raise AssertionError(f"{name}: {file}: {change}") from error
+@pytest.mark.parametrize(("name", "file", "change"), [*keys(), *FILES, *ODD], ids=str)
+def test_settings_that_are_left_out_or_odd(tmp_path: Path, name: str, file: str, change: Any) -> None:
+    """`change`: a key to leave out, all keys that are kept, or keys to set; None: the file is left out."""
+    path = shutil.copytree(REFERENCE / name, tmp_path / "model") / file
+    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if isinstance(change, str | set):
+        data = {key: data[key] for key in data if (key != change if isinstance(change, str) else key in change)}
+    path.write_text(json.dumps(data | change if isinstance(change, dict) else data), encoding="utf-8")
+    if change is None:
+        path.unlink()
+    compare(*both(tmp_path / "model"), TEXTS[36:])
 
 
 # sentence-transformers takes the first two's vectors from the decoder, saves the next without "encoder." in names, and
