@@ -113,14 +113,6 @@ def test_embed_without_pooling_prints_a_token_a_line(folder: Path, capsys: Print
     assert np.array_equal(numbers(first), expected[0]) and np.array_equal(numbers(second), expected[1])
 
 
-def test_embed_tells_how_many_texts_it_truncated(folder: Path, capsys: Printed, monkeypatch: Patch) -> None:
-    embed = "embed", "--model", folder, "--truncate"
-    assert ran(capsys, *embed, "dog")[1] == ""
-    assert ran(capsys, *embed, "dog", LONG)[1] == "minibert: 1 text truncated: too long for this model\n"
-    typed(monkeypatch, f"{LONG}\ndog\n{LONG}\n".encode())
-    assert ran(capsys, *embed)[1] == "minibert: 2 texts truncated: too long for this model\n"
-
-
 @pytest.mark.parametrize("ending", [".npy", ".safetensors"])
 def test_embed_writes_a_file(ending: str, folder: Path, tmp_path: Path, capsys: Printed) -> None:
     path = tmp_path / f"vectors{ending}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_browser import CONTRAST, lowest_contrast
+from in_browser import CONTRAST, lowest_contrast, went
 from served import SECONDS, live_served
 
 import minibert
@@ -32,15 +32,7 @@ class Tab:
         self.complaints: list[str] = []
         self.context = browser.new_context(**options)
         self.context.set_default_timeout(1000 * SECONDS)
-        self.tab = self.context.new_page()
-        origin = url.partition("?")[0]
-        self.tab.on("console", lambda message: self.complaints.append(message.text))
-        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.tab.on(
-            "request",
-            lambda asked: asked.url.startswith((origin, "data:", "blob:")) or self.complaints.append(asked.url),
-        )
-        self.tab.goto(url)
+        self.tab = went(self.context, url, self.complaints, url.partition("?")[0])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tab, name)

@@ -20,7 +20,6 @@ import minibert
 pytestmark = pytest.mark.reference
 
 SCORES = 2e-5  # of scores and of logits of size 6; measured: 6.7e-6
-WEIGHTS = 1e-5  # of sparse vectors; measured: 6.4e-6, where torch itself is 5.0e-6 from float64
 PROBABILITIES = 1e-5  # measured: 3.1e-6
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
@@ -158,24 +157,6 @@ def test_spans_of_all_kinds_of_texts(minilm: Path, tmp_path: Path) -> None:
         )
         spans += len(found)
     assert spans > 100
-
-
-def test_sparse_vectors_of_the_whole_vocabulary(minilm: Path, tmp_path: Path) -> None:
-    folder = with_head(minilm, tmp_path / "model", "MaskedLM", 1)
-    from sentence_transformers import SparseEncoder
-
-    theirs, ours = SparseEncoder(str(folder), device="cpu"), minibert.load_encoder(folder)
-    texts = [text for text in many_texts(60) if len(text) < 600][20:]
-    for options in ({}, {"max_active_dims": 128}):
-        want = theirs.encode(texts, convert_to_sparse_tensor=False, **options).numpy()
-        dense = np.zeros_like(want)
-        for row, vector in zip(dense, ours.encode_sparse(texts, **options), strict=True):
-            row[vector.ids] = vector.weights
-        away = np.abs(dense - want)
-        if options:  # near the least of those that are kept two programs may keep another word
-            away = np.where((dense > 0) & (want > 0), away, 0)
-            assert ((dense > 0) != (want > 0)).sum() <= 0.01 * (want > 0).sum()
-        assert away.max() <= WEIGHTS and 0.001 < (want > 0).mean() < 0.99
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in REFERENCE.glob("uses-reranker*")))

@@ -78,18 +78,23 @@ def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iter
             color_scheme=request.param, viewport={"width": width, "height": 800}, offline=True, **options
         )
         contexts.append(context)
-        tab = context.new_page()
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
-        tab.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or complaints.append(asked.url))
-        tab.goto((tmp_path / "page.html").as_uri())
-        return tab
+        return went(context, (tmp_path / "page.html").as_uri(), complaints, "file:")
 
     yield open_page
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+def went(context: Any, address: str, complaints: list[str], *own: str) -> Any:
+    """Open an address in a new tab and note what the page says, throws, or asks of addresses that are not its own."""
+    tab = context.new_page()
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
+    tab.on("request", lambda asked: asked.url.startswith((*own, "data:", "blob:")) or complaints.append(asked.url))
+    tab.goto(address)
+    return tab
 
 
 def lowest_contrast(tab: Any) -> tuple[float, str]:
