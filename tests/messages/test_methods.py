@@ -84,8 +84,8 @@ LENGTH, PLACE = r"the longest sequence is 24 \(the position table\); shorten it$
 VALUES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^text 1 has no \[MASK\]; write it in the place of a word to be found$", call("bert", "fill", ["[MASK]", "we"])),
     (rf"^text 0 has 42 tokens, but {LENGTH}", call("bert", "fill", "[MASK]" * 40)),
-    (r"^text 1 has no token", call("gpt2", "next_words", ["we", ""])),
-    *((r"^text 0 has no token, so nothing can come next; begin with a word$", call("gpt2", ask, "")) for ask in NEXT),
+    ("^text 1 has no token, and next_word needs one; leave it out$", call("gpt2", "next_words", ["we", ""])),
+    *(("^text 0 has no token, and next_word needs one", call("gpt2", ask, "")) for ask in NEXT),
     *((rf"^text 0 has 30 tokens, but {LENGTH}", call("gpt2", ask, "e" * 30)) for ask in NEXT),
     *(("temperature must be a number >= 0, where 0 takes the", call("gpt2", "complete", "we", temperature=odd))
       for odd in (-1, np.nan, np.inf, 10**400, "1", True, None)),

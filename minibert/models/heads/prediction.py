@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict, overload
 
 import numpy as np
@@ -24,7 +25,7 @@ from minibert.models.run.pipeline import check_positive
 from minibert.models.sentences.sentences import Sentences
 from minibert.threads.computing import compute
 
-from .heads import check_numbers, logit_pieces, refuse_long
+from .heads import check_numbers, logit_pieces, refuse_empty, refuse_long
 
 
 class Prediction(TypedDict):
@@ -36,7 +37,6 @@ class Prediction(TypedDict):
 
 
 Predictions = list[list[Prediction]]  # for each of some tokens the likeliest ones
-Check = Callable[[Encoded, int], None]  # refuses a text by its ids; with its number, for the message
 Take = Callable[[Packed], Array]  # which of a tile's tokens
 FILE = "generation_config.json"
 # what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
@@ -84,12 +84,10 @@ class Words(Sentences):
         if mask_id is None:
             raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
 
-        def check(encoded: Encoded, i: int) -> None:
-            if mask_id not in encoded.input_ids:
-                advice = f" has no {tokenizer.mask}; write it in the place of a word to be found"
-                raise error_of(ValueError, Text(i), advice)
-
-        found = self._predicted(text, head, k, check, lambda tile: np.flatnonzero(tile.ids == mask_id))
+        found = self._predicted(text, head, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
+        if [] in found:
+            advice = f" has no {tokenizer.mask}; write it in the place of a word to be found"
+            raise error_of(ValueError, Text(found.index([])), advice)
         return found[0] if isinstance(text, str) else found
 
     @overload
@@ -107,10 +105,10 @@ class Words(Sentences):
         """
         check_positive("k", k)
         head = self.head("next_word")
-        found = self._predicted(text, head, k, _refuse_empty, lambda tile: np.cumsum(tile.lengths) - 1)
+        found = self._predicted(text, head, k, lambda tile: np.cumsum(tile.lengths) - 1)
         return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
 
-    def _predicted(self, texts: Texts, head: BoundHead, k: int, check: Check, take: Take) -> list[Predictions]:
+    def _predicted(self, texts: Texts, head: BoundHead, k: int, take: Take) -> list[Predictions]:
         """Give for each text and each of its tokens that are taken the k likeliest tokens."""
         decode = self.embeddings.tokenizer.decode
 
@@ -122,7 +120,7 @@ class Words(Sentences):
                 found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
             return [*found.values()]
 
-        pipeline = self.each_text(lambda *chunk: _encoded(self, check, *chunk), results, take=take)
+        pipeline = self.each_text(partial(_encoded, self, head), results, take=take)
         found: list[Predictions] = pipeline.all(listed(texts)[0])
         return found
 
@@ -144,7 +142,7 @@ class Words(Sentences):
         _check_chance(temperature, seed)
         tokenizer = self.embeddings.tokenizer
         head, ends = self.head("next_word"), self._ends()
-        (encoded,) = _encoded(self, _refuse_empty, [text])
+        (encoded,) = _encoded(self, head, [text])
         ids = new = encoded.input_ids
         longest, begun = self.max_length, len(ids)
         if longest is not None and begun + tokens - 1 > longest:  # the last token is written and not read
@@ -217,18 +215,12 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
     return ids, np.exp(best - total)
 
 
-def _encoded(model: Model, check: Check, texts: list[str], start: int = 0) -> list[Encoded]:
+def _encoded(model: Model, head: BoundHead, texts: list[str], start: int = 0) -> list[Encoded]:
     """Give the ids of each text. Raises ValueError for one that is too long: truncated, it is another question."""
     encoded = model.embeddings.tokenizer.encode(texts, start=start)
     refuse_long(encoded, model.max_length, start)
-    for i, each in enumerate(encoded, start):
-        check(each, i)
+    refuse_empty(head, encoded, lambda i: Text(start + i))
     return encoded
-
-
-def _refuse_empty(encoded: Encoded, i: int) -> None:
-    if not encoded.input_ids:
-        raise error_of(ValueError, Text(i), " has no token, so nothing can come next; begin with a word")
 
 
 def _check_chance(temperature: Any, seed: Any) -> None:
