@@ -130,19 +130,19 @@ def _run(arguments: Any) -> int:
     if arguments.print_texts:
         print_lines(json.dumps(each._asdict()) for each in TEXTS)
         return 0
+    texts = None if arguments.texts is None else read_texts(arguments.texts)
     if arguments.vectors is not None:
         from minibert.verify.vectors.vectors import verify_vectors
 
         _refuse(arguments, INTERMEDIATES, "{} is for intermediates, not for vectors; leave it out")
-        given, prompt = (arguments.vectors, arguments.texts), arguments.prompt
-        return _tell(arguments, verify_vectors(model, *given, prompt=prompt, tolerance=tolerance, **hub))
+        given = {"prompt": arguments.prompt, "tolerance": tolerance, **hub}
+        return _tell(arguments, verify_vectors(model, arguments.vectors, texts, **given))
     _refuse(arguments, ("prompt",), "{} is for --vectors; leave it out")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
-    texts = () if arguments.texts is None else read_texts(arguments.texts)
     hub |= {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")}
     hub |= {"kinds": arguments.batches, "form": arguments.format or "float32"}
-    report = verify(model, texts, tolerance=tolerance, **hub)
+    report = verify(model, texts or (), tolerance=tolerance, **hub)
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
 

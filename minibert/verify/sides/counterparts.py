@@ -243,25 +243,22 @@ class File(Counterpart):
 
     def _count_intermediates(self, report: Report, asked: Sequence[tuple[str, str]], theirs: Traces) -> None:
         """Say how many intermediates are compared, and which are missing."""
-        missing: dict[str, list[str]] = {key: [] for _, key in asked}
+        missing: dict[str, list[str]] = {}
         for kind, key in asked:
             if key not in theirs[kind]:
-                missing[key].append(kind)
-                report.missing.append(f"{kind}|{key}")
-        count = len(report.missing)
+                missing.setdefault(key, []).append(kind)
+        count = sum(map(len, missing.values()))
         report.say(f"{len(asked) - count} of {len(asked)} intermediates compared")
         if not self.whole:
-            hidden = ", ".join(key for key, kinds in missing.items() if kinds)
-            report.say(*([f"not shown, and not compared: {hidden}"] if hidden else []))
-            report.missing.clear()
+            report.say(*([f"not shown, and not compared: {', '.join(missing)}"] if missing else []))
             return
+        report.missing += [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
         wanted = Counter(key for _, key in asked)
         for key, kinds in missing.items():
-            if kinds:
-                every = len(kinds) == wanted[key] > 1
-                report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
+            every = len(kinds) == wanted[key] > 1
+            report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
         if count:
-            there = " ".join(key for key, kinds in missing.items() if not kinds) or "KEY..."
+            there = " ".join(key for key in wanted if key not in missing) or "KEY..."
             self._faults.append(f"{count} of {len(asked)} are missing; to compare a part (only): {there}")
 
 

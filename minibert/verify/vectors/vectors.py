@@ -24,7 +24,7 @@ from minibert.threads.computing import Slot
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
 from minibert.verify.report import Report, table
 from minibert.verify.sides.numpy_files import opened, read_npy
-from minibert.verify.sides.texts import TEXTS, read_texts
+from minibert.verify.sides.texts import TEXTS
 
 from .ways import FORMS, Make, Way, Ways
 
@@ -42,7 +42,7 @@ BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
 def verify_vectors(
     model: str,
     vectors: Path | Array,
-    texts: Path | Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
     *,
     prompt: str | None = None,
     tolerance: float = 0.0,
@@ -51,21 +51,20 @@ def verify_vectors(
 ) -> Report:
     """Say whether vectors are the model's, text by text, and which setting or mistake gives them if not.
 
-    vectors: a file as `read_vectors` reads it, or an array (n, dim). texts: a file with the texts, in the order of the
-    vectors, or the texts themselves; without it they are those of the file of vectors, where that has them, else
-    `TEXTS`. prompt: the text that stands before each of them; None: the model's own. tolerance: the largest
-    distance that passes, as a share of a vector's length; `SAME` passes always.
+    vectors: a file as `read_vectors` reads it, or an array (n, dim). texts: those of the vectors, in their order;
+    without them they are those of the file of vectors, where that has them, else `TEXTS`. prompt: the text that stands
+    before each of them; None: the model's own. tolerance: the largest distance that passes, as a share of a vector's
+    length; `SAME` passes always.
 
     Raises ValueError where vectors and texts do not belong together, and what reading raises.
     """
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
-    given = read_texts(texts) if isinstance(texts, Path) else texts
     found, own = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
     source = vectors if isinstance(vectors, Path) else "the array"
-    if given is not None and own is not None and list(given) != own:
-        raise ValueError(f"{source} has texts of its own, which are not those of {texts}; leave one out")
-    asked = list(given or own or [each.text for each in TEXTS])
+    if texts is not None and own is not None and list(texts) != own:
+        raise ValueError(f"{source} has texts of its own, which are not those that were passed; leave one out")
+    asked = list(texts or own or [each.text for each in TEXTS])
     if len(found) != len(asked):
         raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
