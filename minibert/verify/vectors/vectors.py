@@ -21,6 +21,7 @@ from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import Slot
+from minibert.verify.judge.compare import rms
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
 from minibert.verify.report import Report, table
 from minibert.verify.sides.numpy_files import opened, read_npy
@@ -295,11 +296,6 @@ def _leaves(rest: Array, change: Array) -> float:
 def same(apart: Array) -> bool:
     """Say whether distances are those of one computation: some text in ten may be as far away as `STRAY`."""
     return bool(apart.max(initial=0.0) <= STRAY and np.count_nonzero(apart > SAME) <= len(apart) / 10)
-
-
-def rms(x: Array) -> float:
-    """Give the root of the mean of the squares."""
-    return float(np.sqrt(np.mean(np.square(x)))) if len(x) else 0.0
 
 
 def _stored(vectors: Array) -> tuple[Formula | None, str]:
