@@ -78,7 +78,7 @@ def minilm_row(folder: str) -> list[str]:
         raise SystemExit(f"{folder} differs from what {values.reference} computes")
     *before, norm = found
     return [
-        values.model.rpartition("/")[2],
+        shipped.MODEL.rpartition("/")[2],
         f"what {values.reference} computes, shipped with minibert",
         f"every intermediate and the ids of {len(values.texts)} texts",
         f"{max(d.largest for d in before):.2g}; after LayerNorm {norm.largest:.2g}",

@@ -25,13 +25,12 @@ from .traces import Traces, read_traces
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 FILE = Path(__file__).parents[1] / "data/all-MiniLM-L6-v2.safetensors"
 AT_ONCE = 1 << 20  # numbers that are converted at once: a wide copy of a whole table would be as large as the model
-INPUT_LAYER = "embeddings."  # where its parameters are in BERT, the one family whose values ship
+INPUT_LAYER = "embeddings."  # where a BERT's parameters of it are
 
 
 class Values(NamedTuple):
     """The reference's inputs and intermediates of one published checkpoint, kind -> name -> array."""
 
-    model: str
     reference: str  # such as "transformers 5.23.0 on torch 2.13.0"
     texts: list[Text]  # the ids and types of each text, or of two that go together
     inputs: Traces
@@ -51,7 +50,7 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
     versions = about["versions"]
     reference = f"transformers {versions['transformers']} on torch {versions['torch']}"
     ids = [{name: x[0].tolist() for name, x in inputs[f"text {i}"].items()} for i in range(1, 1 + len(about["texts"]))]
-    return Values(about["model"], reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)
+    return Values(reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)
 
 
 def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import Slot
 from minibert.verify.judge.compare import rms
+from minibert.verify.judge.formats import ROUNDS
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
 from minibert.verify.report import Report, table
 from minibert.verify.sides.numpy_files import opened, read_npy
@@ -32,7 +33,6 @@ from .ways import FORMS, Make, Way, Ways
 SAME = 1e-5  # of a vector's length: measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
 STRAY = 1e-4  # a wrong model may be more sensitive: some text in ten may be so far away
 FEW, SEVERAL = 4, 16  # texts by which most ways are ruled out, and by which formats are told from mistakes
-ROUNDS = 3.0  # times what a format changes in our own computation, rms
 DECIMALS = range(2, 7)  # more are within float32's own rounding; of one most vectors are zeros
 LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 where torch computes all-MiniLM-L6-v2 in FORMS
