@@ -57,9 +57,8 @@ def table(tab: Any) -> list[float]:
     return [float(text) for text in tab.locator("#takes td:nth-child(2)").all_inner_texts()]
 
 
-def test_every_block_and_head_shows_the_trace(opened: Open, real: tuple[Encoder, str]) -> None:
-    encoder, html = real
-    tab = opened(html)
+def test_every_block_and_head_shows_the_trace(shown: tuple[Encoder, Any]) -> None:
+    encoder, tab = shown
     for token, block, head in ((0, 0, "mean"), (2, 3, "mean"), (5, 0, "0"), (8, 5, "11"), (2, 2, "7")):
         choose(tab, token, block, head)
         weights = probabilities(encoder, block, None if head == "mean" else int(head))
@@ -70,9 +69,8 @@ def test_every_block_and_head_shows_the_trace(opened: Open, real: tuple[Encoder,
         assert tab.locator("#takes tr.chosen th").inner_text() == TOKENS[most]
 
 
-def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: tuple[Encoder, str]) -> None:
-    encoder, html = real
-    tab = opened(html)
+def test_pointing_at_the_grid_and_the_lines_tells_the_share(shown: tuple[Encoder, Any]) -> None:
+    encoder, tab = shown
     choose(tab, 2, 1, "4")
     weights = probabilities(encoder, 1, 4)
     tab.locator(".looks").evaluate("element => element.scrollIntoView({block: 'end'})")
@@ -84,14 +82,11 @@ def test_pointing_at_the_grid_and_the_lines_tells_the_share(opened: Open, real: 
     assert said(tab) == sentence("block 1, head 4", weights[2, 6], "bank", "was")
 
 
-def test_lines_and_colours_are_the_weights(opened: Open, real: tuple[Encoder, str]) -> None:
-    encoder, html = real
-    tab = opened(html)
+def test_lines_and_colours_are_the_weights(shown: tuple[Encoder, Any]) -> None:
+    encoder, tab = shown
     choose(tab, 2, 2, "7")
     widths = [float(line.get_attribute("stroke-width")) for line in tab.locator(".lines line").all()]
     assert np.abs(np.array(widths) - np.maximum(0.3, 14 * probabilities(encoder, 2, 7)[2])).max() <= 0.005 + 1e-9
-    encoder, html = real
-    tab = opened(html)
     choose(tab, 8, 0, "3")
     lightness = pixels(tab, 9)[..., :3] @ [0.2126, 0.7152, 0.0722]
     assert lightness.shape == (9, 9)
@@ -101,9 +96,8 @@ def test_lines_and_colours_are_the_weights(opened: Open, real: tuple[Encoder, st
     assert np.ptp(lightness) > 100
 
 
-def test_the_moves_follow_the_token(opened: Open, real: tuple[Encoder, str]) -> None:
-    encoder, html = real
-    tab = opened(html)
+def test_the_moves_follow_the_token(shown: tuple[Encoder, Any]) -> None:
+    encoder, tab = shown
     choose(tab, 2, 4, "mean")
     trace = encoder.trace(**encoder.tokenize(SENTENCE))
     lines = [row.locator("th, td").all_inner_texts() for row in tab.locator("#moves tbody tr").all()]
@@ -271,10 +265,9 @@ def test_more_than_forty_tokens_have_names_with_room(opened: Open, real: tuple[E
     assert boxes[1]["y"] + boxes[1]["height"] == pytest.approx(grid["y"] + grid["height"], abs=3)
 
 
-def test_what_is_beyond_a_scale_is_named(opened: Open, real: tuple[Encoder, str]) -> None:
+def test_what_is_beyond_a_scale_is_named(shown: tuple[Encoder, Any]) -> None:
     """MiniLM's sum has dimensions far from all others: legend and histogram name them, and are not stretched."""
-    encoder, html = real
-    tab = opened(html)
+    encoder, tab = shown
     row = encoder.trace(**encoder.tokenize(SENTENCE))["sum"][0, 1]
     farthest = int(np.abs(row).argmax())
     legend, before = tab.locator("#groups .clipped").first, tab.locator(".hills p").first

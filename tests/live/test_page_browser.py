@@ -55,9 +55,8 @@ def chosen(tab: Any) -> int:
     return int(tab.locator("fieldset input:checked").get_attribute("value"))
 
 
-def test_choosing_a_token_by_click_changes_the_strips(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_choosing_a_token_by_click_changes_the_strips(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     first = strips(tab)
     assert len(first) == 5 and len(set(first)) == 5
     box = tab.locator("fieldset").get_by_text("lived", exact=True).bounding_box()
@@ -69,9 +68,8 @@ def test_choosing_a_token_by_click_changes_the_strips(opened: Open, real: tuple[
     assert "word_embeddings[2973]" in tab.locator("#groups").inner_text()
 
 
-def test_choosing_a_token_by_keyboard_changes_the_strips(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_choosing_a_token_by_keyboard_changes_the_strips(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     before = strips(tab)
     for _ in range(2):  # the summary of the layer's parts, then the tokens
         tab.keyboard.press("Tab")
@@ -85,9 +83,8 @@ def test_choosing_a_token_by_keyboard_changes_the_strips(opened: Open, real: tup
     assert strips(tab) != before
 
 
-def test_every_token_and_dimension_shows_the_trace(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_every_token_and_dimension_shows_the_trace(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     for token in range(7):
         tab.locator(f"fieldset input[value='{token}']").check(force=True)
         for dimension in (0, 1, 190, 382, 383):
@@ -95,9 +92,8 @@ def test_every_token_and_dimension_shows_the_trace(opened: Open, real: tuple[Emb
             assert shown_numbers(tab) == traced(layer, SENTENCE, token, dimension)
 
 
-def test_the_slider_answers_to_keys_and_tells_the_sum(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_the_slider_answers_to_keys_and_tells_the_sum(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     tab.locator("input[type=range]").focus()
     for key in ("End", "ArrowLeft", "ArrowLeft"):
         tab.keyboard.press(key)
@@ -109,9 +105,8 @@ def test_the_slider_answers_to_keys_and_tells_the_sum(opened: Open, real: tuple[
     assert float(tab.locator("#normwork").inner_text().rpartition(" = ")[2]) == output
 
 
-def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_pointing_at_a_band_shows_the_number_below(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     tab.locator("fieldset input[value='3']").check(force=True)
     box = tab.locator(STRIPS).nth(4).bounding_box()
     tab.mouse.move(box["x"] + box["width"] * (100.5 / 384), box["y"] + box["height"] / 2)
@@ -119,9 +114,8 @@ def test_pointing_at_a_band_shows_the_number_below(opened: Open, real: tuple[Emb
     assert shown_numbers(tab) == traced(layer, SENTENCE, 3, 100)
 
 
-def test_colours_are_the_numbers(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_colours_are_the_numbers(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     pixels = tab.eval_on_selector_all(
         STRIPS, "all => all.map((c) => [...c.getContext('2d').getImageData(0, 0, c.width, 1).data])"
     )
@@ -136,9 +130,8 @@ def test_colours_are_the_numbers(opened: Open, real: tuple[EmbeddingLayer, str])
         assert np.ptp(lightness) > 30
 
 
-def test_similarities_follow_the_token(opened: Open, real: tuple[EmbeddingLayer, str]) -> None:
-    layer, html = real
-    tab = opened(html)
+def test_similarities_follow_the_token(shown: tuple[EmbeddingLayer, Any]) -> None:
+    layer, tab = shown
     tab.locator("fieldset input[value='2']").check(force=True)
     rows = layer.position_embeddings.weight[:7].astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)

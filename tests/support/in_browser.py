@@ -86,6 +86,12 @@ def opened(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iter
     assert complaints == []
 
 
+@pytest.fixture
+def shown(opened: Open, real: tuple[Any, str]) -> tuple[Any, Any]:
+    """The real model, and its page in a tab."""
+    return real[0], opened(real[1])
+
+
 def went(context: Any, address: str, complaints: list[str], *own: str) -> Any:
     """Open an address in a new tab and note what the page says, throws, or asks of addresses that are not its own."""
     tab = context.new_page()
