@@ -247,8 +247,7 @@ class EmbeddingLayer(OfModules):
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
         items, _ = listed(texts)
-        at_once = len(items) > CHUNK and usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
-        pipeline = self.pipeline(pooling, normalize, truncation, threads, at_once)
+        pipeline = self.pipeline(pooling, normalize, truncation, threads)
         return pipeline.all(items, "embed" if progress else "")
 
     def pipeline(
@@ -257,12 +256,8 @@ class EmbeddingLayer(OfModules):
         normalize: bool = False,
         truncation: bool = False,
         threads: int | None = None,
-        at_once: bool = False,
     ) -> Pipeline:
-        """The steps of `embed`, for callers with their own loop.
-
-        `at_once`: leave a thread to tokenize the next chunk. All other arguments and errors are those of `embed`.
-        """
+        """The steps of `embed`, for callers with their own loop: its arguments, and its errors."""
         limit = self.max_length  # without one there is nothing to truncate to
         # each tile gets memory of its own, and more than 2 MB would be fetched anew
         tile = packing.TILE_NUMBERS // 2 // self.dim
@@ -274,12 +269,13 @@ class EmbeddingLayer(OfModules):
             packed = self.pack(encoded)
             self.steps[0].module.table.expect((packed.inputs.ids["input_ids"],))
             count = usable_threads(packed.inputs.seq * self.dim, threads)
-            parallel_for(lambda each: put(each, self.rows(each)), packed.tiles(tile), max(1, count - at_once))
+            parallel_for(lambda each: put(each, self.rows(each)), packed.tiles(tile), count)
 
         pool, after = _pool(pooling), (normalized, finite) if normalize else (finite,)
         results = token_vectors(after) if pool is None else pooled(pool, after)
         dim = None if pool is None else self.dim
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=at_once)
+        many = usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
+        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=many)
 
     def rows(self, packed: Packed, record: Record = None) -> Array:
         """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""

@@ -26,31 +26,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
     """Put a hook behind what gives one row a token, or with `pairs` numbers for all pairs of a piece of attention."""
 
+    if hook is None:
+        return work
+
     def then(*given: Any) -> Array:
         x: Array = work(*given)
-        assert hook is not None
         if pairs:
             hook.pairs(name, x, given[0].group)
         else:
             hook.rows(name, x)
         return x
 
-    return work if hook is None else then  # type: ignore[return-value]
+    return then  # type: ignore[return-value]
 
 
 def hooked_halves(hook: Recorder | None, name: str, first: F, second: F) -> tuple[F, F]:
     """The same behind one map that is computed as two, the second one later: the hook sees what both give together."""
+    if hook is None:
+        return first, second
     later: list[Array] = []
 
     def both(*given: Any) -> Array:
         x = np.concatenate([first(*given), second(*given)], axis=1)
-        assert hook is not None
         hook.rows(name, x)
         one, other = np.split(x, 2, axis=1)
         later.append(other)
         return one.copy()  # without gaps
 
-    return (first, second) if hook is None else (both, lambda *given: later.pop())  # type: ignore[return-value]
+    return both, lambda *given: later.pop()  # type: ignore[return-value]
 
 
 class Recorder:
