@@ -235,5 +235,10 @@ def _differences(
         true = subject.exact.traces(batch, theirs) if truth is None else truth(batch)
         return subject.compare(batch, {kind: named}, theirs, true)
 
-    again = in_float64(far, exactly, shares)
+    order = [*dict.fromkeys(subject.place(key) for key in keys_of(ours))]
+
+    def follows(_kind: str, key: str, plain: set[str]) -> bool:  # a block's numbers follow from one before it
+        return any(order.index(subject.place(key)) > order.index(subject.place(each)) for each in plain)
+
+    again = in_float64(far, exactly, shares, follows)
     return [again.get((d.kinds[0], d.key), d) for d in found]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,20 +15,13 @@ HALF, TWICE = 0.5, 2.0  # of a mistake: more of one than that is of another one 
 SURE, TELL = 5.0, 3.0  # standard errors of how much of it there is
 
 
-class Evidence(NamedTuple):
-    """Measure a mistake's share in a port's numbers, row by row: its products with theirs and ours, and its square."""
-
-    theirs: Array
-    ours: Array
-    square: Array
-
-
-def evidence(place: Place, mistake: Mistake) -> Evidence | None:
+def evidence(place: Place, mistake: Mistake) -> Array | None:
     """Weigh one mistake against the right model, on what a place shows; None where it changes nothing there.
 
-    Rows of each intermediate count by our own rounding of it, so that the most exact ones say most.
+    Gives three rows: the mistake's products with theirs and with ours, and its square. Each intermediate counts by our
+    own rounding of it, so that the most exact ones say most.
     """
-    plan, rows = place.plan(mistake, wide=True), list[tuple[Array, Array, Array]]()
+    plan, rows = place.plan(mistake, wide=True), list[Array]()
     for kind in place.inputs if plan else ():
         wide, narrow = place.wide[kind], place.fed[kind]
         for key in (key for key in narrow.found if key in place.theirs[kind]):
@@ -43,20 +35,20 @@ def evidence(place: Place, mistake: Mistake) -> Evidence | None:
             )
             size = float(np.mean(ours**2)) if ours.size else 0.0
             if size > 0 and np.isfinite(off).all() and np.isfinite(theirs).all():
-                rows.append(tuple((off * x).sum(-1) / size for x in (theirs, ours, off)))
-    return Evidence(*map(np.concatenate, zip(*rows, strict=True))) if rows else None
+                rows.append(np.stack([(off * x).sum(-1) / size for x in (theirs, ours, off)]))
+    return np.concatenate(rows, axis=1) if rows else None
 
 
 def _rows(x: Array) -> Array:
     return x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
 
 
-def weighed_up(several: Iterable[Evidence]) -> str:
+def weighed_up(several: Sequence[Array]) -> str:
     """Say of a mistake "found", "excluded", or "hidden" below the rounding; "" where it changes too little to show.
 
     A port with the mistake has about once of it more than our own computation, which rounds as the port does.
     """
-    theirs, ours, square = (np.concatenate(x) for x in zip(*several, strict=True))
+    theirs, ours, square = np.concatenate(several, axis=1)
     whole = float(square.sum())
     if not whole > 0:
         return ""

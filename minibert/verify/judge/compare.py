@@ -27,7 +27,7 @@ class Shares(NamedTuple):
 
 
 OF_A_PORT = Shares(theirs=PORT_SHARE)  # it may round less than we do
-PLAINLY = 10.0  # times the share: no other batch makes that right
+PLAINLY, LEAST = 10.0, 1.2  # times the share, by the number of batches that show it: no other one makes that right
 
 
 class Difference(NamedTuple):
@@ -72,7 +72,7 @@ class Difference(NamedTuple):
         """Whether the other program is so far off that no other batch can make it right."""
         if not self.weighed:
             return self.largest > ONE_SUM and bool(np.isfinite(shares.theirs))
-        return self.error_theirs > PLAINLY * shares.theirs * self.error_ours
+        return self.error_theirs > max(PLAINLY / len(self.kinds), LEAST) * shares.theirs * self.error_ours
 
 
 def compare(
@@ -104,11 +104,11 @@ def in_float64(
 
     follows: from kind, key, and what is plainly wrong, whether that alone makes the key wrong.
     """
-    found, plain = dict[tuple[str, str], Difference](), set[str]()
+    found, plain = dict[tuple[str, str], Difference](), set[str]()  # plain: by all batches so far
     for kind, named in sorted(far.items(), key=lambda each: sum(x.size for x in each[1].values())):
         if left := {key: x for key, x in named.items() if key not in plain and not follows(kind, key, plain)}:
             found |= {(kind, d.key): d for d in compared(kind, left)}
-            plain |= {key for (of, key), d in found.items() if of == kind and d.plain(shares)}
+            plain = {d.key for d in over_kinds(found.values()) if d.plain(shares)}
     return found
 
 

@@ -7,16 +7,19 @@ modules vanish. A mistake of the list is tried where it changes a step behind th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from minibert.equations.input_layer import Array
 from minibert.verify.mistakes.mistake import Mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.sides.traces import INPUT_LAYER, Traces
 
-from .below_rounding import Evidence, evidence, weighed_up
+from .below_rounding import evidence, weighed_up
 from .compare import Difference
 from .input_layer import Subject
 from .places import IMPOSSIBLE, Place, differing, places
@@ -70,7 +73,7 @@ class InFormat(NamedTuple):
 def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> InFormat:
     """Compare every module in a format, from the port's own input of it, and weigh each mistake of the list."""
     differences, float32 = list[Difference](), True
-    weighed: dict[int, list[Evidence]] = {}
+    weighed: dict[int, list[Array]] = {}
     known = [each for each in MISTAKES if not each.rounding and each.where != "local"]
     with np.errstate(all="ignore"):
         for place in places(subject, inputs, theirs, form):
@@ -93,77 +96,53 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
     tolerance: how much a mistake that explains a difference may leave of it, where the port rounds more than we do.
     """
     found, keys, maps = list[Local](), set[str](), 0
-    wholes = Wholes(tolerance)
+    whole, right = Whole(tolerance), dict[int, str]()  # right: places before the first wrong one of their part
     with np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-        for place in places(subject, inputs, theirs, form):
+        for number, place in enumerate(places(subject, inputs, theirs, form)):
             at, compared = place.at, place.compared()
-            wrong = differing(compared)
-            here = {d.key for d in wrong}
+            here = {d.key for d in differing(compared)}
             wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
             keys |= {d.key for d in compared if at.part != INPUT_LAYER}
             maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
             modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
-            wholes.narrow(place, bool(wrong), modules[:1])
+            if wrong or at.part in whole.parts:
+                whole.narrow(place, modules[:1])
+            else:
+                right[number] = at.part
             for d, module in zip(wrong, modules, strict=False):
                 fits = module.names()
                 excluded = [] if fits else module.excluded()
                 found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
                                    module.share_of_size()))  # fmt: skip
-        for place in places(subject, inputs, theirs, form) if wholes.found() and wholes.unsure() else ():
-            wholes.narrow_before(place)
-            if not wholes.unsure():
+        last = max((number for number, part in right.items() if part in whole.parts), default=-1)
+        for number, place in enumerate(islice(places(subject, inputs, theirs, form), last + 1)):
+            if not whole.known:
                 break
-    whole = wholes.found()
-    return Judged(_named_by(whole, found), keys, maps, whole)
+            if right.get(number) in whole.parts:
+                whole.narrow(place)
+    names = whole.strict or whole.known or []
+    return Judged(_named_by(names, found), keys, maps, names)
 
 
-class Wholes:
-    """The mistakes that explain all of each part of the model in which a module is wrong.
-
-    Places before the first wrong one are looked at last: there only what is left then can be ruled out.
-    """
+class Whole:
+    """The mistakes that explain every place that was narrowed to."""
 
     def __init__(self, tolerance: float) -> None:
-        self.tolerance = tolerance
-        self.left: dict[str, list[Mistake]] = {}  # part -> what explains its places so far
-        self.padded: dict[str, list[Mistake]] = {}  # the same with every token compared, padding too
-        self.first: list[Mistake] | None = None  # what explains the first module that is wrong
-        self.before: dict[str, int] = {}  # part -> how many of its places are right before the first wrong one
+        self.tolerance, self.parts = tolerance, set[str]()
+        self.known: list[Mistake] | None = None
+        self.strict: list[Mistake] = []  # the same with every token compared: some of the mask differ only at padding
 
-    def narrow(self, place: Place, is_wrong: bool, modules: list[WrongModule]) -> None:
-        """Keep what explains one more place."""
-        part = place.at.part
-        if part not in self.left and not is_wrong:
-            self.before[part] = self.before.get(part, 0) + 1
-            return
-        if self.first is None:
-            known = [mistake for mistake in MISTAKES if mistake.where != "local"]
-            self.first = [each for each in known if all(module.left_by(each) is not None for module in modules)]
-        self._keep(place)
-
-    def _keep(self, place: Place) -> None:
-        part = place.at.part
-        self.left[part] = left = place.explained_by(self.left.get(part, self.first or []), self.tolerance)
-        padded = self.padded.get(part, left)
-        self.padded[part] = place.with_padding().explained_by(padded, self.tolerance) if len(left) > 1 else padded
-
-    def unsure(self) -> bool:
-        """Whether places before the first wrong one are still to be explained."""
-        return any(self.before.get(part) for part in self.left)
-
-    def narrow_before(self, place: Place) -> None:
-        """Keep what explains a place before the first wrong one."""
-        part = place.at.part
-        if part in self.left and self.before.get(part):
-            self.before[part] -= 1
-            self._keep(place)
-
-    def found(self) -> list[Mistake]:
-        """Name the mistake that explains every part."""
-        found = [each for each in self.first or [] if all(each in left for left in self.left.values())]
-        if len(found) > 1:  # some mistakes of the mask differ only at padding
-            found = [each for each in found if all(each in left for left in self.padded.values())] or found
-        return found
+    def narrow(self, place: Place, first: Sequence[WrongModule] = ()) -> None:
+        """Keep the mistakes that explain one more place; in the beginning those that explain its first module."""
+        self.parts.add(place.at.part)
+        if self.known is None:
+            fit = (each for each in MISTAKES if each.where != "local")
+            self.known = [each for each in fit if all(module.left_by(each) is not None for module in first)]
+            self.strict = self.known
+        self.known = place.explained_by(self.known, self.tolerance)
+        self.strict = [each for each in self.strict if each in self.known]
+        if len(self.strict) > 1:
+            self.strict = place.with_padding().explained_by(self.strict, self.tolerance)
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
