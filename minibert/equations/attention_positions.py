@@ -1,4 +1,4 @@
-"""The other position schemes that act inside attention: ALiBi, T5's and DeBERTa's buckets, XLNet's sinusoids.
+"""The other position schemes that act inside attention: ALiBi, T5's and DeBERTa's buckets.
 
 None of them adds anything to the word rows. Where a model uses one, its input layer knows nothing of positions,
 and attention asks for them: as a number added to the scores, or, in `rotary`, as a rotation of queries and keys.
@@ -6,7 +6,6 @@ and attention asks for them: as a number added to the scores, or, in `rotary`, a
     ALiBi               BLOOM                                 a slope per head, times the key's position
     relative bias       T5, mT5, MPNet                        a learned number per head and bucket of distances
     log buckets         DeBERTa v2 and v3                     a learned row per bucket of distances
-    relative sinusoids  XLNet                                 a fixed row of sines and cosines per distance
 
 **T5 has no sinusoids.** Many notebooks add Vaswani's sine table to T5's word rows. T5 adds nothing at all: its
 only positions are the relative bias, in the attention scores of each stack.
@@ -20,7 +19,6 @@ Sources
     Press, Smith, Lewis 2021, "Train Short, Test Long" (arXiv:2108.12409): ALiBi
     Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (arXiv:1910.10683): T5's buckets
     He et al. 2021, "DeBERTa" (arXiv:2006.03654) and "DeBERTaV3" (arXiv:2111.09543): log buckets
-    Yang et al. 2019, "XLNet" (arXiv:1906.08237), after Dai et al. 2019, "Transformer-XL" (arXiv:1901.02860)
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .input_layer import Array
-from .rotary import check_positions, rotary_angles, rotary_frequencies
+from .rotary import check_positions
 
 
 def _relative_position(query_length: int, key_length: int, past_length: int = 0) -> Array:
@@ -231,35 +229,3 @@ def log_bucket_rows(query_length: int, key_length: int, buckets: int, max_positi
         lowest = 1 - key_length  # every distance between this and query_length - 1 occurs: bucket it once
         relative = log_buckets(np.arange(lowest, query_length), buckets, max_positions)[relative - lowest]
     return np.asarray(np.clip(relative + span, 0, 2 * span - 1))
-
-
-def relative_sinusoids(
-    query_length: int, key_length: int, dim: int, attention: str = "bi", clamp_length: int = -1
-) -> Array:
-    """Give each distance from a query back to a key a row of sines, then cosines: `[sin(p f) | cos(p f)]`.
-
-        p = key_length, key_length - 1, ..., 1 - query_length        "bi": keys on both sides
-        p = key_length, key_length - 1, ..., 0                       "uni": keys before the query only
-        f = rotary_frequencies(dim, 10000)
-
-    -> (rows, dim), float32; the reference has (rows, 1, dim). key_length counts the memory's tokens too. A
-    positive clamp_length treats all further distances as that one.
-
-    The angle is float32, as in the reference; at lengths up to 4096 the difference from torch is at most 6.0e-8.
-
-    Raises ValueError for a negative length, an odd dim, an unknown attention. Source: Dai et al. 2019; XLNet's code.
-
-    >>> relative_sinusoids(query_length=1, key_length=1, dim=2).round(4)  # distances 1 and 0
-    array([[0.8415, 0.5403],
-           [0.    , 1.    ]], dtype=float32)
-    """
-    if min(query_length, key_length) < 0 or dim < 2 or dim % 2:
-        found = f"query_length={query_length}, key_length={key_length}, dim={dim}"
-        raise ValueError(f"need lengths that are not negative and an even dim; found {found}")
-    if attention not in ("bi", "uni"):
-        raise ValueError(f"attention must be 'bi' or 'uni', found {attention!r}")
-    position = np.arange(key_length, -query_length if attention == "bi" else -1, -1)
-    if clamp_length > 0:
-        position = np.clip(position, -clamp_length, clamp_length)
-    cos, sin = rotary_angles(position, rotary_frequencies(dim))
-    return np.concatenate([sin[:, : dim // 2], cos[:, : dim // 2]], axis=-1)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.readers import scheme
-from minibert.families.parts.steps import Tokens
+from typing import NoReturn
+
+from minibert.families.parts.config import Config
+from minibert.families.parts.steps import Binder, Tokens
 
 from .family import Family
 from .rows import Row
 from .t5 import D_MODEL
 
+
+def refuse_scheme(config: Config, binder: Binder, side: str) -> NoReturn:
+    """Refuse to make XLNet's position scheme, which acts in blocks that are not computed here."""
+    raise config.refused("xlnet has sinusoids by distance inside attention, which minibert does not compute")
+
+
 XLNET = Family(
     model_type="xlnet",
     tokenizer="XLNetTokenizer",
-    attention=scheme("xlnet_sinusoids"),
+    attention=refuse_scheme,
     steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
     prefixes=("transformer.",),
     tree={"": "XLNetModel"},

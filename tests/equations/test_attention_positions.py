@@ -132,24 +132,6 @@ def test_rows_are_the_buckets_from_the_middle_of_the_table_on(buckets: int, most
     np.testing.assert_array_equal(positions.log_bucket_rows(40, 50, buckets, most), want)
 
 
-# XLNet
-
-
-@pytest.mark.parametrize(
-    ("asked", "distances"),
-    [
-        ((3, 5, 8), range(5, -3, -1)),
-        ((3, 5, 8, "uni"), range(5, -1, -1)),
-        ((3, 3, 8, "bi", 2), [2, 2, 1, 0, -1, -2]),
-    ],
-)
-def test_relative_sinusoids_cover_every_distance(asked: tuple[Any, ...], distances: list[int]) -> None:
-    table = positions.relative_sinusoids(*asked)
-    angle = np.array(distances)[:, None] * [1.0, 0.1, 0.01, 0.001]
-    assert table.dtype == np.float32 and table.shape == (len(distances), 8)
-    np.testing.assert_allclose(table, np.concatenate([np.sin(angle), np.cos(angle)], axis=-1), atol=SINUSOID_TOLERANCE)
-
-
 # the schemes as a layer hands them out
 
 SCHEMES: dict[str, tuple[schemes.AttentionPosition, tuple[Any, ...]]] = {
@@ -157,7 +139,6 @@ SCHEMES: dict[str, tuple[schemes.AttentionPosition, tuple[Any, ...]]] = {
     "relative_bias": (schemes.RelativeBias(table=np.zeros((32, 2), np.float32)), (2, 3)),
     "alibi": (schemes.Alibi(heads=2), ([[1, 1]],)),
     "relative_positions": (schemes.LogBuckets(table=np.zeros((16, 4)), buckets=8, max_positions=17), (2, 3)),
-    "relative_sinusoids": (schemes.RelativeSinusoids(dim=4), (2, 3)),
 }
 
 
@@ -181,10 +162,6 @@ def test_schemes_compute_what_the_functions_do() -> None:
             2, 9, past_length=7
         ),
         positions.relative_bias(table, 2, 9, 8, 20, False, 7),
-    )
-    np.testing.assert_array_equal(
-        schemes.RelativeSinusoids(dim=4, attention="uni", clamp_length=2).relative_sinusoids(3, 5),
-        positions.relative_sinusoids(3, 5, 4, "uni", 2),
     )
     with pytest.raises(AttributeError):
         schemes.Alibi(heads=2).heads = 3  # type: ignore[misc]
@@ -254,8 +231,6 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
         (partial(schemes.rotary, share=0.01), HEAD, "rotate 0 of the 16 dimensions"),
         (schemes.alibi, {}, "'n_head' or 'num_attention_heads' must be an integer"),
-        (schemes.xlnet_sinusoids, {"d_model": 8, "bi_data": True}, "without bi_data"),
-        (schemes.xlnet_sinusoids, {"d_model": 8, "attn_type": "both"}, "attn_type='both'"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(
@@ -265,14 +240,12 @@ def test_configs_that_make_no_sense_are_refused(
         read(Config(config))
 
 
-def test_numbers_of_t5_and_xlnet_come_from_the_config() -> None:
+def test_numbers_of_t5_come_from_the_config() -> None:
     numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 3}
     for side in ("encoder", "decoder"):
         scheme = schemes.t5_bias(Config(numbers), Stored({}), side)
         assert (scheme.buckets, scheme.max_distance, scheme.bidirectional) == (8, 20, side == "encoder")
         assert scheme.table.shape == (8, 3)  # asked for so; another shape is an error of the checkpoint
-    sinusoids = schemes.xlnet_sinusoids(Config({"d_model": 8, "attn_type": "uni", "clamp_len": 3}))
-    assert (sinusoids.dim, sinusoids.attention, sinusoids.clamp_length) == (8, "uni", 3)
 
 
 def test_deberta_numbers_come_from_the_config() -> None:

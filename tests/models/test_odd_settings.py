@@ -271,7 +271,7 @@ FLAGS = {
     "bert": ("is_decoder", "tie_word_embeddings", "add_cross_attention"), "ernie": ("use_task_id",),
     "gpt2": ("scale_attn_weights", "scale_attn_by_inverse_layer_idx"), "xlm": ("use_lang_emb",),
     "deberta-v2": ("position_biased_input", "relative_attention"), "marian-encoder": ("scale_embedding",),
-    "modernbert": ("norm_bias",), "xlnet": ("bi_data",), "yarn": ("rope_parameters.truncate",),
+    "modernbert": ("norm_bias",), "yarn": ("rope_parameters.truncate",),
 }  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from minibert.equations.attention_positions import (
     alibi_bias,
     log_bucket_rows,
     relative_bias,
-    relative_sinusoids,
 )
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_angles, rotary_frequencies
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AttentionPosition(Frozen):
-    """`layer.attention_position` is one of the five schemes below, each of which answers to one method.
+    """`layer.attention_position` is one of the four schemes below, each of which answers to one method.
 
     A method that the family does not have raises AttributeError, which names its own.
 
@@ -155,24 +154,6 @@ class LogBuckets(AttentionPosition):
     def relative_positions(self, query_length: int, key_length: int) -> Array:
         """As `log_bucket_rows`, with this model's buckets: (query, key)."""
         return log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
-
-
-class RelativeSinusoids(AttentionPosition):
-    """XLNet's fixed rows by distance, which each layer then projects.
-
-    >>> RelativeSinusoids(dim=8).relative_sinusoids(query_length=3, key_length=5).shape
-    (8, 8)
-    """
-
-    dim: int
-    attention: str = "bi"
-    clamp_length: int = -1
-    offers: ClassVar[str] = "relative sinusoids"
-    call: ClassVar[str] = "relative_sinusoids(query_length, key_length)"
-
-    def relative_sinusoids(self, query_length: int, key_length: int) -> Array:
-        """As the function `relative_sinusoids`, with this model's dim: (rows, dim)."""
-        return relative_sinusoids(query_length, key_length, self.dim, self.attention, self.clamp_length)
 
 
 def rotary(
@@ -363,20 +344,3 @@ def deberta_norm(config: Config) -> Norm:
     """The norm of DeBERTa's rows of distances, where `norm_rel_ebd` asks for it."""
     asked = "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]
     return Norm(path="encoder.LayerNorm") if asked else Norm()
-
-
-def xlnet_sinusoids(config: Config, binder: Binder | None = None, side: str = "") -> RelativeSinusoids:
-    """Read XLNet's `d_model`, `attn_type` and `clamp_len`.
-
-    Raises CheckpointError for `bi_data` (the second half of a batch read backwards, a pretraining device).
-
-    >>> xlnet_sinusoids(Config({"d_model": 1024}))
-    RelativeSinusoids(dim=1024, attention='bi', clamp_length=-1)
-    """
-    attention = config.get("attn_type") or "bi"
-    if config.flag("bi_data") or attention not in ("bi", "uni"):
-        found = f"attn_type={attention!r}, bi_data={config.get('bi_data')!r}"
-        raise config.refused(f"minibert computes attn_type 'bi' or 'uni' without bi_data; found {found}")
-    dim = whole(config, "d_model", "hidden_size")
-    clamp_length = config.integer("clamp_len", default=-1, above=-math.inf)
-    return RelativeSinusoids(dim=dim, attention=attention, clamp_length=clamp_length)
