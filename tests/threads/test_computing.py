@@ -189,18 +189,6 @@ def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
     assert blas.told == [1, 8] or blas.told == [1, 8, 1, 8]  # once for each thread that was there in time
 
 
-def test_calls_that_overlap_at_random(blas: Blas) -> None:
-    """The fixture looks whether it has its threads in the end."""
-
-    def work(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        for _ in range(20):
-            compute(lambda _: time.sleep(random.uniform(0, 2e-4)), range(random.integers(1, 4)))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-
-
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 OURS = {Slot.__enter__, Slot.__exit__, *(each for each in vars(computing._Work).values() if callable(each))}
@@ -330,6 +318,7 @@ def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monke
 @pytest.mark.usefixtures("blas")
 @pytest.mark.parametrize("count", [None, 1, 2])
 def test_many_callers_compute_on_no_more_threads_than_cores(count: int | None) -> None:
+    """And in the end BLAS has its threads, which the fixture looks at."""
     busy, seen = set[int](), list[int]()
 
     def work(tile: int) -> None:

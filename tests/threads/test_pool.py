@@ -251,30 +251,6 @@ def test_a_forked_child_has_threads_and_slots_of_its_own() -> None:
     assert made == (pool._pool, computing._work)
 
 
-LEFT_IN_A_PIPE = """
-import sys
-from minibert.bulk.texts import Texts
-from minibert.threads.pool import prefetch
-found = prefetch(lambda table: table["text"][0].as_py(), Texts(["-"], rows=1).rows(), True)
-print(next(found))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of POSIX")
-def test_a_process_ends_though_a_thread_reads_an_idle_pipe() -> None:
-    """Python aborts where its own reader of stdin is held by a thread at the end."""
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, b"we lived\n")
-        done = subprocess.run(
-            [sys.executable, "-c", LEFT_IN_A_PIPE], stdin=reading, capture_output=True, text=True, timeout=CHILD_SECONDS
-        )
-    finally:
-        os.close(reading)
-        os.close(writing)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "we lived\n", "")
-
-
 def test_helping_threads_have_the_callers_errstate() -> None:
     """Both threads take a block, since each waits for the other."""
     met = threading.Barrier(2)
