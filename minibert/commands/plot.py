@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +49,7 @@ def run(arguments: Any) -> None:
 
     # most pictures show one small table
     loaded = load_model(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
-    with loaded as layer, _letters_without_a_font():
+    with loaded as layer:
         if output is not None:
             refuse_model_file(output)  # before anything is drawn
         model = shown_name(arguments.model)
@@ -65,19 +61,3 @@ def run(arguments: Any) -> None:
         else:
             save(figure, output)
             tell(f"wrote {output}")
-
-
-@contextmanager
-def _letters_without_a_font() -> Iterator[None]:
-    """Name all letters without a font in one message instead of one Python warning each."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    lacking = []
-    for warning in caught:
-        if glyph := re.match(r"Glyph (\d+) .*missing from", str(warning.message)):
-            lacking.append(chr(int(glyph[1])))
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if lacking:
-        tell(f"no font of matplotlib's has {' '.join(dict.fromkeys(lacking))}; the picture has boxes instead")
