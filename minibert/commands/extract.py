@@ -35,5 +35,4 @@ def run(arguments: Any) -> None:
         f"{made.folder}: {made.tensors} tensors",
         f"before          {size(made.bytes_before)}",
         f"after           {size(made.bytes_after)} ({share:.0%})",
-        f"rounding error  {made.rounding_error:.3g} at most",
     ])  # fmt: skip

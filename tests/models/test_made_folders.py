@@ -44,7 +44,6 @@ HALF_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 def test_an_extracted_layer_is_the_layer(case: Path, tmp_path: Path) -> None:
     side = json.loads((case / "case.json").read_text())["side"] or "encoder"
     made = extract(case, tmp_path / "made")
-    assert made.rounding_error == 0
     with minibert.load(case, side=side) as before, minibert.load(made.folder, side=side) as after:
         assert np.array_equal(before(IDS), after(IDS))
         assert type(before.attention_position) is type(after.attention_position)
@@ -54,15 +53,11 @@ def test_an_extracted_layer_is_the_layer(case: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_tables_round_to_nearest_and_say_how_far(minilm: Path, tmp_path: Path, dtype: str) -> None:
+def test_narrow_tables_round_to_nearest(minilm: Path, tmp_path: Path, dtype: str) -> None:
     made = extract(minilm, tmp_path / "made", dtype)
     with minibert.load(minilm) as before, minibert.load(made.folder) as after:
         exact, rounded = before.word_embeddings.weight, after.word_embeddings.weight
-        assert 0 < np.abs(exact - rounded).max() <= made.rounding_error
-        largest = max(
-            float(np.abs(module.weight).max()) for path, module in before.modules.items() if "Norm" not in path
-        )
-        assert made.rounding_error <= HALF_UNIT[dtype] * 2 * largest
+        assert 0 < np.abs(exact - rounded).max() <= HALF_UNIT[dtype] * 2 * np.abs(exact).max()
         assert np.array_equal(before.LayerNorm.weight, after.LayerNorm.weight)  # vectors keep their format
         assert after.tokenize("clouds")["input_ids"].tolist() == before.tokenize("clouds")["input_ids"].tolist()
     assert made.bytes_after < 0.51 * (made.folder / "tokenizer.json").stat().st_size + made.bytes_before * 0.27
@@ -88,7 +83,7 @@ def test_nothing_is_written_over(
     target.rmdir() if target.is_dir() else target.unlink()
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "before" in printed and "after" in printed and "rounding error" in printed
+    assert "before" in printed and "after" in printed
     assert list(tmp_path.iterdir()) == [target]
 
 

@@ -26,13 +26,12 @@ BESIDE = ("config.json", *TOKENIZER_FILES, "generation_config.json")
 
 
 class Extracted(NamedTuple):
-    """The written folder: bytes of the files before and of the one after, and the largest rounding error."""
+    """The written folder: bytes of the files before and of the one after."""
 
     folder: Path
     tensors: int
     bytes_before: int
     bytes_after: int
-    rounding_error: float
 
 
 def extract(
@@ -63,13 +62,13 @@ def extract(
     sides = _take_all(source, opened, family)
     if changed := sorted(source.merged.keys() & source.taken.keys()):
         raise CheckpointError(f"{opened.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
-    entries, error = _entries(source, dtype)
+    entries = _entries(source, dtype)
     found = {name: opened.find(name) for name in BESIDE}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
     size = write_model(target, entries, others, lambda made: load(made, side=sides[0]).close())
     before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
     source.close()
-    return Extracted(target, len(source.taken), sum(before.values()), size, error)
+    return Extracted(target, len(source.taken), sum(before.values()), size)
 
 
 def _take_all(source: Checkpoint, opened: Opened, family: Family) -> list[str]:
@@ -89,10 +88,9 @@ def _take_all(source: Checkpoint, opened: Opened, family: Family) -> list[str]:
     return sides
 
 
-def _entries(source: Checkpoint, dtype: str | None) -> tuple[Entries, float]:
-    """Give all taken tensors in the format to write, and the largest rounding error."""
+def _entries(source: Checkpoint, dtype: str | None) -> Entries:
+    """Give all taken tensors in the format to write."""
     entries: Entries = {}
-    worst = 0.0
     for name, tensor in source.taken.items():
         table, stored = source.table(name, "float32"), tensor.dtype
         assert isinstance(table, StoredTable)  # a lazy checkpoint alone has others
@@ -100,10 +98,9 @@ def _entries(source: Checkpoint, dtype: str | None) -> tuple[Entries, float]:
         if dtype is not None and raw.ndim > 1 and stored != NARROW[dtype]:
             exact = convert(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))
             stored, raw = NARROW[dtype], narrowed(exact, NARROW[dtype])
-            back, finite = convert(raw, stored, exact.dtype), np.isfinite(exact)
-            if not np.isfinite(back[finite]).all():
+            finite = np.isfinite(exact)
+            if not np.isfinite(convert(raw, stored, exact.dtype)[finite]).all():
                 found = f"tensor {name!r} holds {float(np.abs(exact[finite]).max()):g}"
                 raise ValueError(f"{found}, which {stored} cannot hold; use bfloat16 or float32")
-            worst = max(worst, float(np.abs(back[finite] - exact[finite]).max(initial=0.0)))
         entries[name] = stored, raw
-    return entries, worst
+    return entries
