@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,16 +25,11 @@ if TYPE_CHECKING:
 
 
 class TextModel(NamedTuple):
-    """An opened model, and what makes its steps from texts to vectors."""
+    """An opened model, and its steps from texts to vectors."""
 
     model: Encoder
     opened: Opened
-    make: Callable[[], Pipeline]
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The steps as the model is set now."""
-        return self.make()
+    pipeline: Pipeline
 
     @property
     def result(self) -> str:
@@ -98,6 +92,4 @@ def open_vectors(
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
     make: Callable[..., Pipeline] = encoder.sparse_steps if own.kind == SPARSE else encoder.pipeline
-    steps = partial(make, prompt_name, prompt, task=task, threads=threads, held=True)
-    steps()  # raises for a prompt that is not there, before any text is read
-    return TextModel(encoder, opened, steps)
+    return TextModel(encoder, opened, make(prompt_name, prompt, task=task, threads=threads, held=True))
