@@ -124,14 +124,6 @@ def test_pairs_have_types(
     assert batch["token_type_ids"].tolist() == types
 
 
-def test_embed_always_keeps_an_empty_second_text(tiny: EmbeddingLayer) -> None:
-    alone = tiny.embed("we", text_pair="")
-    assert same_bits(alone, tiny.embed(["we"], text_pair=[""]))
-    assert same_bits(alone[0], tiny.embed(["we", "the"], text_pair=["", "clouds"])[0])
-    assert np.abs(alone[0] - tiny(**tiny.tokenize(["we"], [""]))[0].mean(0)).max() < 1e-6
-    assert not same_bits(alone, tiny.embed("we"))
-
-
 def test_a_model_is_told_of_two_texts_where_its_tokenizer_s_class_says_so(tmp_path: Path) -> None:
     """As in transformers: BERT's class does, the one that reads tokenizer.json as it stands does not."""
     folder = write_wordpiece(write(tmp_path))
