@@ -69,7 +69,7 @@ def test_a_folder_is_compared_without_torch_and_without_the_hub(
 ) -> None:
     assert main(["verify", "--model", str(minilm)]) == 0
     out = capsys.readouterr().out
-    assert "transformers 5.23.0 on torch 2.13.0" in out and MODEL in out
+    assert "transformers 5.24.0 on torch 2.13.0" in out and MODEL in out
     assert out.splitlines()[-2] == "ids of 3 texts: the reference's"
     last = out.splitlines()[-1]
     assert last.startswith(

@@ -258,6 +258,13 @@ def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, folder: 
     assert not [line for line in judged(encoder, vectors, texts).lines if "are one" in line]
 
 
+def test_a_text_that_a_way_leaves_without_a_token_does_not_rule_it_out(encoder: minibert.Encoder, folder: Path) -> None:
+    """Of an empty text, without a prompt, only special tokens are left."""
+    port = VectorPort(folder, "prompt missing", "special tokens not pooled")
+    vectors = np.concatenate([port(TOLD), np.full((1, encoder.sentence_config.dim), 0.25, np.float32)])
+    assert judged(encoder, vectors, [*TOLD, ""], prompt="").matches == ["special tokens left out of pooling"]
+
+
 def test_numbers_of_any_size_give_a_verdict_and_no_warning(encoder: minibert.Encoder, right: Array) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
