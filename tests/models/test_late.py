@@ -27,6 +27,7 @@ from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run import blocks
 from minibert.models.run import pipeline as pipelines
 from minibert.models.sentences import token_vectors
+from minibert.models.sentences.arguments import EncodeOptions
 from minibert.models.sentences.late import Expansion, LateInteraction
 from minibert.models.sentences.token_vectors import TokenVectors, by_tokens
 
@@ -75,7 +76,7 @@ def test_no_texts_and_many(name: str) -> None:
         assert found.flags.owndata or found.base.size == found.size  # else a whole tile would stay in memory
 
 
-def test_documents_in_the_order_of_their_scores() -> None:
+def test_documents_in_the_order_of_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = opened("late-fixed")
     documents = ["we lived", "above the clouds", "!", "above the clouds", "we lived above!"]
     want = encoder.similarity(encoder.encode_query("the clouds"), encoder.encode_document(documents))[0]
@@ -89,6 +90,12 @@ def test_documents_in_the_order_of_their_scores() -> None:
     assert encoder.rank("we", []) == []
     with pytest.raises(ValueError, match="activation_fn is for pairs, and this model has none"):
         encoder.rank("we", documents, activation_fn=lambda x: x)
+    asked, steps = [], type(encoder).pipeline
+    monkeypatch.setattr(
+        type(encoder), "pipeline", lambda *given: (asked.append(EncodeOptions(*given[1:])), steps(*given))[1]
+    )
+    encoder.rank("we", documents, threads=3)
+    assert [(each.task, each.threads) for each in asked] == [("query", 3), ("document", 3)]
 
 
 def test_options_of_the_loader() -> None:
@@ -134,6 +141,7 @@ EXPANSION = {"strategy": "fixed", "length": 12}
     [
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "strategy": "most"}}, "must have the strategy fixed"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": True}}, "a length >= 1, a token or"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 0}}, "a length >= 1, a token or"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "more": 1}}, "must have the strategy fixed or min"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": 1}}, "and attend true or false"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 40}}, "to 40 tokens, but the table has 32"),

@@ -212,6 +212,7 @@ def structure(**routes: Any) -> Callable[[Any], Any]:
             lambda data: data | {"types": []} | {"structure": [1]}, structure(image=[MODEL]), structure(query=[]),
             structure(query=QUERY), structure(query=[7]), structure(query=["../other"]), structure(query=[SPLADE]),
             structure(query=[QUERY, SPLADE]), structure(document=["../other"]),
+            lambda data: structure(document=["../a"])(data) | {"types": data["types"] | {"../a": data["types"][MODEL]}},
             lambda data: data | {"types": data["types"] | {QUERY: f"mine.{QUERY[8:]}"}},
         )),
         (FILE, structure(document=[QUERY]), "names '.*SparseStaticEmbedding', but only"),
