@@ -85,7 +85,6 @@ def explain(
         longest = int(limit["max_length"])  # where `encode` truncates
     truncation = truncation and longest is not None
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation, max_length=longest)
-    # not layer.tokens: no need to check ids that the tokenizer has just given
     tokens = layer.tokenizer.tokens(batch["input_ids"][0])
     trace = layer.trace(**batch)
     output = layer(**batch)
