@@ -62,7 +62,7 @@ def knock_out(
         for own in attentions:
             scores = _Kept(own.scores)
             add(own.scores, scores.keep)
-            add(own.probabilities, partial(_unmasked, scores))
+            add(own.probabilities, partial(lambda kept, weights: softmax(kept.take()), scores))
     for block, head in _pairs(heads):
         _check("block", block, len(attentions))
         _check("head", head, stack.heads)
@@ -97,11 +97,10 @@ class _Kept(threading.local):
 
 
 def _pairs(heads: Any) -> list[tuple[int, int]]:
-    pairs = list(heads) if isinstance(heads, Iterable) else [heads]
-    for pair in pairs:
-        if isinstance(pair, str) or not isinstance(pair, Iterable) or len(list(pair)) != 2:
-            raise TypeError(f"heads must be a list of pairs (block, head), as heads=[(3, 1)], found {heads!r}")
-    return pairs
+    try:
+        return [(block, head) for block, head in heads]
+    except (TypeError, ValueError):
+        raise TypeError(f"heads must be a list of pairs (block, head), as heads=[(3, 1)], found {heads!r}") from None
 
 
 def _check(what: str, number: int, count: int) -> None:
@@ -128,10 +127,6 @@ def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
         entered = _Kept(part.sum)
         add(part.sum, entered.keep)
         add(part.after, lambda values: entered.take())
-
-
-def _unmasked(scores: _Kept, weights: Array) -> Array:
-    return softmax(scores.take())
 
 
 def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]) -> None:

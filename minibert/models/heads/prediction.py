@@ -130,8 +130,7 @@ class Words(Sentences):
         Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
         chooses at random, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
         text ends, is that of generation_config.json; without that file, of config.json. Its own temperature, top_k and
-        top_p are without effect. The keys and values of earlier tokens are kept, so each new
-        token costs one token's work.
+        top_p are without effect. Keys and values of earlier tokens are kept: a new token costs one token's work.
 
         Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not computed
         here, such as num_beams and repetition_penalty; ValueError where text and tokens go beyond the position table.
