@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from minibert.families.family import Family as Family
     from minibert.families.rows import FAMILIES as FAMILIES
     from minibert.models.encoder import Encoder as Encoder
-    from minibert.models.heads.answers import Answer as Answer
+    from minibert.models.heads.labels import Answer as Answer
     from minibert.models.heads.labels import Entity as Entity
     from minibert.models.heads.labels import Label as Label
     from minibert.models.heads.prediction import Prediction as Prediction
@@ -45,8 +45,7 @@ _FILES = {
     "minibert.families.family": ("Family",),
     "minibert.families.rows": ("FAMILIES",),
     "minibert.models.encoder": ("Encoder",),
-    "minibert.models.heads.answers": ("Answer",),
-    "minibert.models.heads.labels": ("Entity", "Label"),
+    "minibert.models.heads.labels": ("Answer", "Entity", "Label"),
     "minibert.models.heads.prediction": ("Prediction",),
     "minibert.models.input_layer": ("EmbeddingLayer",),
     "minibert.models.knock_out": ("knock_out",),

@@ -21,8 +21,7 @@ from tokenizer_folders import BASES, vocabulary, write_tokenizer
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.models.heads.answers import LONGEST, Answer, best_span
-from minibert.models.heads.labels import Entity, Label, best_labels, grouped
+from minibert.models.heads.labels import LONGEST, Answer, Entity, Label, best_labels, best_span, grouped
 from minibert.models.sentences.sentences import CHUNK
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
