@@ -106,10 +106,6 @@ def test_what_is_refused(load: Make, name: str, arguments: dict[str, Any], kind:
         assert says in str(caught.value)
 
 
-def test_of_no_token_none_counts_too_far(load: Make) -> None:
-    assert load("roberta")(np.full((0, 17), 5)).shape == (0, 17, 8)
-
-
 def test_cls_is_refused_with_the_reason(load: Make) -> None:
     layer = load("bert")
     says = "pooling 'cls' is meaningless here: before attention the first row is the same for every text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,8 @@ MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 1, 1, 0, 1, 1]])
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder, made = tmp_path_factory.mktemp("models"), dict[str, minibert.Encoder]()
-
-    def load(name: str) -> minibert.Encoder:
-        if name not in made:
-            made[name] = minibert.load_encoder(encoders.write(folder / name, name))
-        return made[name]
-
-    return load
+    folder = tmp_path_factory.mktemp("models")
+    return cache(lambda name: minibert.load_encoder(encoders.write(folder / name, name)))
 
 
 def moved(a: Array, b: Array) -> bool:
@@ -200,9 +195,11 @@ def test_what_a_function_keeps_or_writes_into_is_its_own(loaded: Any) -> None:
         assert np.array_equal(encoder(IDS), before)
 
 
-def test_one_change_in_many_threads_at_once(loaded: Any) -> None:
+def test_one_change_in_many_threads_at_once_and_of_no_token(loaded: Any) -> None:
     encoder = loaded("gpt2")
-    change = minibert.knock_out(encoder, mask=True, positions=True, blocks=[0])
+    change = minibert.knock_out(encoder, heads=[(1, 0)], mask=True, positions=True, blocks=[0])
+    for shape in ((0, 5), (2, 0)):
+        assert encoder(np.empty(shape, np.int64), change=change).shape == (*shape, encoders.DIM)
     texts = [np.random.default_rng(seed).integers(2, 29, (1, 8)) for seed in range(4)]
     alone = [encoder(ids, change=change) for ids in texts]
 
@@ -211,13 +208,6 @@ def test_one_change_in_many_threads_at_once(loaded: Any) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert not any(pool.map(wrong, range(4)))
-
-
-def test_no_texts_and_no_tokens(loaded: Any) -> None:
-    encoder = loaded("bert")
-    change = minibert.knock_out(encoder, heads=[(0, 0)], blocks=[1], positions=True)
-    assert encoder(np.empty((0, 5), np.int64), change=change).shape == (0, 5, encoders.DIM)
-    assert encoder(np.empty((2, 0), np.int64), change=change).shape == (2, 0, encoders.DIM)
 
 
 NAN = np.full((3, 6, encoders.DIM), np.nan)
@@ -246,15 +236,10 @@ def test_what_no_run_can_go_on_with_is_refused(what: str, loaded: Any) -> None:
             call(IDS, change=change)
 
 
-def test_a_name_that_a_call_does_not_compute_is_said(loaded: Any) -> None:
-    encoder, name = loaded("bert"), "embeddings.word_embeddings"
-    rows = encoder.trace(IDS)[name]
-    with pytest.raises(ValueError, match=f"{name!r}, which this call does not compute"):
-        encoder(inputs_embeds=rows, change={name: np.zeros_like})
-
-
 def test_a_wrong_part_to_knock_out_is_said(loaded: Any) -> None:
-    bert = loaded("bert")
+    bert, words = loaded("bert"), "embeddings.word_embeddings"
+    with pytest.raises(ValueError, match=f"{words!r}, which this call does not compute"):
+        bert(inputs_embeds=bert.trace(IDS)[words], change={words: np.zeros_like})
     for options, message in (
         ({"heads": [(0, 4)]}, r"head 4 is not there: this model has heads 0\.\.3"),
         ({"heads": [(2, 0)]}, r"block 2 is not there: this model has blocks 0\.\.1"),

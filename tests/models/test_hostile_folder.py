@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import BERT, change_json, numbers, same_bits, tensors, write, write_vocab, write_wordpiece
+from checkpoints import BERT, change_json, same_bits, tensors, write, write_vocab, write_wordpiece
 from limits import CHILD_SECONDS
 
 import minibert
@@ -232,16 +232,3 @@ def test_a_mapped_file_cut_short_ends_the_process_and_one_in_memory_does_not(tmp
         minibert.load(folder, mmap=False)  # what is cut short already is refused, mapped or not
     with pytest.raises(minibert.CheckpointError, match="damaged, incomplete"):
         minibert.load(folder)
-
-
-def test_lazy_changes_nothing_in_a_folder(tmp_path: Path) -> None:
-    """There is nothing to fetch: the tables are mapped, or read with mmap=False, as without it."""
-    config = {**BERT, "vocab_size": 10_000}
-    folder = write(tmp_path, config, {**tensors(config), "embeddings.word_embeddings.weight": numbers(10_000, 8)})
-    assert (folder / "model.safetensors").stat().st_size > 256_000  # from there on a lazy table comes row by row
-    for mmap in (True, False):
-        layers = [minibert.load(folder, lazy=lazy, mmap=mmap) for lazy in (False, True)]
-        tables = [[type(layer.steps[i].module.table) for i in range(3)] for layer in layers]
-        assert tables[0] == tables[1]
-        assert same_bits(layers[1]([[1, 9999]]), layers[0]([[1, 9999]]))
-        assert layers[1].word_embeddings.weight.flags.writeable is False

@@ -246,7 +246,9 @@ def test_scores_are_those_of_loops(queries: list[Any], documents: list[Any]) -> 
                 assert abs(found[i, j] - want) <= FORMULA * max(1, abs(want))
 
 
-def test_pieces_and_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_slices_and_narrow_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, tokens, counts = np.array([[100, 100]], np.int8), np.array([[100, 27]], np.int8), np.array([1])
+    assert maxsim(query, tokens, counts)[0] == 12700 and mean_maxsim(query[:0], tokens, counts)[0] == 0
     drawn = np.random.default_rng(0)
     texts = [drawn.standard_normal((int(n), 4)).astype("f4") for n in drawn.integers(0, 9, 40)]
     queries, documents = TokenVectors.of(texts[:3], "x"), TokenVectors.of(texts, "x")
@@ -260,11 +262,6 @@ def test_pieces_and_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         documents[40]
     with pytest.raises(ValueError, match="has the step 1, found 2"):
         documents[::2]
-
-
-def test_narrow_and_whole_numbers_are_compared_in_float32() -> None:
-    query, tokens, counts = np.array([[100, 100]], np.int8), np.array([[100, 27]], np.int8), np.array([1])
-    assert maxsim(query, tokens, counts)[0] == 12700 and mean_maxsim(query[:0], tokens, counts)[0] == 0
 
 
 def test_similarity_of_token_vectors() -> None:

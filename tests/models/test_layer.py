@@ -62,6 +62,7 @@ def test_a_batch_of_none_works(load: Make, name: str, shape: tuple[int, ...]) ->
     assert layer([]).shape == (0, 8)
     (word, *_) = layer.modules.values()
     assert layer(inputs_embeds=word(ids)).shape == (*shape, 8)
+    assert load("roberta")(np.full((0, 17), 5)).shape == (0, 17, 8), "of no token none counts too far"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -398,7 +399,7 @@ def test_a_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "models")
     Path("link").symlink_to("bert")
-    assert same_bits(minibert.load("link")(IDS), minibert.load("bert")(IDS))
+    assert same_bits(minibert.load("link", lazy=True)(IDS), minibert.load("bert")(IDS))
     names = ("bert", "bert/", "./bert", Path("bert"), "../models/bert", "~/models/bert", Path("~/models/bert"))
     sent = [pickle.dumps(minibert.load(name)) for name in names]
     monkeypatch.chdir("/")

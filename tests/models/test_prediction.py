@@ -203,11 +203,8 @@ def test_a_word_is_chosen_as_often_as_it_is_likely(temperature: float) -> None:
     chosen = np.bincount([choose(logits, temperature, random) for _ in range(4_000)], minlength=4) / 4_000
     powers = np.exp(logits.astype(float) / temperature)
     assert np.abs(chosen - powers / powers.sum()).max() <= SHARE
-
-
-def test_a_word_that_can_never_come_is_no_damage() -> None:
-    logits = np.array([-np.inf, 1, -np.inf], np.float32)
-    assert [choose(logits, temperature, np.random.default_rng(0)) for temperature in (0.0, 1.0)] == [1, 1]
+    never = np.array([-np.inf, 1, -np.inf], np.float32)  # a word that can never come is no damage
+    assert choose(never, temperature, random) == choose(never, 0.0, random) == 1
 
 
 TEXT = "the he"

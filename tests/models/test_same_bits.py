@@ -82,32 +82,27 @@ def off_alone(call: Callable[[Array, Array], Array], ids: Array, mask: Array) ->
     ]
 
 
+@pytest.mark.parametrize(("sizes", "threads", "tokens", "pays"), RUNS)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_hidden_states_of_every_row(name: str) -> None:
+def test_hidden_states_of_every_row(name: str, sizes: list[int], threads: int, tokens: int, pays: bool) -> None:
     """With tiles of several sizes, on our threads and on BLAS's."""
-    for run in RUNS:
-        _hidden_states(small(name), *run)
+    encoder, (ids, mask) = small(name), batch(sizes)
+    found: dict[int, Array] = {}
 
+    def keep(tile: packing.Packed, x: Array) -> None:
+        for group in tile.groups():
+            found.update((int(text), rows.copy()) for text, rows in zip(group.texts, group.of(x), strict=True))
 
-def _hidden_states(encoder: minibert.Encoder, sizes: list[int], threads: int, tokens: int, pays: bool) -> None:
     with (
         mock.patch.object(packing, "TILE_TOKENS", tokens),
         mock.patch.object(packing, "ONE_TILE", tokens),
         mock.patch.object(computing.Alone, "pays", return_value=pays),
     ):
-        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), *batch(sizes))
-        ids, mask = batch(sizes)
+        assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), ids, mask)
         packed = packing.unpadded(encoder._checked(ids, {}, mask, None)[0], mask != 0)
-        found: dict[int, Array] = {}
-        encoder.compute(packed, lambda tile, x: found.update(_each(tile, x)), threads=threads)
+        encoder.compute(packed, keep, threads=threads)
         whole = encoder(ids, attention_mask=mask)
         assert all(same_bits(found[i], whole[i, :size]) for i, size in enumerate(sizes))
-
-
-def _each(tile: packing.Packed, x: Array) -> dict[int, Array]:
-    return {
-        int(text): rows.copy() for group in tile.groups() for text, rows in zip(group.texts, group.of(x), strict=True)
-    }
 
 
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
@@ -140,11 +135,6 @@ def test_what_threads_of_blas_cut(name: str, width: int, tmp_path: Path, monkeyp
     assert [one_sum(longest) for longest in (33, 450, 512)] == [True, False, True]
 
 
-def test_what_fills_up_a_head_makes_no_warning() -> None:
-    y = steady(np.array([[1.0, np.inf, 2.0]], np.float32), np.ones((5, 3), np.float32))
-    assert y.shape == (1, 5) and np.isposinf(y).all()
-
-
 def test_float64() -> None:
     """With a kernel that always keeps the bits it has the same rows; with others a multiple is looked for."""
     with CASE["bert"].load(same_bits=True, dtype="float64") as encoder:
@@ -170,6 +160,8 @@ def test_words_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not off_alone(lambda ids, mask: encoder.logits(ids, attention_mask=mask), *batch([5, 3, 16, 1, 12, 9] * 2))
     few, many = ([words for words, _ in heads.logit_pieces(encoder.head(), np.ones((n, 384), "f4"))] for n in (1, 60))
     assert few == many and len(few) == 5
+    y = steady(np.array([[1.0, np.inf, 2.0]], np.float32), np.ones((5, 3), np.float32))  # what fills up does not warn
+    assert y.shape == (1, 5) and np.isposinf(y).all()
 
 
 LONG = "the clouds above " * 20
@@ -190,18 +182,14 @@ def _bits(found: Any) -> Any:
     return [part.tobytes() for part in found] if isinstance(found, tuple) else np.asarray(found).tobytes()
 
 
-@pytest.mark.parametrize("name", sorted(folder.name for folder in REFERENCE.glob("sentences-*")))
-def test_vectors_of_every_folder(name: str) -> None:
-    encoder = minibert.load_encoder(REFERENCE / name, same_bits=True)
+@pytest.mark.parametrize("name", sorted({*REFERENCE.glob("sentences-*"), *REFERENCE.glob("late-*")}), ids=str)
+def test_vectors_of_every_folder(name: Path) -> None:
+    encoder = minibert.load_encoder(name, same_bits=True)
     in_company(lambda texts: encoder.encode(texts, threads=2))
-    in_company(lambda texts: encoder.encode(texts, output_value="token_embeddings", threads=1))
-
-
-@pytest.mark.parametrize("name", sorted(folder.name for folder in REFERENCE.glob("late-*")))
-def test_token_vectors_of_every_folder(name: str) -> None:
-    encoder = minibert.load_encoder(REFERENCE / name, same_bits=True)
-    for method in (encoder.encode_query, encoder.encode_document):
-        in_company(lambda texts, method=method: method(texts, threads=2))  # type: ignore[misc]
+    if name.name.startswith("late"):
+        in_company(lambda texts: encoder.encode_query(texts, threads=2))
+    else:
+        in_company(lambda texts: encoder.encode(texts, output_value="token_embeddings", threads=1))
 
 
 def test_scores_and_sparse_vectors() -> None:
@@ -285,11 +273,9 @@ def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     pickle.loads(pickle.dumps(minibert.load_encoder(folder, same_bits=True)))
     minibert.load_encoder(REFERENCE / "static-dense", same_bits=True)
     (tmp_path / "a.txt").write_text("we\nlived\n", encoding="utf-8")
-    for command in (
-        ["encode", "we"],
-        ["bulk", tmp_path / "a.txt", "-o", tmp_path / "out"],
-        ["rank", "we", "--file", tmp_path / "a.txt"],
-    ):
-        model = REFERENCE / "uses-reranker" if command[0] == "rank" else folder
+    for model, command in (
+        (folder, ["encode", "we"]), (folder, ["bulk", tmp_path / "a.txt", "-o", tmp_path / "out"]),
+        (REFERENCE / "uses-reranker", ["rank", "we", "--file", tmp_path / "a.txt"]),
+    ):  # fmt: skip
         assert main([*map(str, command), "-m", str(model), "--same-bits"]) == 0
     assert asked == [True] * 6

@@ -83,18 +83,13 @@ def test_a_length_that_cannot_be_is_refused_and_changes_nothing() -> None:
     encoder.max_seq_length = 1
     with pytest.raises(ValueError, match="max_length 1 has no room for the 2 special tokens"):
         encoder.encode("we")
-    encoder.close()
-    with pytest.raises(ValueError, match="closed"):
-        encoder.max_seq_length = 8
-    with pytest.raises(ValueError, match="closed"):
-        encoder.max_seq_length  # noqa: B018
-
-
-def test_the_length_of_a_prompt_that_is_not_pooled_follows() -> None:
-    encoder = minibert.load_encoder(REFERENCE / "sentences-prompts")
-    encoder.max_seq_length = 5
-    found = encoder.encode("we", prompt="the clouds: the clouds: ")
+    prompted = minibert.load_encoder(REFERENCE / "sentences-prompts", max_seq_length=5)
+    found = prompted.encode("we", prompt="the clouds: the clouds: ")  # of which nothing is pooled
     assert np.isfinite(found).all()  # [SEP] is pooled: without it the largest of nothing is minus infinity
+    encoder.close()
+    for use in (encoder.get_max_seq_length, lambda: setattr(encoder, "max_seq_length", 8)):
+        with pytest.raises(ValueError, match="closed"):
+            use()
 
 
 def test_lengths_set_from_two_threads_at_once() -> None:
@@ -181,19 +176,11 @@ PROMPTS, RERANKER = REFERENCE / "sentences-prompts", REFERENCE / "uses-reranker"
 TEXTS = ["we lived", "above the clouds", ""]
 
 
-def test_vectors_are_shorter_and_a_call_may_ask_for_another_size() -> None:
-    whole, encoder = opened("sentences-dense").encode(TEXTS), dense(truncate_dim=4)
-    assert encoder.get_embedding_dimension() == 4
-    assert same_bits(encoder.encode(TEXTS), whole[:, :4]) and encoder.encode(TEXTS[0]).shape == (4,)
-    assert same_bits(encoder.encode(TEXTS, truncate_dim=2), whole[:, :2])
-
-
-def test_a_length_by_either_name() -> None:
-    long, plain = "we lived above the clouds " * 5, opened("sentences-dense")
-    plain.max_seq_length = 6
-    encoder = dense(max_seq_length=6)
-    assert encoder.max_seq_length == 6
-    assert same_bits(encoder.encode(long), plain.encode(long)) and encoder.tokens_cut(long) > 0
+def test_a_size_and_a_length_of_the_loader() -> None:
+    whole, encoder = dense(max_seq_length=6), dense(truncate_dim=4, max_seq_length=6)
+    assert same_bits(encoder.encode(TEXTS), whole.encode(TEXTS)[:, :4]) and encoder.get_embedding_dimension() == 4
+    assert same_bits(encoder.encode(TEXTS, truncate_dim=2), whole.encode(TEXTS)[:, :2])
+    assert np.abs(whole.encode(LONG) - dense().encode(cut_to(6))).max() <= SAME and whole.tokens_cut(LONG) == 7
     pair, reranker = ("we lived above the clouds", "the clouds above we lived in"), opened("uses-reranker")
     short = minibert.load_encoder(RERANKER, max_seq_length=8).predict(pair)
     assert short != reranker.predict(pair)
@@ -219,13 +206,11 @@ def test_what_code_for_sentence_transformers_passes_and_reads() -> None:
     # also a device that is no text, as torch's
     habits: dict[str, Any] = dict(trust_remote_code=False, backend="torch", model_kwargs={}, config_kwargs=None)
     encoder = dense(device="cpu", token="hf_none", cache_folder="/nowhere", **habits)
-    assert same_bits(
-        encoder.encode(TEXTS, device="cpu", convert_to_numpy=True), opened("sentences-dense").encode(TEXTS)
-    )
+    found = encoder.encode(TEXTS, device="cpu", convert_to_numpy=True)
+    assert same_bits(found, opened("sentences-dense").encode(TEXTS))
     assert dense(device=type("device", (), {"__str__": lambda self: "cpu"})()).device == "cpu"
-    encoder = minibert.load_encoder(
-        PROMPTS, similarity_fn_name="dot", truncate_dim=3, default_prompt_name="query", max_seq_length=9
-    )
+    options = dict(similarity_fn_name="dot", truncate_dim=3, default_prompt_name="query", max_seq_length=9)
+    encoder = minibert.load_encoder(PROMPTS, **options)  # type: ignore[arg-type]
     found = encoder.similarity_fn_name, encoder.truncate_dim, encoder.default_prompt_name, encoder.get_max_seq_length()
     assert found == ("dot", 3, "query", 9)
     assert encoder.tokenizer is encoder.sentence_tokenizer and encoder.get_sentence_embedding_dimension() == 3

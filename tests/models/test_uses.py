@@ -202,9 +202,6 @@ def test_rank_orders_what_predict_scores(documents: list[str], top_k: int | None
         assert min(scores) >= sorted(want.tolist(), reverse=True)[len(found) - 1] - NEIGHBOURS
 
 
-# -- the activation ----------------------------------------------------------------------------------------------
-
-
 def sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x.astype("f8"))))
 
@@ -274,17 +271,14 @@ def test_labels_of_one_text_and_of_many() -> None:
     assert sum(each.probability for each in topics) != pytest.approx(1, abs=0.01)  # each by itself
 
 
-def test_numbers_are_no_classes(tmp_path: Path) -> None:
+def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path) -> None:
+    for kind in ("single_label_classification", None):
+        found = changed(tmp_path, "uses-topics", "config.json", {"problem_type": kind}).classify("we")
+        assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
     encoder = changed(tmp_path, "uses-one-label", "config.json", {"problem_type": "regression"})
     with pytest.raises(ValueError, match="problem_type regression: this model gives numbers and no classes; take them"):
         encoder.classify("we")
     assert encoder.logits(**encoder.tokenize("we"), head="classes").shape == (1, 1)  # what the error says
-
-
-@pytest.mark.parametrize("kind", ["single_label_classification", None])
-def test_the_kind_of_problem_says_what_probabilities_are(tmp_path: Path, kind: str | None) -> None:
-    found = changed(tmp_path, "uses-topics", "config.json", {"problem_type": kind}).classify("we")
-    assert sum(each.probability for each in found) == pytest.approx(1, abs=1e-6)
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6))
