@@ -63,19 +63,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingLayer:
 # -- the frame ---------------------------------------------------------------------------------------------------
 
 
-def test_the_page_of_a_real_model(minilm: Path) -> None:
-    html = page(minibert.load(minilm), SENTENCE)
-    reader = read(html)
-    assert html.startswith("<!doctype html>")
-    assert reader.text("h1") == SENTENCE
-    assert "7 tokens of bert → (1, 7, 384), float32" in reader.text("p")
-    assert [attributes["value"] for attributes in reader.all("input")] == list("0123456")
-    tokens = ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
-    assert [text for tag, text in reader.texts if tag == "bdi"] == tokens * 2  # the choice, LayerNorm's table
-    assert len(html.encode()) < LARGEST / 8
-    assert not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
-
-
 def test_the_page_needs_nothing_else(small: EmbeddingLayer) -> None:
     html = page(small, SENTENCE)
     reader = read(html)
@@ -84,6 +71,8 @@ def test_the_page_needs_nothing_else(small: EmbeddingLayer) -> None:
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
     (policy,) = (a["content"] for a in reader.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and policy.startswith("default-src 'none';"), "what slips in is not fetched"
+    assert "<p>Take one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
+    assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html and "&gt;&gt;&gt;" not in html
 
 
 @given(text=st.text(max_size=20))
@@ -152,9 +141,16 @@ def test_the_lookups_say_which_rows_they_took(minilm: Path) -> None:
     assert words["reach"] == types["reach"] == positions["reach"] == total["reach"] != normed["reach"]
 
 
-def test_layer_norm_s_numbers(minilm: Path) -> None:
+def test_the_page_of_a_real_model_and_layer_norm_s_numbers(minilm: Path) -> None:
     layer = minibert.load(minilm)
     html = page(layer, SENTENCE)
+    reader = read(html)
+    assert html.startswith("<!doctype html>") and not re.search(r"<!--\w+-->", html), "a mark of the frame was left"
+    assert "7 tokens of bert → (1, 7, 384), float32" in reader.text("p")
+    assert [attributes["value"] for attributes in reader.all("input")] == list("0123456")
+    tokens = ["[CLS]", "we", "lived", "above", "the", "clouds", "[SEP]"]
+    assert [text for tag, text in reader.texts if tag == "bdi"] == tokens * 2  # the choice, LayerNorm's table
+    assert len(html.encode()) < LARGEST / 8
     norm, trace = data_of(html)["norm"], layer.trace(**layer.tokenize(SENTENCE))
     before = trace["sum"][0].astype(np.float64)
     assert (norm["group"], norm["stage"], norm["eps"]) == (0, 4, layer.LayerNorm.eps)
@@ -162,7 +158,7 @@ def test_layer_norm_s_numbers(minilm: Path) -> None:
     assert np.array_equal(norm["variance"], before.var(axis=-1))
     assert same_bits(norm["weight"], np.asarray(layer.LayerNorm.weight))
     assert same_bits(norm["bias"], np.asarray(layer.LayerNorm.bias))
-    table = np.array([float(text) for tag, text in read(html).texts if tag == "td"]).reshape(7, 6)
+    table = np.array([float(text) for tag, text in reader.texts if tag == "td"]).reshape(7, 6)
     after = trace["embeddings.LayerNorm"][0].astype(np.float64)
     expected = np.stack([f(rows, axis=-1) for rows in (before, after) for f in (np.mean, np.var)], axis=-1)
     assert np.abs(table[:, [0, 1, 4, 5]] - expected).max() <= 0.5e-4 + 1e-12, "four decimals"
@@ -189,13 +185,6 @@ def test_the_formulas_of_the_layer_stand_in_the_order_of_the_equations(
     found = re.findall(r"<li><h3><code>(\w+)</code></h3>", html)
     assert found == formulas
     assert found == [other for other in vars(equations) if other in found]
-
-
-def test_a_formula_is_the_docstring_s(small: EmbeddingLayer) -> None:
-    html = page(small, SENTENCE)
-    assert "<p>Take one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
-    assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html
-    assert "&gt;&gt;&gt;" not in html
 
 
 # -- the command -------------------------------------------------------------------------------------------------
