@@ -51,7 +51,6 @@ def compare(case: EncoderCase, encoder: minibert.Encoder, rows: float, shares: f
 
 
 def without_what_is_not_computed(printed: str) -> str:
-    """A printed model without dropout, identities, pooler, and the `bias=True` that torch 2.13 adds to a norm."""
     lines: list[str] = []
     inside = 0
     for line in printed.split("\n"):

@@ -114,7 +114,6 @@ def judged(what: str, error: Exception, loading: bool) -> list[str]:
 
 
 def used(folder: Path, what: str, layers: bool = True) -> list[str]:
-    """Do all there is to do with a folder, and list what came out that should not."""
     wrong: list[str] = []
 
     def attempt(loading: bool, do: Any, *args: Any, **more: Any) -> Any:

@@ -63,7 +63,6 @@ def textbook_of_gpt2(folder: Path, ids: list[int]) -> Array:
 
 
 def same(found: list[dict[str, Any]], probabilities: Array, k: int) -> None:
-    """Whether these are the k likeliest, best first."""
     assert [list(each) for each in found] == [["token_str", "score", "token"]] * k
     assert [each["token"] for each in found] == np.argsort(-probabilities)[:k].tolist()
     np.testing.assert_allclose([each["score"] for each in found], np.sort(probabilities)[::-1][:k], rtol=0, atol=SAME)

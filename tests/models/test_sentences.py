@@ -43,7 +43,6 @@ WHOLE = 2.5e-6
 
 
 def away(found: Array, want: Array) -> float:
-    """How far vectors lie apart: the largest of all their numbers' differences, relative to their lengths."""
     assert found.shape == want.shape and found.dtype == want.dtype
     lengths = np.linalg.norm(want.astype("f8"), axis=-1, keepdims=True)
     return float((np.abs(found.astype("f8") - want) / np.maximum(lengths, 1e-30)).max(initial=0))
