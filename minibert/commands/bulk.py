@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minibert.models.open.options import SENTENCES, add_same_bits, add_sentence_options, sentence_options
+from minibert.models.open.options import SENTENCES, add_options, sentence_options
 
 from .common import Parser, add_model, add_prompts, from_hub, tell
 from .progress import Progress
@@ -64,9 +64,9 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
-    add_sentence_options(parser)
+    add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_same_bits(parser)
+    add_options(parser, "bits")
 
 
 def run(arguments: Any) -> None:

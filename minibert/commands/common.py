@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from minibert.errors import nearest_name
 from minibert.files.writing import naming
-from minibert.models.open.options import add_hub, add_threads, sentence_options
+from minibert.models.open.options import add_options, sentence_options
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
@@ -114,7 +114,7 @@ def add_model(
     parser.usual = usual
     to: Any = parser.add_argument_group(group) if group else parser
     if threads:
-        add_threads(to)
+        add_options(to, "threads")
     if argument:
         to.add_argument("named", nargs="?", metavar="MODEL", help="as --model")
     to.add_argument(
@@ -125,7 +125,7 @@ def add_model(
         to.add_argument(
             "--side", choices=("encoder", "decoder"), help="which half of an encoder-decoder (default: encoder)"
         )
-    add_hub(to)
+    add_options(to, "hub")
 
 
 def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:

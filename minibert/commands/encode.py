@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from minibert.models.open.options import SENTENCES, add_same_bits, add_sentence_options
+from minibert.models.open.options import SENTENCES, add_options
 
 from .common import Parser, add_model, add_prompts, add_texts, load_model, print_lines, tell, tell_truncated
 from .embed import chunks_of, ending_of, give, streamed
@@ -39,9 +39,9 @@ def declare(parser: Parser) -> None:
         "ranges from all texts, so all are read first",
     )  # fmt: skip
     add_prompts(parser)
-    add_sentence_options(parser)
+    add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_same_bits(parser)
+    add_options(parser, "bits")
 
 
 def run(arguments: Any) -> None:

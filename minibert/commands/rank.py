@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN
-from minibert.models.open.options import add_same_bits
+from minibert.models.open.options import add_options
 
 from .common import RERANKER, Parser, add_k, add_model, load_model, print_lines, tell_truncated
 from .embed import wants_bar
@@ -31,7 +31,7 @@ def declare(parser: Parser) -> None:
     )
     add_k(parser, "lines", None)
     add_model(parser, side=False, usual=RERANKER, threads=True)
-    add_same_bits(parser)
+    add_options(parser, "bits")
 
 
 def run(arguments: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from minibert.files.lines import STDIN, raw_lines
-from minibert.models.open.options import SENTENCES, add_sentence_options
+from minibert.models.open.options import SENTENCES, add_options
 
 from .common import Parser, add_k, add_model, load_model, print_lines, tell_truncated
 from .embed import BAR_AFTER, wants_bar
@@ -31,7 +31,7 @@ def declare(parser: Parser) -> None:
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines")
-    add_sentence_options(parser)
+    add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
 
 

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import Option, error_of
-from minibert.models.open.options import (
-    SENTENCES,
-    add_hub,
-    add_same_bits,
-    add_sentence_options,
-    add_threads,
-    model_named_by,
-    sentence_options,
-)
+from minibert.models.open.options import SENTENCES, add_options, model_named_by, sentence_options
 
 from .metrics import LEVELS
 from .requests import LONGEST_TEXT, USUAL, Limits
@@ -68,8 +60,7 @@ def declare(parser: Any) -> None:
         add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
-    for add_more in (add_sentence_options, add_hub, add_threads, add_same_bits):
-        add_more(parser)
+    add_options(parser, "sentences", "hub", "threads", "bits")
 
 
 def _count(text: str) -> int:
