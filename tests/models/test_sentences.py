@@ -255,7 +255,6 @@ def test_commands_tell_how_many_texts_were_truncated(tmp_path: Path, capsys: Pri
         (["similar", "-m", DENSE, "we", LONGER], "1 text"),
         (["similar", "-m", DENSE, "we", "--file", str(lines)], "2 texts"),
         (["rank", "-m", RERANKER, "we", "--file", str(lines)], "2 pairs"),
-        (["similar", "-m", DENSE, "we", "--file", str(lines), "--rerank", RERANKER], "2 pairs", "2 texts"),
         (["classify", "-m", LABELS, "we", LONGER], "1 text"),
         (["classify", "-m", LABELS, "we"],),
     ):
@@ -303,6 +302,7 @@ def test_what_is_warned_of_and_refused(encoder: minibert.Encoder) -> None:
     with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
         encoder.encode_query(FIVE, precision="uint8")
     assert [warning.filename for warning in caught] == [__file__]
+    assert len(encoder.encode(FIVE * 20, precision="int8")) == 100  # of which there is no warning, which would fail
     with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
         encoder.encode(FIVE, output_value="token_embeddings", precision="int8")
     assert len(encoder.encode(FIVE, output_value="token_embeddings", precision="float32")) == len(FIVE)
