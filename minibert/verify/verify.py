@@ -225,10 +225,6 @@ def _differences(
     shares: Shares,
 ) -> list[Difference]:  # fmt: skip
     """Compare two traces; a batch is computed in float64 where some intermediate is beyond its tolerance."""
-    found, far = subject.compare(inputs, ours, theirs, {}), Traces()
-    for d in found:
-        if not d.passes:
-            far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
 
     def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:
         batch = {kind: inputs[kind]}
@@ -240,5 +236,5 @@ def _differences(
     def follows(_kind: str, key: str, plain: set[str]) -> bool:  # a block's numbers follow from one before it
         return any(order.index(subject.place(key)) > order.index(subject.place(each)) for each in plain)
 
-    again = in_float64(far, exactly, shares, follows)
-    return [again.get((d.kinds[0], d.key), d) for d in found]
+    found = subject.compare(inputs, ours, theirs, {})
+    return in_float64(found, ours, exactly, shares, follows, lambda d: not d.passes)

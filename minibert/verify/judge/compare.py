@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,19 +97,22 @@ def compare(
 
 
 def in_float64(
-    far: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]], shares: Shares,
-    follows: Callable[[str, str, set[str]], bool] = lambda kind, key, plain: False,
-) -> dict[tuple[str, str], Difference]:  # fmt: skip
+    found: Sequence[Difference], ours: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]],
+    shares: Shares, follows: Callable[[str, str, set[str]], bool], asked: Callable[[Difference], bool],
+) -> list[Difference]:  # fmt: skip
     """Compare with float64 batch by batch, the shortest first; what one shows to be plainly wrong is left out then.
 
-    follows: from kind, key, and what is plainly wrong, whether that alone makes the key wrong.
+    follows: from kind, key, and what is plainly wrong, whether that alone makes the key wrong; asked: which differences
+    float64 decides.
     """
-    found, plain = dict[tuple[str, str], Difference](), set[str]()  # plain: by all batches so far
+    made, plain, far = dict[tuple[str, str], Difference](), set[str](), Traces()  # plain: by all batches so far
+    for d in filter(asked, found):
+        far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
     for kind, named in sorted(far.items(), key=lambda each: sum(x.size for x in each[1].values())):
         if left := {key: x for key, x in named.items() if key not in plain and not follows(kind, key, plain)}:
-            found |= {(kind, d.key): d for d in compared(kind, left)}
-            plain = {d.key for d in over_kinds(found.values()) if d.plain(shares)}
-    return found
+            made |= {(kind, d.key): d for d in compared(kind, left)}
+            plain = {d.key for d in over_kinds(made.values()) if d.plain(shares)}
+    return [made.get((d.kinds[0], d.key), d) for d in found]
 
 
 def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[str, str]]:

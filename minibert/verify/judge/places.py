@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
@@ -178,17 +179,16 @@ class Place:
 
     def _weigh(self, ours: Traces, mistake: Mistake | None = None) -> list[Difference]:
         """Compare some intermediates; where the tolerance does not decide, float64 does."""
-        found, far = self._compare(ours, {}), Traces()
-        for d in found:
-            if self.form or (d.weighed and not d.passes):
-                far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
-        plan = self.plan(mistake, True) if mistake and far else None
+
+        def asked(d: Difference) -> bool:
+            return bool(self.form) or (d.weighed and not d.passes)
 
         def exactly(kind: str, named: dict[str, Array]) -> list[Difference]:
+            plan = self.plan(mistake, True) if mistake else None
             return self._compare({kind: named}, {kind: self.wide[kind].values(plan, named)})
 
-        again = in_float64(far, exactly, Shares() if self.form else OF_A_PORT, self.follows)
-        return [again.get((d.kinds[0], d.key), d) for d in found]
+        shares = Shares() if self.form else OF_A_PORT
+        return in_float64(self._compare(ours, {}), ours, exactly, shares, self.follows, asked)
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
         """Whether it is gathered by weights that are not in a batch, where scores or weights are wrong."""
@@ -214,21 +214,18 @@ class Place:
 
     def explained_by(self, known: Iterable[Mistake], tolerance: float) -> list[Mistake]:
         """Select the changes that give the port's numbers here, within the port's own rounding."""
-        return [each for each in known if self._fits(each, tolerance)]
+        return [each for each in known if self._wrong_with(each, tolerance) == set()]
 
     def spoils(self, mistake: Mistake, of: str) -> bool:
         """Whether a mistake of one intermediate changes another that the port has right."""
-        try:
-            wrong = {d.key for d in differing(self.compared(mistake))}
-        except IMPOSSIBLE:
-            return False
+        wrong = self._wrong_with(mistake) or set()
         return bool(wrong - {d.key for d in differing(self.compared())} - {of})
 
-    def _fits(self, mistake: Mistake, tolerance: float) -> bool:
-        try:
-            return not differing([d.loosened(tolerance) for d in self.compared(mistake)])
-        except IMPOSSIBLE:
-            return False
+    def _wrong_with(self, mistake: Mistake, tolerance: float = 0.0) -> set[str] | None:
+        """Name the intermediates that differ from the port's with a mistake; None where it cannot be made."""
+        with suppress(*IMPOSSIBLE):
+            return {d.key for d in differing([d.loosened(tolerance) for d in self.compared(mistake)])}
+        return None
 
 
 def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> Iterator[Place]:
