@@ -153,10 +153,8 @@ def _by_tokens(encoder: Encoder) -> Kind:
         return Prepared([(query, each) for each in found.items], found.tokens + len(query.input_ids), truncated)
 
     def compute(pairs: list[tuple[Encoded, Encoded]]) -> Array:
-        different = {tuple(query.input_ids): query for query, _ in pairs}
-        wanted = dict(zip(different, queries.vectors([*different.values()]), strict=True))
-        firsts = [wanted[tuple(query.input_ids)] for query, _ in pairs]
-        return np.asarray(encoder.similarity_pairwise(firsts, documents.vectors([each for _, each in pairs])))
+        firsts, seconds = ([*each] for each in zip(*pairs, strict=True))
+        return np.asarray(encoder.similarity_pairwise(queries.vectors(firsts), documents.vectors(seconds)))
 
     return Kind(prepare, compute, _size)
 

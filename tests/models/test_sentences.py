@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,30 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
         return run(stack, x, *asked)
 
     monkeypatch.setattr("minibert.models.run.blocks.run_blocks", counted)
-    found = encoder.encode(["we lived above the clouds"] * 3000, batch_size=100_000)
-    assert sum(tiles) == 7 * 3000 and max(tiles) <= 1024
-    assert away(found, found[:1].repeat(3000, 0)) <= NEIGHBOURS
+    texts = [" ".join(words) for words in product(("we", "lived", "above", "the", "clouds"), repeat=5)]
+    found = encoder.encode(texts, batch_size=100_000)
+    assert sum(tiles) == 7 * 5**5 and max(tiles) <= 1024
+    assert away(found[::700], np.stack([encoder.encode(text) for text in texts[::700]])) <= NEIGHBOURS
+
+
+@pytest.mark.parametrize("value", ["sentence_embedding", "token_embeddings"])
+def test_equal_texts_are_computed_once(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each vector is the caller's own, and in its place."""
+    encoder, texts = opened("sentences-dense"), ["we lived", "above", "we lived ", "the clouds", "above", "we  lived"]
+    alone = [encoder.encode(text, output_value=value) for text in texts]
+    computed = list[int]()
+    run = minibert.models.sentences.sentences.run_model  # type: ignore[attr-defined]
+
+    def counted(rows: Any, stack: Any, packed: Any, *asked: Any) -> Any:
+        computed.append(len(packed.texts))
+        return run(rows, stack, packed, *asked)
+
+    monkeypatch.setattr("minibert.models.sentences.sentences.run_model", counted)
+    found = encoder.encode(texts, output_value=value)
+    assert computed == [3]
+    for one, other in zip(found, alone, strict=True):
+        assert away(one, other) <= NEIGHBOURS
+    assert not any(np.shares_memory(one, other) for one, other in combinations(found, 2))
 
 
 @pytest.mark.parametrize(

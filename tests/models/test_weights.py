@@ -8,6 +8,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_threads_and_callers_at_once(
     """Many tiles and few. Every thread has a room of its own: a shared one would hold another block's weight."""
     folder = narrowed(encoders.write(tmp_path / "wide", "bert"), tmp_path / "narrow")
     converted, kept = both(folder, threads=threads)
-    texts = ["we lived above the clouds", "we", "the clouds lived", "above above"] * 40
+    texts = [" ".join(words) for words in product(("we lived above", "the", "clouds"), repeat=4)]
     monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
     want = converted.encode(texts)
     with ThreadPoolExecutor(4) as pool:

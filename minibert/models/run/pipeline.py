@@ -9,6 +9,7 @@ here, once; `packing` cuts a chunk into tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,7 +40,14 @@ class Pipeline(NamedTuple):
     chunk_threads: int = 1  # threads that each take a chunk, where tokenizing is most of the work
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
-        """Give a chunk's vectors (texts, dim), or the list of its results."""
+        """Give a chunk's vectors (texts, dim), or the list of its results. Texts of the same ids are computed once."""
+        if len(encoded) > 1:
+            keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
+            different = dict(zip(keys, encoded, strict=True))
+            if len(different) < len(encoded):
+                made = dict(zip(different, self.vectors([*different.values()]), strict=True))
+                copies = [copy(made[key]) for key in keys]
+                return copies if self.dim is None else np.array(copies)
         found = self._room(len(encoded))
 
         def put(tile: Packed, x: Array) -> None:
