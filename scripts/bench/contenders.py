@@ -84,8 +84,10 @@ def on_texts(who: str, folder: str, file: str) -> Prepare:
     else:
         encode = onnx_encode(folder, file) if who == ONNX else torch_encode(folder)
 
-    def prepare(count: int) -> tuple[Call, int]:
+    def prepare(count: int, repeated: int = 0) -> tuple[Call, int]:
         texts = short_texts(folder, max(count, SINGLE), 5, 40)
+        own = len(texts) * (100 - repeated) // 100  # the first ones, over and over
+        texts = [texts[i % own] for i in range(len(texts))]
         if count == 1:
             return lambda: np.stack([encode(text) for text in texts]), len(texts)
         return lambda: encode(texts), 1

@@ -57,6 +57,8 @@ def sentences(settings: Settings) -> Iterable[Row]:
         due, aim = avx512 if kernel in AVX512 else avx2
         limits = Limit(">=", due, aim=aim), floor(*runtime)
         cases[f"encode {count} text{'s' if count > 1 else ''}"] = ((count,), *limits)
+    for repeated in (30, 90):
+        cases[f"encode 600 texts, {repeated} % repeated"] = (600, repeated), None, None
     yield from beside(settings, "texts", cases, minilm, onnx(models, minilm, "minilm"), [PEER])
     folder = once(models / "minilm-reranker", "write_reranker", minilm)
     scores = {f"score {DOCUMENTS} documents": ((DOCUMENTS,), Limit(">=", 1.2), floor(0.7))}
