@@ -25,6 +25,7 @@ from minibert.files.arrays import write_vectors
 
 TEXTS = ["we lived above the clouds", "dog bites man"]
 LONG = "we lived " * 20
+ONE_TOO_MANY = "we " * 15  # with [CLS] and [SEP] 17 tokens of 16
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ LONG = "we lived " * 20
     [
         ([], {}),
         (["--pooling", "max", "--normalize"], {"pooling": "max", "normalize": True}),
-        (["--truncate", LONG], {"truncation": True}),
+        (["--truncate", LONG, ONE_TOO_MANY], {"truncation": True}),
     ],
 )
 def test_printed_numbers_read_back_exactly(
@@ -40,9 +41,9 @@ def test_printed_numbers_read_back_exactly(
 ) -> None:
     for model in (folder, minilm):
         out, err = ran(capsys, "embed", "--model", model, *TEXTS, *arguments)
-        texts = TEXTS + [LONG] * ("truncation" in options)
+        texts = TEXTS + [LONG, ONE_TOO_MANY] * ("truncation" in options)
         assert np.array_equal(numbers(out), minibert.load(model).embed(texts, **options))
-        told = "minibert: 1 text truncated: too long for this model\n"
+        told = "minibert: 2 texts truncated: too long for this model\n"
         assert err == (told if options.get("truncation") and model == folder else "")
 
 
