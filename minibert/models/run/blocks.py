@@ -276,8 +276,6 @@ def run_blocks(
             layout = Layout.of(np.array([len(take)]), rows, fewest)
             run = run._replace(take=layout.filled(take))
         x = _one_block(run, block, x)
-    if take is not None and not blocks:
-        x = x[take]
     for norm in last:
         norm(x)
     if hook:
