@@ -10,7 +10,7 @@
 # formulas of the input layer backward, checks one of them by hand, and lets plain gradient descent find a table. At the
 # end it looks at what the output layer adds, which uses the same table.
 #
-# The formulas are in `minibert/equations/gradients.py`, in the order of `minibert/equations/input_layer.py`.
+# The formulas are in `gradients.py` beside this file, in the order of `minibert/equations/input_layer.py`.
 # No model is needed here.
 #
 # * Rumelhart, Hinton, Williams 1986, *Learning representations by back-propagating errors*

@@ -241,7 +241,6 @@ def test_similar_takes_them(given: list[str], measure: str, tmp_path: Path, caps
 
 BERT_TINY, GPT2_TINY, BULK = "a BERT", "a GPT-2", ("bulk", "LINES", "-o", "OUT", "-m", DENSE)
 RANK, NOWHERE = ("rank", "we", "-m", RERANKER, "--file"), "/nowhere"  # what is refused before a line of it is read
-SIMILAR = ("similar", "we", "-m", DENSE)
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("rank", "we", "-m", DENSE, "--file", NOWHERE), "encode_query and encode_document; for scores of pairs name the"),
     (("rank", "we", "-m", LABELS, "--file", NOWHERE), "rank needs one number a pair, but this model has 3 labels"),

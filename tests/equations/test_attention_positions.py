@@ -21,8 +21,6 @@ from minibert.families.parts.rotations import Rotation
 
 # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
 ROTATION_TOLERANCE = 1e-6
-# XLNet's table against the same formula with the angle in float64, measured 3.0e-8 at distances up to 5
-SINUSOID_TOLERANCE = 2e-7
 # LayerNorm written once more by hand, measured 2.4e-7
 NORM_TOLERANCE = 2e-6
 
