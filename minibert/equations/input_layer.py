@@ -58,10 +58,10 @@ def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> A
     return checked
 
 
-def lookup(table: Array, ids: ArrayLike, out: Array | None = None, name: str = "ids") -> Array:
+def lookup(table: Array, ids: ArrayLike) -> Array:
     """Take one row of the table for each id: `y[i] = table[ids[i]]`.
 
-    table (rows, dim), ids of any shape (...) -> (..., dim), in the table's dtype. `out` receives the rows.
+    table (rows, dim), ids of any shape (...) -> (..., dim), in the table's dtype.
     A padding row is a row like any other: trained files hold numbers in it, and they are returned.
 
     Raises as `check_ids`.
@@ -71,8 +71,7 @@ def lookup(table: Array, ids: ArrayLike, out: Array | None = None, name: str = "
            [1., 2.],
            [3., 4.]])
     """
-    # the range is checked, so "clip" never clips: it lets NumPy write into `out` without a buffer
-    return np.take(table, check_ids(ids, len(table), name), axis=0, out=out, mode="clip")
+    return np.take(table, check_ids(ids, len(table)), axis=0)
 
 
 def default_position_ids(length: int, past_length: int = 0) -> Array:

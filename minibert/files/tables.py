@@ -220,9 +220,9 @@ Weight = Array | StoredTable
 """The numbers of a map: an array, or where memory is to be saved a table whose numbers stay as they are stored."""
 
 
-def as_table(array: Array, dtype: np.dtype[Any] | str = "float32") -> StoredTable:
-    """Make a table of an array of ordinary floats."""
-    return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], dtype)
+def as_table(array: Array) -> StoredTable:
+    """Make a table of an array of ordinary floats; its rows are float32."""
+    return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], "float32")
 
 
 class FormulaTable(Table):

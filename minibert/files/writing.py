@@ -65,22 +65,25 @@ def write_output(path: FileName, *pieces: Content) -> None:
             atomic_write(os.path.realpath(path), *pieces, mode=mode)
 
 
-def atomic_write(path: FileName, *pieces: Content, mode: int | None = None, lasting: bool = False) -> None:
+def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> None:
     """Write a file under a temporary name beside `path`, then move it there: a reader sees all or nothing.
 
     A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
-    file, from its first moment; None leaves it to the umask. lasting: the disk has it all before it gets its name, and
-    then the name, so that it is whole and there after a power cut too.
+    file, from its first moment; None leaves it to the umask.
 
     Raises ValueError for a file of a model that was opened here, OSError that names `path`.
     """
-    with atomic_file(path, mode, lasting) as file:
+    with atomic_file(path, mode) as file:
         file.writelines(_each(pieces))
 
 
 @contextmanager
 def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) -> Iterator[BinaryIO]:
-    """Open a file for what writes by itself; see `atomic_write`. It gets its name at the end of the context."""
+    """Open a file for a function that writes by itself; see `atomic_write`. It gets its name at the end of the context.
+
+    lasting: the disk has it all before it gets its name, and then the name, so that it is whole and there after a power
+    cut too.
+    """
     path = Path(path)
     refuse_model_file(path)
     # of two threads that write one path each has its own, and the last one to end wins

@@ -69,9 +69,9 @@ What is measured, and how it was chosen
     live          the server of `minibert explain --live`, asked over HTTP from this process, each time about another
                   text; one call of the model on the same ids beside it. What a browser draws is not in it
     safetensors   safetensors.numpy.load_file of the whole file, which is in the system's cache
-    limits        a process that does nothing but `import numpy`; np.take(table, ids, out=, mode="clip"), the fastest
-                  way to gather rows; np.copyto of as much memory; encode_batch_fast of the tokenizers library for all
-                  texts at once, its ids not even read
+    limits        a process that does nothing but `import numpy`; np.take(table, ids, axis=0, mode="clip"), the
+                  fastest way to gather rows; a copy of as much memory; encode_batch_fast of the tokenizers library for
+                  all texts at once, its ids not even read
 
 Needs the extra `bench` for the peers, and scripts/demo for the texts; the row of what is absent says so.
 If several sections are asked for, each is a process of its own and inherits no threads or memory from another.

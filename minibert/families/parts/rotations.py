@@ -45,9 +45,9 @@ def number(config: Config, *keys: str, default: float | None = None) -> float:
     return config.number(*keys, default=default, above=0)
 
 
-def whole(config: Config, *keys: str, default: int | None = None) -> int:
+def whole(config: Config, *keys: str) -> int:
     """The same without a fraction."""
-    return config.integer(*keys, default=default, above=0)
+    return config.integer(*keys, above=0)
 
 
 def head_dim(config: Config) -> int:

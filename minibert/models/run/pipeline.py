@@ -1,4 +1,4 @@
-"""Texts -> vectors, by one way for `embed`, `encode`, their streams and `bulk`.
+"""Texts -> vectors, by one way for `embed`, `encode`, the commands and `bulk`.
 
     texts -> ids, packed without padding -> rows of a layer or an encoder -> pooled -> the steps after
 
