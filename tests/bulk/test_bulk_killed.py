@@ -62,14 +62,10 @@ def test_killed_at_each_renaming(
             assert len(list(folder.glob("vectors-*"))) == at - (not after)
             code, told = runs.run([*argv, str(folder)])
             assert code == 0 and content(folder) == whole, told
-    folder, left = tmp_path / "often", len(whole)
-    while left:  # each run gets one shard further
-        assert runs.run([*argv, str(folder)], 1, left % 2 == 0)[0] == KILLED
-        left -= left % 2 == 0
-        assert len(list(folder.glob("vectors-*"))) == len(whole) - left
-        if left % 2:
-            assert runs.run([*argv, str(folder)], 2)[0] == (KILLED if left > 1 else 0)
-            left -= 1
+    folder = tmp_path / "often"
+    for count in range(1, len(whole) + 1):  # each run gets one shard further
+        assert runs.run([*argv, str(folder)], 1)[0] == runs.run([*argv, str(folder)], 1, True)[0] == KILLED
+        assert len(list(folder.glob("vectors-*"))) == count
     assert runs.run([*argv, str(folder)])[0] == 0 and content(folder) == whole
 
 

@@ -184,11 +184,6 @@ def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
     assert (result.returncode, result.stderr) == (1, "minibert: error: stdout: No space left on device\n")
 
 
-def test_a_folder_for_a_file_to_read_is_named(folder: Path, tmp_path: Path, capsys: Printed) -> None:
-    message = failure(capsys, "verify", str(folder), "--vectors", str(tmp_path))
-    assert message == f"{tmp_path} is a folder; name the file in it"
-
-
 def test_a_reader_that_leaves_is_no_error(folder: Path) -> None:
     command = [sys.executable, "-m", "minibert", "embed", "--model", str(folder), *["we"] * 3000]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -235,6 +230,7 @@ def test_no_error_shows_a_traceback(
         (["embed", "--model", "./nowhere", "we", "--pooling", "none", "-o", "x.npy"], "offsets"),
         (["plot", "sum", "--model", "./nowhere", "-o", "x.jpg"], "must end in .svg or .png or .pdf, found '.jpg'"),
         (["plot", "sum", "--model", "./nowhere"], "-o FILE.svg"),
+        (["verify", "TINY", "--vectors", "/"], "/ is a folder; name the file in it"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

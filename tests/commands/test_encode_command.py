@@ -107,14 +107,6 @@ def test_similar_finds_the_nearest_lines_of_a_file(
     assert ran(capsys, *similar) == ("", "")
 
 
-def test_a_search_takes_the_prompts_of_query_and_document(tmp_path: Path, capsys: Printed) -> None:
-    encoder = minibert.load_encoder(PROMPTS)
-    out, _ = ran(capsys, "similar", "-m", PROMPTS, "above the clouds", "--file", made(tmp_path / "lines", "clouds\n"))
-    want = encoder.similarity(encoder.encode_query("above the clouds"), encoder.encode_document("clouds"))[0, 0]
-    assert out == f"{want:.3f}  clouds\n"
-    assert abs(encoder.similarity(encoder.encode("above the clouds"), encoder.encode("clouds"))[0, 0] - want) > 0.001
-
-
 def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9\n")
     for argv, message in (

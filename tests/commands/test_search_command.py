@@ -212,38 +212,17 @@ def test_from_python(dense: Path) -> None:
         folder.search(queries, 0)
 
 
-@pytest.mark.parametrize("name", ["late-fixed", "uses-sparse", "uses-sparse-router"])
-def test_models_of_token_and_sparse_vectors(name: str, tmp_path: Path, capsys: Printed) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("late-fixed", "tokens"), ("uses-sparse", "sparse")])
+def test_models_of_token_and_sparse_vectors(name: str, kind: str, tmp_path: Path, capsys: Printed) -> None:
+    """The question is asked as a query; the numbers themselves are proved in tests/bulk."""
     folder = bulk(tmp_path / "out", jsonl(tmp_path / "a.jsonl"), REFERENCE / name)
-    kind = "tokens" if name.startswith("late") else "sparse"
     assert f"{kind} vectors of 70 texts, " in capsys.readouterr().err
-    encoder = minibert.load_encoder(REFERENCE / name)
-    questions = [QUESTION, "the clouds"]
-    want = encoder.similarity(encoder.encode_query(questions), encoder.encode_document(TEXTS))
-    for answer, scores in zip(found(capsys, folder, *questions, "-k", "4"), want, strict=True):
-        assert answer["measure"] == ("maxsim" if kind == "tokens" else "dot") and len(answer["results"]) == 4
-        got = np.array([each["score"] for each in answer["results"]])
-        assert np.allclose(got, np.sort(scores)[::-1][:4], SAME_TOKENS, SAME_TOKENS)
-        for each in answer["results"]:
-            number = int(each["id"][1:])
-            assert each["text"] == TEXTS[number] and abs(each["score"] - scores[number]) <= SAME_TOKENS * max(scores)
-
-
-# -- the texts ---------------------------------------------------------------------------------------------------
-
-
-def test_texts_of_several_files_are_in_the_folder(tmp_path: Path, capsys: Printed) -> None:
-    """Of Parquet, JSON lines and CSV in one run, with rows that were left out in each shard; the input is gone."""
-    texts = [None if i % 7 == 3 else text for i, text in enumerate(TEXTS)]
-    first, last = jsonl(tmp_path / "a.jsonl", texts[:40]), made(tmp_path / "c.csv", "id,text\nlast,clouds\n")
-    write_parquet(tmp_path / "b.parquet", [(f"r{40 + i}", text or "x") for i, text in enumerate(texts[40:])])
-    sources = [first, tmp_path / "b.parquet", last]
-    ran(capsys, "bulk", *sources, "-o", tmp_path / "out", "-m", DENSE, "--bad-rows", "skip", "--rows-per-shard", "8")
-    for source in sources:
-        source.unlink()
-    (answer,) = found(capsys, tmp_path / "out", "clouds", "-k", "100")
-    want = {f"r{i}": text if i < 40 else text or "x" for i, text in enumerate(texts) if text is not None or i >= 40}
-    assert {each["id"]: each["text"] for each in answer["results"]} == want | {"last": "clouds"}
+    query = minibert.load_encoder(REFERENCE / name).encode_query([QUESTION])
+    numbers, scores = StoredVectors(folder).search(query, 4)
+    (answer,) = found(capsys, folder, QUESTION, "-k", "4")
+    assert answer["measure"] == ("maxsim" if kind == "tokens" else "dot")
+    assert [each["text"] for each in answer["results"]] == [TEXTS[i] for i in numbers[0]]
+    assert np.allclose([each["score"] for each in answer["results"]], scores[0], SAME_TOKENS, SAME_TOKENS)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------

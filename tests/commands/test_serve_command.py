@@ -205,7 +205,6 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     for alias in ("small", "sentences-last-token"):  # a request for it would get the first model's vectors
         names = "--name", "small", "--name", f"b={other}", "--name", f"{alias}={other}"
         assert f"two models are called {alias!r}; give" in failure(capsys, "serve", MODEL, other, "--port", "0", *names)
-    assert "--revision is of one model, found 2" in failure(capsys, "serve", MODEL, RERANKER, "--revision", "a")
     assert "is named too; leave one out" in failure(capsys, "serve", MODEL, "--model", RERANKER)
     for other, expected in (
         ("sentences-last-token", "name the folder of a CrossEncoder with --reranker"),

@@ -122,9 +122,6 @@ def test_a_second_run_asks_only_for_the_commit(hub: FakeHub) -> None:
     assert np.array_equal(rows("org/tiny", [300, 9]), WORD[[300, 9]])
     assert resolve("org/tiny").file("config.json") is not None
     assert [request.path.partition("?")[0] for request in hub.requests] == ["/api/models/org/tiny/revision/main"] * 2
-    hub.forget()
-    assert np.array_equal(rows("org/tiny", [300, 9], revision=commit_of("org/tiny")), WORD[[300, 9]])
-    assert hub.requests == []
 
 
 def test_only_the_shards_that_hold_what_is_asked_for(hub: FakeHub) -> None:

@@ -37,11 +37,12 @@ def all_idle() -> None:
 # -- without a thread, and with too many jobs --------------------------------------------------------------------------
 
 
+def fails(self: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.fixture(params=["none can be started", "all are taken"])
 def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(pool, "_pool", pool._Pool())
     if request.param == "all are taken":
         monkeypatch.setattr(pool, "MOST_THREADS", 0)
@@ -62,9 +63,6 @@ def test_a_waiting_caller_does_what_no_thread_does() -> None:
 
 
 def test_a_thread_that_could_not_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(pool, "MOST_THREADS", 1)
     monkeypatch.setattr(pool, "_pool", pool._Pool())
     with monkeypatch.context() as full:
