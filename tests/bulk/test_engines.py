@@ -8,15 +8,11 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
-import numpy as np
-import polars as pl
-import pyarrow as pa
 import pytest
 from checkpoints import same_bits
 from command_line import Patch
@@ -39,11 +35,6 @@ TEXTS = ["we lived above the clouds", "", "a", "the clouds, the clouds!", "lived
 @pytest.fixture(scope="module")
 def encoder() -> minibert.Encoder:
     return minibert.load_encoder(TINY)
-
-
-@pytest.mark.parametrize("make", [np.array, pl.Series, lambda texts: pa.chunked_array([texts[:2], texts[2:]])])
-def test_a_column_may_be_of_any_library(make: Callable[[list[str]], Any], encoder: minibert.Encoder) -> None:
-    assert same_bits(encoder.encode(make(TEXTS)), encoder.encode(TEXTS))
 
 
 def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> None:

@@ -83,7 +83,6 @@ ONE_TRY = {
     "403": (status(403), "403"),
     "418": (status(418), "418"),
     "a page": (fake_hub.garbage, "found status 200 with none"),
-    "no ranges": (fake_hub.no_range, "found status 200 with none"),
     "other bytes": (fake_hub.wrong_content_range, OTHER),
     "no Content-Range": (fake_hub.with_header("Content-Range", ""), "found status 206 with and"),
     "another last byte": (fake_hub.with_header("Content-Range", f"bytes 0-32768/{SIZE}"), OTHER),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_repository import Memory, open_memory
 from safetensors.numpy import save
 
 from minibert.errors import CheckpointError, HubError
@@ -24,6 +23,35 @@ ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
 
 TABLE = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
 FILE = save({"a": np.ones(3, np.float32), "table": TABLE, "z": np.zeros((7, 100), np.float32)})
+
+
+class Memory:
+    """A repository whose files are bytes; it writes down which spans were asked for."""
+
+    def __init__(self, folder: Path, files: dict[str, bytes]) -> None:
+        self.folder, self.files = folder, files
+        self.asked: list[Span] = []
+        self.reachable = True
+
+    def cached(self, name: str) -> Path | None:
+        return None
+
+    def ranges(self, name: str) -> Path:
+        return self.folder / name
+
+    def part(self, name: str, span: Span) -> tuple[bytes, int]:
+        if not self.reachable:
+            raise HubError("no answer")
+        self.asked.append(span)
+        return self.files[name][span[0] : span[1]], len(self.files[name])
+
+    def describe(self, name: str) -> str:
+        return name
+
+
+def open_memory(memory: Any, lazy: bool = True) -> Any:
+    """Open the one file of a repository in memory."""
+    return remote.RemoteCheckpoint(memory, None, lazy, True, False, "")
 
 
 def table_in(folder: Path, kind: type[Memory] = Memory) -> tuple[Memory, Any]:

@@ -89,8 +89,6 @@ def test_header_and_rows_are_of_one_commit(hub: FakeHub) -> None:
         table.rows(np.array([300]))
     hub.repositories["org/tiny"] = before
     assert np.array_equal(table.rows(np.array([300])), WORD[[300]])
-    hub.add("org/tiny", OTHER, commit=commit_of("newer"))
-    assert np.array_equal(rows("org/tiny", [3]), WORD[[3]] + 1)
 
 
 def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,11 +92,10 @@ class Rule:
     fault: Fault
     times: int | None
     skip: int
-    method: str | None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def applies(self, request: Request) -> bool:
-        if not re.search(self.pattern, request.path) or self.method not in (None, request.method):
+        if not re.search(self.pattern, request.path):
             return False
         with self.lock:
             if self.skip > 0:
@@ -106,17 +105,6 @@ class Rule:
                 return True
             self.times -= 1
             return self.times >= 0
-
-
-def no_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
-    """Ignore `Range`, as some mirrors do: status 200 and the whole file."""
-    if answer.status == 206:
-        size = _size(answer.content)
-        answer.headers.pop("Content-Range")
-        answer.headers.pop("Accept-Ranges")
-        answer.headers["Content-Length"] = str(size)
-        answer.status, answer.start, answer.stop = 200, 0, size
-    return answer
 
 
 def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answer:
@@ -258,11 +246,9 @@ class FakeHub:
         self.repositories[name] = Repository(files, commit, {"main": commit}, **options)
         return self.repositories[name]
 
-    def misbehave(
-        self, pattern: str, fault: Fault, times: int | None = None, skip: int = 0, method: str | None = None
-    ) -> None:
+    def misbehave(self, pattern: str, fault: Fault, times: int | None = None, skip: int = 0) -> None:
         """From now on apply `fault` to requests whose path matches the pattern."""
-        self.rules.append(Rule(pattern, fault, times, skip, method))
+        self.rules.append(Rule(pattern, fault, times, skip))
 
     def forget(self) -> None:
         """Count from zero again and behave well again."""
@@ -276,10 +262,9 @@ class FakeHub:
         """All bytes that left both servers, headers included."""
         return self._wire
 
-    def asked(self, pattern: str, method: str | None = None) -> list[Request]:
+    def asked(self, pattern: str) -> list[Request]:
         """The requests whose path matches."""
-        of_method = [request for request in list(self.requests) if method in (None, request.method)]
-        return [request for request in of_method if re.search(pattern, request.path)]
+        return [request for request in list(self.requests) if re.search(pattern, request.path)]
 
     def _serve(self, host: str) -> ThreadingHTTPServer:
         hub = self

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -156,28 +157,35 @@ def test_threads_of_blas_that_still_spin_are_not_counted_as_others(
     assert alone.pays() == pays
 
 
-def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
-    """threadpoolctl obeys one thread alone while that lives, and here it lives on."""
-    inside, ends = threading.Event(), threading.Event()
+@contextmanager
+def taken_elsewhere(count: int) -> Iterator[threading.Event]:
+    """Have a slot on another thread until the event is set; the thread itself lives on meanwhile."""
+    inside, ends, lives = (threading.Event() for _ in range(3))
 
     def other() -> None:
-        with Slot(2):
+        with Slot(count):
             inside.set()
             ends.wait()
         lives.wait()
 
-    lives = threading.Event()
     thread = threading.Thread(target=other)
     thread.start()
-    assert inside.wait()
-    with Slot(2):
-        ends.set()
-        while len(computing._work.taken) > 1:
-            time.sleep(0.001)
-        assert blas.num_threads == 1
-    assert blas.num_threads == 8
+    inside.wait()
+    yield ends
+    ends.set()
     lives.set()
     thread.join()
+
+
+def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
+    """threadpoolctl obeys one thread alone while that lives, and here it lives on."""
+    with taken_elsewhere(2) as ends:
+        with Slot(2):
+            ends.set()
+            while len(computing._work.taken) > 1:
+                time.sleep(0.001)
+            assert blas.num_threads == 1
+        assert blas.num_threads == 8
 
 
 def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
@@ -240,23 +248,12 @@ def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.Monke
     def pressed(condition: threading.Condition, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
-    inside, ends = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with Slot(1):
-            inside.set()
-            ends.wait()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    inside.wait()
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(computing._work.changed, "wait", pressed.__get__(computing._work.changed))
-        with pytest.raises(KeyboardInterrupt), Slot(1):
-            pytest.fail("there was no slot for it")
-    assert len(computing._work.taken) == 1
-    ends.set()
-    thread.join()
+    with taken_elsewhere(1):
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(computing._work.changed, "wait", pressed.__get__(computing._work.changed))
+            with pytest.raises(KeyboardInterrupt), Slot(1):
+                pytest.fail("there was no slot for it")
+        assert len(computing._work.taken) == 1
     with Slot(1):
         assert blas.num_threads == 1
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -89,15 +90,12 @@ def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: p
     assert len(started) == 2
 
 
-def test_no_more_jobs_than_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_jobs_than_blocks() -> None:
     """A user may set MINIBERT_THREADS=1000000."""
-    started: list[object] = []
-    real = pool._started
-    monkeypatch.setattr(pool, "_started", lambda work: [real(work), started.append(work)][0])
     done: list[int] = []
-    parallel_for(done.append, range(3), 1_000_000)
-    assert sorted(done) == [0, 1, 2]
-    assert len(started) == 2  # the caller takes part
+    with mock.patch.object(pool, "_started", side_effect=pool._started) as started:
+        parallel_for(done.append, range(3), 1_000_000)
+    assert sorted(done) == [0, 1, 2] and started.call_count == 2  # the caller takes part
 
 
 # -- stopping early -----------------------------------------------------------------------------------------------
