@@ -116,10 +116,16 @@ def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Pr
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
 
 
-@pytest.mark.parametrize("gone", [("embed", "--pair"), ("extract", "--force"), ("distill", "--force")])
-def test_an_option_that_has_gone_says_what_to_do(gone: tuple[str, str], capsys: Printed) -> None:
-    command, option = gone
-    assert main([command, "x", "-o", "made", option]) == 2
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "embed x --pair", "extract -o made --force", "distill -o made --force", "distill -o made --texts",
+        "similar x --rerank", "search made x --prompts", "search made x --truncate-dim",
+    ],
+)  # fmt: skip
+def test_an_option_that_has_gone_says_what_to_do(gone: str, capsys: Printed) -> None:
+    option = gone.split()[-1]
+    assert main(gone.split()) == 2
     assert f"error: {option} has gone: " in capsys.readouterr().err
 
 
