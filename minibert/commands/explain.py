@@ -21,6 +21,7 @@ EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
+    parser.gone = dict.fromkeys(("--full", "--token"), "--html FILE shows the numbers of every token")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; empty: ignored")
@@ -28,12 +29,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)"
     )
-    parser.add_argument(
-        "--token",
-        metavar="TOKEN",
-        help="with --block: show the numbers of this token; its number from 0, or its name",
-    )
-    parser.add_argument("--full", action="store_true", help="show the rows of all tokens, and the steps by hand")
     parser.add_argument("--truncate", action="store_true", help="truncate a text that is too long for the model")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page for a browser; --whole fetches the blocks too"
@@ -56,7 +51,7 @@ def run(arguments: Any) -> int:
         raise ValueError(f"--{'port' if arguments.port else 'no-browser'} is of the page of --live; add --live")
     if arguments.beside is not None and arguments.html is None:
         raise ValueError("--beside compares two texts on a page; add --html page.html")
-    if any(given is not None for given in (arguments.block, arguments.head, arguments.token)):
+    if any(given is not None for given in (arguments.block, arguments.head)):
         _explain_block(arguments)
         return 0
     if arguments.html is not None:
@@ -65,9 +60,7 @@ def run(arguments: Any) -> int:
     from minibert.show.text.explain import explain
 
     with load_layer(arguments, lazy=not arguments.whole) as layer:
-        print_lines(
-            explain(layer, arguments.text, arguments.pair, coloured(), arguments.full, truncation=arguments.truncate)
-        )
+        print_lines(explain(layer, arguments.text, arguments.pair, coloured(), arguments.truncate))
     return 0
 
 
@@ -93,7 +86,7 @@ def _serve_page(arguments: Any) -> int:
 
     from .serve import listen
 
-    for name in ("html", "pair", "block", "head", "token", "beside"):
+    for name in ("html", "pair", "block", "head", "beside"):
         if getattr(arguments, name) is not None:
             raise ValueError(
                 f"--live shows every block, head and token, and takes a second text there; leave out --{name}"
@@ -138,14 +131,11 @@ def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLa
 
 def _explain_block(arguments: Any) -> None:
     if arguments.html is not None:
-        raise ValueError("--html shows every block, head and token; leave out --block, --head and --token")
+        raise ValueError("--html shows every block, head and token; leave out --block and --head")
     if arguments.block is None:
-        raise ValueError(f"{'--token' if arguments.head is None else '--head'} needs a block; add --block 0")
+        raise ValueError("--head needs a block; add --block 0")
     from minibert.show.text.blocks import explain_block
 
     with load_model(arguments) as encoder:
-        lines = explain_block(
-            encoder, arguments.text, arguments.block, arguments.head or 0, arguments.pair, coloured(), arguments.full,
-            arguments.truncate, arguments.token,
-        )  # fmt: skip
-        print_lines(lines)
+        given = arguments.pair, coloured(), arguments.truncate
+        print_lines(explain_block(encoder, arguments.text, arguments.block, arguments.head or 0, *given))

@@ -254,8 +254,8 @@ def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
     layer, command = minibert.load(folder), ("explain", "--model", folder)
     lines = explain(layer, "the dog", "bites man")
     assert ran(capsys, *command, "the dog", "--pair", "bites man") == ("\n".join([*lines, ""]), "")
-    lines = explain(layer, "we " * 20, full=True, truncation=True)
-    assert ran(capsys, *command, "we " * 20, "--full", "--truncate")[0] == "\n".join([*lines, ""])
+    lines = explain(layer, "we " * 20, truncation=True)
+    assert ran(capsys, *command, "we " * 20, "--truncate")[0] == "\n".join([*lines, ""])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, layer_pl
 from minibert.families.parts.plan import Plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.text.explain import by_hand, first_of_text, looked_up
+from minibert.show.text.explain import expression, first_of_text, looked_up
 from minibert.show.text.text import counted, visible
 
 from . import page_beside, page_blocks, page_parts, page_prediction
@@ -183,7 +183,7 @@ def contents(run: Run) -> Contents:
         _choice(i, *pair, i == run.first) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))
     )
     about = f"{counted(len(tokens), 'token')} of {layer.family.model_type} → {(1, *output.shape)}, {output.dtype}"
-    about += f": {by_hand(plan, run.batch)[1]}"
+    about += f": {expression(list(plan)[-1], plan, values)}"
     return Contents(numbers, "\n".join(choices), norm_lines, about)
 
 

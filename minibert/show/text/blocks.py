@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from minibert.equations import blocks as equations
 from minibert.equations import gated_blocks
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention
-from minibert.families.parts.plan import REAL, Step, value
+from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
 from minibert.models.run.blocks import Stack
 
-from .explain import Told, differs, first_of_text, heading
-from .text import EDGE, Style, all_rows, beginning, columns_of, fitting, padded, styles, wrap
+from .explain import Told, first_of_text, heading
+from .text import EDGE, Style, beginning, columns_of, fitting, padded, styles, wrap
 
 COLUMN = 7  # columns of one number of a table: a sign, and four decimals
 CUT = " ..."
-MOST_NAMED = 40  # tokens of a text in a message
 
 
 def explain_block(
@@ -34,16 +31,12 @@ def explain_block(
     head: int = 0,
     text_pair: str | None = None,
     colour: bool = False,
-    full: bool = False,
     truncation: bool = False,
-    token: str | None = None,
 ) -> Iterator[str]:
     """Give the page line by line: of each step of block `block` (from 0) name, shape, function, formula and numbers.
 
-    The numbers are the first six of one token: of `token`, its number from 0 or the token itself, else of the text's
-    first. `full` gives all rows as torch prints them, and the block computed once more by one function. For head `head`
-    (from 0) the weights of all tokens are always shown.
-    Raises ValueError for a block, head or token that is not there, and as a call of the encoder.
+    The numbers are the first six of the text's first token. Of head `head` (from 0) the weights of all tokens are
+    shown. Raises ValueError for a block or head that is not there, and as a call of the encoder.
     """
     stack = encoder.stack
     _check("block", block, len(stack.blocks))
@@ -52,7 +45,7 @@ def explain_block(
     tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
         raise ValueError("this text has no tokens, so no block can be computed; give another one")
-    position = _position(token, tokens, first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0)
+    position = first_of_text(encoder.embeddings, batch["input_ids"][0]) or 0
     trace = encoder.trace(**batch)
     bold, dim = styles(colour)
     shape, own = trace["hidden_states.0"].shape, stack.blocks[block].attention
@@ -61,35 +54,17 @@ def explain_block(
     for name, key, step in steps(encoder, trace, block, head):
         x = trace[key]
         yield from heading(name, step, x, bold, dim)
-        pairs = key.startswith("attentions.") or key == own.scores
-        if pairs and (full or key != own.scores):
+        if key.startswith("attentions."):
             yield from pair_table(tokens, x[0, head], bold)
-        elif full:
-            yield from all_rows(x)
         else:
-            yield f"  {tokens[position]}  {beginning(x[0, head, position] if pairs else x[0, position].ravel())}"
-    if full:
-        yield ""
-        yield bold("by hand, the steps of this block with the functions of equations")
-        yield f"  {by_hand(stack, trace, block)}"
+            row = x[0, head, position] if key == own.scores else x[0, position].ravel()
+            yield f"  {tokens[position]}  {beginning(row)}"
 
 
 def _check(what: str, number: int, count: int) -> None:
     if not 0 <= number < count:
         there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
         raise ValueError(f"{what} {number} is not there: this model has {there}")
-
-
-def _position(wanted: str | None, tokens: Sequence[str], usual: int) -> int:
-    if wanted is None:
-        return usual
-    if wanted in tokens:
-        return tokens.index(wanted)
-    if wanted.isdecimal() and wanted.isascii() and len(wanted) < 10 and int(wanted) < len(tokens):
-        return int(wanted)
-    shown = ", ".join(f"{position} {token}" for position, token in enumerate(tokens[:MOST_NAMED]))
-    more = f", ... {len(tokens) - 1} {tokens[-1]}" if len(tokens) > MOST_NAMED else ""
-    raise ValueError(f"token {wanted!r:.40} is not in this text, whose tokens are {shown}{more}; choose one of them")
 
 
 def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Told]]:
@@ -155,10 +130,3 @@ def functions(stack: Stack) -> set[Any]:
         }
         used |= {gated_blocks.gated_feed_forward if block.feed_forward.gate else equations.feed_forward}
     return used
-
-
-def by_hand(stack: Stack, trace: dict[str, Array], i: int) -> str:
-    """Compute the block again, step by step with the functions of `equations`, and say how far it is off."""
-    x, last = trace[f"hidden_states.{i}"], f"hidden_states.{i + 1}"
-    values: dict[str, Any] = {f"hidden_states.{i}": x, REAL: np.ones(x.shape[:2], bool)}
-    return differs(value(last, stack.blocks[i].plan(i, stack), values), trace[last], "encoder")

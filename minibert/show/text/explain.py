@@ -15,7 +15,7 @@ from minibert.families.parts.plan import Plan, value
 from minibert.families.static import STATIC
 from minibert.models.input_layer import EmbeddingLayer
 
-from .text import Style, all_rows, beginning, columns_of, counted, fitting, padded, styles, wrap
+from .text import Style, beginning, columns_of, counted, fitting, padded, styles, wrap
 
 
 class Told(NamedTuple):
@@ -25,7 +25,7 @@ class Told(NamedTuple):
     function: Callable[..., Any] | None = None
 
 
-# -- the steps by hand --------------------------------------------------------------------------------------------
+# -- the steps in words -------------------------------------------------------------------------------------------
 
 
 def looked_up(plan: Plan, values: dict[str, Any]) -> dict[str, Array]:
@@ -33,13 +33,6 @@ def looked_up(plan: Plan, values: dict[str, Any]) -> dict[str, Array]:
     counted = {key: step.part.ids for key, step in plan.items() if step.kind in ("ids", "positions")}
     found = {name: value(key, plan, values) for key, name in counted.items()}
     return {name: found[name] for name in sorted(found, key=lambda name: name == POSITIONS) if found[name] is not None}
-
-
-def by_hand(plan: Plan, batch: Mapping[str, Array]) -> tuple[Array, str]:
-    """Compute a layer's steps one by one with its submodules: the result, and the formula in words."""
-    values: dict[str, Any] = {GIVEN: given(batch)}
-    *_, last = plan
-    return value(last, plan, values), expression(last, plan, values)
 
 
 def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
@@ -71,13 +64,11 @@ def explain(
     text: str,
     text_pair: str | None = None,
     colour: bool = False,
-    full: bool = False,
     truncation: bool = False,
 ) -> Iterator[str]:
     """Give the page line by line: the tokens, and of each step its name, shape, formula, function and some numbers.
 
-    The numbers are the first six of the text's first token. `full` gives the rows of all tokens, as torch prints
-    them, and the same steps by hand. Everything is computed before the first line. Raises as
+    The numbers are the first six of the text's first token. Everything is computed before the first line. Raises as
     `EmbeddingLayer.tokenize` and a call of the layer.
     """
     longest = layer.max_length
@@ -99,15 +90,8 @@ def explain(
     position = first_of_text(layer, batch["input_ids"][0]) or 0
     for name, told, rows in _steps(plan, trace, values):
         yield from heading(name, told, rows, bold, dim)
-        if full:
-            yield from all_rows(rows)
-        elif len(tokens):
+        if len(tokens):
             yield f"  {fitting(tokens[position])}  {beginning(rows[0, position])}"
-    if not full:
-        return
-    yield ""
-    yield bold("by hand, with the parts of this layer")
-    yield from _closing(plan, batch, output, dim)
 
 
 def heading(name: str, told: Told, rows: Array, bold: Style, dim: Style) -> Iterator[str]:
@@ -116,12 +100,6 @@ def heading(name: str, told: Told, rows: Array, bold: Style, dim: Style) -> Iter
     function = "" if told.function is None else dim(f"  equations.{told.function.__name__}")
     yield bold(f"{name}  {rows.shape}") + function
     yield from (dim(line) for line in wrap(told.formula, 2))
-
-
-def differs(x: Array, y: Array, whom: str) -> str:
-    """Say by how much two arrays differ."""
-    difference = float(np.max(np.abs(x - y), initial=0.0))
-    return f"  differs from the {whom} by {f'at most {difference:.1e}' if difference else '0'}"
 
 
 def first_of_text(layer: EmbeddingLayer, input_ids: Array) -> int | None:
@@ -157,12 +135,3 @@ def _steps(plan: Plan, trace: Mapping[str, Array], values: dict[str, Any]) -> It
             says = step.says if step.kind == "rows" else step.says.format(*of)
         yield name_of(key), Told(says, step.function), rows
         last = rows
-
-
-def _closing(plan: Plan, batch: Mapping[str, Array], output: Array, dim: Style) -> Iterator[str]:
-    """Compare the layer's output with its steps computed by hand."""
-    result, formula = by_hand(plan, batch)
-    yield from wrap(formula, 2)
-    yield "  " + differs(result, output, "layer")
-    note = "Both sides come from this layer. This shows what it does; it proves nothing about the reference."
-    yield from map(dim, wrap(note, 2))

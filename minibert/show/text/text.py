@@ -70,11 +70,6 @@ def beginning(row: Array) -> str:
     return f"{numbers[:-1]}, ...]" if len(row) > 2 * EDGE else numbers
 
 
-def all_rows(rows: Array) -> list[str]:
-    """Write an array in lines that are indented by two columns."""
-    return ("  " + torch_text(rows, indent=2)).split("\n")
-
-
 def size(count: int) -> str:
     """Write a number of bytes in a readable unit.
 
