@@ -124,44 +124,6 @@ def relu6(x: Array) -> Array:
     return np.asarray(np.clip(x, 0, 6))
 
 
-def elu(x: Array) -> Array:
-    """Bend negative numbers towards -1: `y = x where x > 0, else exp(x) - 1`. Source: Clevert et al. 2015.
-
-    >>> elu(np.array([-1.0, 0.0, 3.0])).round(4)
-    array([-0.6321,  0.    ,  3.    ])
-    """
-    return np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
-
-
-def hardswish(x: Array) -> Array:
-    """Multiply x by a straight line from 0 at -3 to 1 at 3: `y = x min(max(x + 3, 0), 6) / 6`.
-
-    Source: Howard et al. 2019, "Searching for MobileNetV3".
-
-    >>> hardswish(np.array([-4.0, -1.5, 0.0, 1.5, 4.0]))
-    array([-0.   , -0.375,  0.   ,  1.125,  4.   ])
-    """
-    return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
-
-
-def softplus(x: Array) -> Array:
-    """Give a smooth relu: `y = log(1 + exp(x))`.
-
-    >>> softplus(np.array([-1.0, 0.0, 100.0])).round(4)
-    array([  0.3133,   0.6931, 100.    ])
-    """
-    return np.asarray(np.logaddexp(x, x.dtype.type(0)))
-
-
-def mish(x: Array) -> Array:
-    """Multiply x by the hyperbolic tangent of its softplus: `y = x tanh(log(1 + exp(x)))`. Source: Misra 2019.
-
-    >>> mish(np.array([-1.0, 0.0, 1.0])).round(4)
-    array([-0.3034,  0.    ,  0.8651])
-    """
-    return np.asarray(x * np.tanh(softplus(x)))
-
-
 def identity(x: Array) -> Array:
     """Leave x unchanged: `y = x`, the same array.
 

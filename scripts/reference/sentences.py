@@ -213,18 +213,10 @@ def residual(parts: Path, folder: Path) -> list[Call]:
 def modules(parts: Path, folder: Path) -> list[Call]:
     """LayerNorm, Dropout and dense layers with the other activations, each as its class makes it by default."""
     chain = [Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), LayerNorm(8), Dropout(0.5)]
-    for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.ELU(), nn.Hardswish(), nn.Mish()):
+    for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.ReLU6()):
         chain += [Dense(8, 8, activation_function=activation), LayerNorm(8)]
     chain.append(Dense(8, 6, activation_function=nn.Softmax(dim=-1)))
     save(chain, folder)
-    return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
-
-
-def softplus(parts: Path, folder: Path) -> list[Call]:
-    """Two more activations."""
-    kinds = (nn.ReLU6(), nn.Softplus())
-    dense = [Dense(8, 8, activation_function=kind) for kind in kinds]
-    save([Transformer(str(bert(parts / "t"))), Pooling(8, "mean"), *dense], folder)
     return [("encode", list(TEXTS), {}), ("encode", "we lived", {})]
 
 
@@ -307,7 +299,7 @@ def t5(parts: Path, folder: Path) -> list[Call]:
 
 
 FOLDERS = (
-    dense, cls, prompts, flags, residual, modules, softplus, causal, bare,
+    dense, cls, prompts, flags, residual, modules, causal, bare,
     last_token, two_dense, search, first_token, t5,
 )  # fmt: skip
 

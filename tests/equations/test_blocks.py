@@ -13,20 +13,16 @@ from encoder_files import off
 
 from minibert.equations import fast
 from minibert.equations.activations import (
-    elu,
     erf,
     gelu,
     gelu_tanh,
-    hardswish,
     identity,
     leaky_relu,
-    mish,
     quick_gelu,
     relu,
     relu6,
     sigmoid,
     silu,
-    softplus,
     tanh,
 )
 from minibert.equations.blocks import (
@@ -102,10 +98,6 @@ def far(function: Any, x: Array, truth: Any) -> float:
         (tanh, math.tanh, [-1, -1, 1, 1]),
         (sigmoid, lambda x: 1 / (1 + math.exp(-x)), [0, 0, 1, 1]),
         (leaky_relu, lambda x: x if x > 0 else x / 100, [-100, -2, 200, 1e4]),
-        (elu, lambda x: x if x > 0 else math.exp(x) - 1, [-1, -1, 200, 1e4]),
-        (hardswish, lambda x: x * min(max(x + 3, 0), 6) / 6, [0, 0, 200, 1e4]),
-        (mish, lambda x: x * math.tanh(math.log1p(math.exp(x))), [0, 0, 200, 1e4]),
-        (softplus, lambda x: math.log1p(math.exp(x)), [0, 0, 200, 1e4]),
         (relu6, lambda x: min(max(x, 0), 6), [0, 0, 6, 6]),
         (identity, lambda x: x, [-1e4, -200, 200, 1e4]),
     ],

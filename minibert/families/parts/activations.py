@@ -24,11 +24,9 @@ ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
     "silu": (activations.silu, "SiLUActivation()"),
     "swish": (activations.silu, "SiLU()"),
     "quick_gelu": (activations.quick_gelu, "QuickGELUActivation()"),
-    "mish": (activations.mish, "MishActivation()"),
     "tanh": (activations.tanh, "Tanh()"),
     "relu6": (activations.relu6, "ReLU6()"),
     "leaky_relu": (activations.leaky_relu, "LeakyReLU(negative_slope=0.01)"),
-    "hardswish": (activations.hardswish, "Hardswish()"),
     "sigmoid": (activations.sigmoid, "Sigmoid()"),
     "linear": (activations.identity, "LinearActivation()"),
 }
@@ -42,10 +40,6 @@ TORCH: Mapping[str, Activation] = {
     "Sigmoid": activations.sigmoid,
     "LeakyReLU": activations.leaky_relu,
     "ReLU6": activations.relu6,
-    "ELU": activations.elu,
-    "Hardswish": activations.hardswish,
-    "Mish": activations.mish,
-    "Softplus": activations.softplus,
     "Softmax": softmax,
 }
 Key = str | Callable[[Config], str]  # of the config, or what gives the word from it
