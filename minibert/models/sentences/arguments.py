@@ -19,7 +19,7 @@ KNOWN: Mapping[str, tuple[Any, ...]] = {  # option -> its values
     "task": (None, "query", "document"),
 }  # fmt: skip
 OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # of these what another value asks for
-PAGE = 'the page "from sentence-transformers" says what takes its place'
+PAGE = 'the page "from sentence-transformers", or the page of changes, says what takes its place'
 ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
 Asked = TypeVar("Asked", "EncodeOptions", "PredictOptions")
 F = TypeVar("F", bound=Callable[..., Any])

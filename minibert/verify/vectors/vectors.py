@@ -91,7 +91,7 @@ def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
         try:
             if line.strip():
                 row = json.loads(line)
-                rows.append([float(x) for x in (row["vector"] if "vector" in row else row["embedding"])])
+                rows.append([float(x) for x in row["embedding" if "embedding" in row else "vector"]])
                 texts += [str(row["text"])] if "text" in row else []
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             wanted = 'an object with "vector", a list of numbers, and maybe "text"'
