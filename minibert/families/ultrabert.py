@@ -53,8 +53,10 @@ def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
     """Read one rotation for each type; an older file lists a theta for each block, and a type's last one counts."""
     from minibert.families.parts.attention_schemes import layered_rotary
 
-    thetas = {FULL: 2560000.0, SLIDING: 10000.0}
-    if not config.part("rope_parameters"):
+    thetas, given = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
+    if given and (missing := {_type(config, i) for i in range(config.integer("num_hidden_layers"))} - set(given)):
+        raise config.refused(f"'rope_parameters' must have one set per layer type; missing {sorted(missing)}")
+    if not given:
         thetas |= {_type(config, i): theta for i, theta in enumerate(_listed(config, "rope_theta", (int, float)))}
     return layered_rotary(config, binder, side, thetas={name: ("", theta) for name, theta in thetas.items()})
 

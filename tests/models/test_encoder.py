@@ -220,6 +220,7 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("ultrabert", {"attention_windows": [1, 2]}, "'attention_windows' lists 2 blocks"),
         ("ultrabert", {"attention_windows": 128}, "'attention_windows' must list a number for each block, found 128"),
         ("ultrabert", {"rope_parameters": None, "rope_theta": 10000.0}, "'rope_theta' must list a number for each"),
+        ("ultrabert", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}, "one set per layer type"),
     ],
 )
 def test_another_model_s_config(name: str, config: dict[str, Any], said: str, tmp_path: Path) -> None:
