@@ -35,12 +35,6 @@ LAYER = {
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 
 
-def tokenizer_json(words: dict[str, int], size: int) -> bytes:
-    """A WordPiece tokenizer of `size` entries, as large as BERT's own file."""
-    rows = dict(enumerate(SPECIAL)) | {i: word for word, i in words.items()}
-    return wordpiece_json(rows.get(i, f"w{i}") for i in range(size)).encode()
-
-
 def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[str, int], layers: int) -> Path:
     """A BERT of any size, its encoder tensors too; what is not the input layer is a hole in the file."""
     shapes: dict[str, tuple[int, ...]] = {
@@ -61,7 +55,8 @@ def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[
         for name in LAYER:
             file.seek(places[name])
             file.write(random.standard_normal(shapes[name], np.float32).tobytes())
-    (folder / "tokenizer.json").write_bytes(tokenizer_json(words, vocab))
+    rows = dict(enumerate(SPECIAL)) | {i: word for word, i in words.items()}
+    (folder / "tokenizer.json").write_text(wordpiece_json(rows.get(i, f"w{i}") for i in range(vocab)), "utf-8")
     return folder
 
 

@@ -61,7 +61,6 @@ class Request:
     range: str | None
     authorization: str | None
     host: str
-    encoding: str | None = None
     agent: str | None = None
     status: int = 0
     sent: int = 0
@@ -288,7 +287,7 @@ class FakeHub:
 
     def _handle(self, handler: BaseHTTPRequestHandler, host: str) -> None:
         header = handler.headers
-        asks = (header["Range"], header["Authorization"], host, header["Accept-Encoding"], header["User-Agent"])
+        asks = (header["Range"], header["Authorization"], host, header["User-Agent"])
         request = Request(handler.command, handler.path, *asks)
         with self._lock:
             self.requests.append(request)
