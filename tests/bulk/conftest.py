@@ -17,8 +17,3 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all examples of a property."""
     return tmp_path_factory.mktemp("records")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "vectors"

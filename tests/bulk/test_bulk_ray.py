@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import pickle
 import shutil
@@ -22,6 +21,7 @@ from checkpoints import CONVBERT, write, write_wordpiece
 from fake_hub import FakeHub, commit_of, use
 from limits import CHILD_SECONDS
 from many_texts import WORDS
+from needed import module_of
 from numpy.typing import NDArray
 from reference_files import REFERENCE
 
@@ -37,11 +37,7 @@ STORE = 80_000_000  # bytes; Ray takes no less
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("bulk_ray", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SCRIPT)
 
 
 @pytest.fixture(scope="module")

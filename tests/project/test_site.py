@@ -3,7 +3,6 @@ same."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import re
@@ -19,6 +18,7 @@ import distilled
 import numpy as np
 import pytest
 import word_models
+from needed import module_of
 from served import needs_server, opened, straight
 
 import minibert
@@ -66,11 +66,7 @@ def pairs(page: Path, named: dict[str, str]) -> list[tuple[str, str]]:
 
 def hooks(name: str = "hooks") -> ModuleType:
     """Import the site's own code, which no wheel carries."""
-    spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SITE / f"{name}.py")
 
 
 @pytest.fixture

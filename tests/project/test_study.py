@@ -19,6 +19,7 @@ import pytest
 from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level, write_wordpiece
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
+from needed import module_of
 from notebooks import SHARED
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
@@ -227,13 +228,9 @@ def test_every_mistake_of_the_list_is_made() -> None:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The plumbing as a module, as a notebook has it: with no command line."""
-    spec = importlib.util.spec_from_file_location("study", STUDY / "study.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["study"])
-        spec.loader.exec_module(module)
-    return module
+        return module_of(STUDY / "study.py")
 
 
 PRINTED = """

@@ -207,8 +207,7 @@ class Port:
                 a, b = (pair, pair + half) if "neighbours" not in self.wrong else (2 * pair, 2 * pair + 1)
                 angle = place / theta ** (2 * pair / self.size)
                 first, second = x[place, :, a], x[place, :, b]
-                sign = 1 if self.wrong == "rotated without a minus" else -1
-                y[place, :, a] = first * math.cos(angle) + sign * second * math.sin(angle)
+                y[place, :, a] = first * math.cos(angle) - second * math.sin(angle)
                 y[place, :, b] = second * math.cos(angle) + first * math.sin(angle)
         return y
 

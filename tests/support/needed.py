@@ -1,10 +1,11 @@
-"""What a test needs and may not have here: it skips and says why, or fails in CI."""
+"""What a test needs and may not have here: it skips and says why, or fails in CI. And files that are no modules."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
@@ -21,6 +22,15 @@ def missing(reason: str) -> NoReturn:
 
 def absent(*modules: str) -> list[str]:
     return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def module_of(file: Path) -> ModuleType:
+    """Import a file that lies in no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def need(module: str, extra: str) -> None:

@@ -42,7 +42,7 @@ from planted_ports import (
 TODAY, BERT, GPT2 = "layers.{i}.self_attn.", "encoder.layer.{i}.", "h.{i}.attn."
 B0, B1 = (BERT.format(i=i) for i in (0, 1))
 N1, N2, ACT = "attention.output.LayerNorm", "output.LayerNorm", "intermediate.intermediate_act_fn"
-SCORES, CONTEXT = "attention.self.scores", "attention.self.context"
+SCORES = "attention.self.scores"
 ALBERT, DEBERTA = "encoder.albert_layer_groups.0.albert_layers.0", BERT + SCORES
 WORDS = "bert.embeddings.word_embeddings"
 T5, TABLE = "encoder.block.{i}.layer.0.SelfAttention", "relative_attention_bias"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -16,6 +15,7 @@ import encoders
 import numpy as np
 import planted_vectors
 import pytest
+from needed import module_of
 from reference_files import REFERENCE, with_mistake
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -36,11 +36,7 @@ TOLERANCE = 2e-6  # after the norm; measured with the page's own code: 2.5e-7
 
 
 def test_the_file_is_what_the_script_makes(tmp_path: Path) -> None:
-    script = REFERENCE.parent.parent / "scripts" / "reference" / "golden.py"
-    spec = importlib.util.spec_from_file_location("golden", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(REFERENCE.parent.parent / "scripts" / "reference" / "golden.py")
     shutil.copytree(REFERENCE / "bert", tmp_path / "bert")
     module.write_golden(tmp_path)
     made, kept = load_file(tmp_path / module.NAME), load_file(GOLDEN)
