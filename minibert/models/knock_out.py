@@ -64,13 +64,13 @@ def knock_out(
             add(own.scores, scores.keep)
             add(own.probabilities, partial(lambda kept, weights: softmax(kept.take()), scores))
     for block, head in _pairs(heads):
-        _check("block", block, len(attentions))
-        _check("head", head, stack.heads)
+        check_there("block", block, len(attentions))
+        check_there("head", head, stack.heads)
         add(attentions[block].probabilities, partial(_silence, head))
     if not isinstance(blocks, Iterable):
         raise TypeError(f"blocks must be a list of numbers, as blocks=[{blocks!r}], found {blocks!r}")
     for block in blocks:
-        _check("block", block, len(attentions))
+        check_there("block", block, len(attentions))
         for part in stack.blocks[block].parts:
             _pass_by(part, add)
     return {name: partial(_in_turn, functions) for name, functions in found.items()}
@@ -103,7 +103,8 @@ def _pairs(heads: Any) -> list[tuple[int, int]]:
         raise TypeError(f"heads must be a list of pairs (block, head), as heads=[(3, 1)], found {heads!r}") from None
 
 
-def _check(what: str, number: int, count: int) -> None:
+def check_there(what: str, number: int, count: int) -> None:
+    """Refuse the number of a block or head that a model does not have. Raises ValueError."""
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < count:
         there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
         raise ValueError(f"{what} {number!r} is not there: this model has {there}")

@@ -20,12 +20,13 @@ import study
 
 from minibert import EmbeddingLayer
 from minibert.equations.input_layer import layer_norm
+from minibert.families.parts.plan import run
 from minibert.show import plot
 from minibert.verify.judge.compare import compare, rms
 from minibert.verify.judge.input_layer import batches, tolerances
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, plain_parts
+from minibert.verify.mistakes.plain import all_places, begin
 from minibert.verify.mistakes.wrong_formulas import one_pass
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
 from minibert.verify.sides.traces import trace
@@ -37,6 +38,12 @@ def mistaken(layer: EmbeddingLayer, name: str) -> Mistake:
     """Find the mistake of this name that a layer can have."""
     (at,) = all_places(layer)
     return next(mistake for mistake in MISTAKES if mistake.name == name and with_mistake(mistake, at))
+
+
+def traced(layer: EmbeddingLayer, batch: dict[str, np.ndarray], mistake: Mistake) -> dict[str, np.ndarray]:
+    """Trace one batch through the layer's steps, with a mistake in them."""
+    (at,) = all_places(layer)
+    return dict(run(with_mistake(mistake, at), begin(batch)))
 
 
 # %% [markdown]
@@ -64,7 +71,7 @@ def measure(*names: str, on: str = "") -> None:
         family = right.family.model_type
         for name in names:
             mistake = mistaken(right, name)
-            made = {kind: next(plain_parts(right, batch, mistake)) for kind, batch in inputs.items()}
+            made = {kind: traced(right, batch, mistake) for kind, batch in inputs.items()}
             found = compare(made, expected, {}, allowed)
             assert not all(difference.passes for difference in found), f"{name} is not told apart from the right layer"
             off = max(float(np.abs(list(made[kind].values())[-1] - outputs[kind]).max()) for kind in made)

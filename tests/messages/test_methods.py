@@ -42,8 +42,6 @@ POSITIVE: list[tuple[str, Callable[[Of, Any], object]]] = [
     ("k", lambda of, n: of("uses-inference").classify("we", n)),
     ("k", lambda of, n: of("bert").embeddings.nearest("we", n)),
     ("k", lambda of, n: minibert.search([[1.0]], np.ones((2, 1)), n)),
-    *((f"{of}_chunk_size", lambda _, n, of=of: minibert.semantic_search([1.0], [[1.0]], **{f"{of}_chunk_size": n}))
-      for of in ("query", "corpus")),
     ("tokens", lambda of, n: of("gpt2").complete("we", tokens=n)),
     ("top_k", lambda of, n: of("uses-reranker").rank("we", ["a"], n)),
     ("batch_size", lambda of, n: of("uses-reranker").predict([PAIR], batch_size=n)),

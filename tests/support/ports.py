@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from reference_files import BY_NAME
 from safetensors.numpy import save_file
 
 from minibert.equations.input_layer import Array
+from minibert.families.parts.heads import BoundHead
+from minibert.families.parts.plan import run
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.judge.input_layer import batches
+from minibert.verify.mistakes.mistake import Mistake, with_mistake
+from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.report import Report
-from minibert.verify.sides.traces import Traces, read_traces, trace, write_traces
+from minibert.verify.sides.traces import PARTS, Traces, read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
@@ -64,3 +69,16 @@ def judged(folder: Path, path: Path, port: Any, **options: Any) -> Report:
         inputs = few(encoder)
     write_traces(path, inputs, {kind: port.run(batch) for kind, batch in inputs.items()})
     return verify_part(str(folder), encoder=True, against=path, **options)
+
+
+def by_steps(
+    encoder: Encoder, batch: Mapping[str, Array], mistake: Mistake | None = None, parts: Collection[str] = PARTS,
+    head: BoundHead | None = None,
+) -> dict[str, Array]:  # fmt: skip
+    """Trace one padded batch by the model's steps, with a mistake in `parts`. Padding has numbers, not zeros."""
+    values, found = begin(batch), dict[str, Array]()
+    for at in all_places(encoder, head):
+        wrong = with_mistake(mistake, at) if mistake and at.part in parts else None
+        found |= run(wrong or at.plan, values)
+        values = kept(values)
+    return found

@@ -13,7 +13,7 @@ import numpy as np
 import planted_loops
 import pytest
 from head_files import HEAD_CASE
-from ports import few, verify_part
+from ports import by_steps, few, verify_part
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
@@ -26,7 +26,7 @@ from minibert.verify.judge.local import local_mistakes
 from minibert.verify.judge.wrong_module import alike
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import begin, places, plain_parts
+from minibert.verify.mistakes.plain import begin, places
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, read_traces, trace, write_traces
@@ -73,7 +73,7 @@ def named(encoder: Encoder, name: str) -> list[Mistake]:
 
 
 def ported(encoder: Encoder, batch: dict[str, Array], mistake: Mistake, *scope: Any) -> dict[str, Array]:
-    return {key: x for part in plain_parts(encoder, batch, mistake, *scope) for key, x in part.items()}
+    return by_steps(encoder, batch, mistake, *scope)
 
 
 def test_the_page_is_made_from_the_list() -> None:
@@ -87,7 +87,7 @@ def test_the_steps_give_the_encoder_s_numbers(name: str, folders: dict[str, Path
     with load_encoder(folders[name]) as encoder:
         for kind, batch in encoder_batches(encoder).items():
             packed = trace(encoder, batch)
-            padded = {key: x for part in plain_parts(encoder, batch) for key, x in part.items()}
+            padded = by_steps(encoder, batch)
             assert list(packed) == list(padded)
             keep = np.asarray(batch.get("attention_mask", np.ones(packed["hidden_states.0"].shape[:2]))) != 0
             for key in packed:
@@ -115,9 +115,7 @@ def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str
         for mistake in MISTAKES:
             if found := first_numbers(encoder, few(encoder, "left_pad")["left_pad"], mistake):
                 made[f"{mistake.name}|{len(made)}"] = found
-        right = {
-            key: x for part in plain_parts(encoder, few(encoder, "left_pad")["left_pad"]) for key, x in part.items()
-        }
+        right = by_steps(encoder, few(encoder, "left_pad")["left_pad"])
     assert len(made) > 40
     del made[""]
     seen: dict[bytes, str] = {}
@@ -282,7 +280,7 @@ def fits(folder: Path, key: str, change: Any) -> list[list[str]]:
     """The names that local checks give a port whose one intermediate is changed: `change` of the right numbers."""
     with load_encoder(folder) as encoder:
         inputs = few(encoder, "plain")
-        theirs = {"plain": {name: x for part in plain_parts(encoder, inputs["plain"]) for name, x in part.items()}}
+        theirs = {"plain": by_steps(encoder, inputs["plain"])}
         theirs["plain"][key] = change(encoder, theirs["plain"]).astype(np.float32)
         subject = EncoderSubject(encoder, partial(load_encoder, folder))
         return [each.fits for each in local_mistakes(subject, inputs, theirs).found if each.key == key]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from encoder_files import CASE, copied
 from head_files import HEAD_CASE, HEAD_CASES, HeadCase
-from ports import verify_part
+from ports import by_steps, verify_part
 from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
@@ -19,7 +19,6 @@ from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import plain_parts
 from minibert.verify.sides.traces import HEAD, write_traces
 
 MASKED = HEAD_CASE["bert-masked_word"]
@@ -78,8 +77,7 @@ def test_logits_alone_are_compared_and_named(tmp_path: Path) -> None:
         (mistake,) = [each for each in MISTAKES if each.name == "norm not applied"]
         head = EncoderSubject(encoder, partial(load_encoder, MASKED.folder)).head
         inputs = {"plain": encoder_batches(encoder)["plain"]}
-        parts = plain_parts(encoder, inputs["plain"], mistake, (HEAD,), head)
-        traces = {"plain": {key: x for part in parts for key, x in part.items()}}
+        traces = {"plain": by_steps(encoder, inputs["plain"], mistake, (HEAD,), head)}
     for further, names in ((0, ["norm not applied"]), (1, [])):
         traces["plain"]["logits"] = traces["plain"]["logits"] + np.float32(further)
         write_traces(tmp_path / "port.safetensors", inputs, traces)

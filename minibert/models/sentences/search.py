@@ -181,8 +181,6 @@ def semantic_search(
     >>> semantic_search([1.0, 0.0], [[0.0, 2.0], [3.0, 0.0]], top_k=1)
     [[{'corpus_id': 1, 'score': 1.0}]]
     """
-    check_positive("query_chunk_size", query_chunk_size)
-    check_positive("corpus_chunk_size", corpus_chunk_size)
     corpus = vectors_of(corpus_embeddings, "corpus_embeddings")
     check_positive("top_k", top_k)
     ids, scores = search(query_embeddings, corpus, top_k, score_function)

@@ -15,6 +15,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention
 from minibert.families.parts.plan import Step
 from minibert.models.encoder import Encoder
+from minibert.models.knock_out import check_there
 from minibert.models.run.blocks import Stack
 
 from .explain import Told, first_of_text, heading
@@ -39,8 +40,8 @@ def explain_block(
     shown. Raises ValueError for a block or head that is not there, and as a call of the encoder.
     """
     stack = encoder.stack
-    _check("block", block, len(stack.blocks))
-    _check("head", head, stack.heads)
+    check_there("block", block, len(stack.blocks))
+    check_there("head", head, stack.heads)
     batch: dict[str, Any] = encoder.tokenize(text, text_pair, truncation=truncation and encoder.max_length is not None)
     tokens = [fitting(token) for token in encoder.embeddings.tokenizer.tokens(batch["input_ids"][0])]
     if not tokens:
@@ -59,12 +60,6 @@ def explain_block(
         else:
             row = x[0, head, position] if key == own.scores else x[0, position].ravel()
             yield f"  {tokens[position]}  {beginning(row)}"
-
-
-def _check(what: str, number: int, count: int) -> None:
-    if not 0 <= number < count:
-        there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
-        raise ValueError(f"{what} {number} is not there: this model has {there}")
 
 
 def steps(encoder: Encoder, trace: dict[str, Array], i: int, head: int) -> Iterator[tuple[str, str, Told]]:

@@ -1,19 +1,19 @@
-"""A whole model by its steps, one padded batch, as a port does it; with a mistake, if there is one."""
+"""The places of a whole model, each with its steps, and the values with which the steps of a batch begin."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
-from minibert.families.parts.plan import IDS, REAL, Step, run
+from minibert.families.parts.plan import IDS, REAL, Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, PARTS, tokens_of
+from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of
 
-from .mistake import At, Mistake, with_mistake
+from .mistake import At
 
 FIRST = "hidden_states.0"
 
@@ -46,18 +46,3 @@ def begin(batch: Mapping[str, Any], x: Array | None = None) -> dict[str, Any]:
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:
     """The beginning of later places' keys: of those before only the hidden states."""
     return {key: x for key, x in values.items() if key in (REAL, IDS, GIVEN) or key.startswith("hidden_states.")}
-
-
-def plain_parts(
-    model: EmbeddingLayer | Encoder, batch: Mapping[str, Array], mistake: Mistake | None = None,
-    parts: Collection[str] = PARTS, head: BoundHead | None = None,
-) -> Iterator[dict[str, Array]]:  # fmt: skip
-    """Trace one batch part by part: the input layer, each block, the head. Padding has numbers, not zeros.
-
-    parts: where the mistake is made.
-    """
-    values = begin(batch)
-    for at in all_places(model, head):
-        wrong = with_mistake(mistake, at) if mistake and at.part in parts else None
-        yield dict(run(wrong or at.plan, values))
-        values = kept(values)

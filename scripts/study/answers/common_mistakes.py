@@ -22,7 +22,7 @@ with study.tiny("roberta") as right:
     padded = np.array([[pad, pad, pad, 7, 8, 9]])
     for name in ("padding counted as tokens", "positions from 0"):
         mistake = mistaken(right, name)
-        wrong = [next(plain_parts(right, {"input_ids": ids}, mistake))["sum"] for ids in (text, padded)]
+        wrong = [traced(right, {"input_ids": ids}, mistake)["sum"] for ids in (text, padded)]
         alone = np.array_equal(wrong[0], right.trace(text)["sum"])
         left = np.array_equal(wrong[1][:, 3:], right.trace(padded)["sum"][:, 3:])
         print(f"{name}: {'right' if alone else 'wrong'} alone, {'right' if left else 'wrong'} with padding on the left")
@@ -37,7 +37,7 @@ with study.tiny("roberta") as right:
 with contextlib.nullcontext(model.layer) as right:
     plain = batches(right)["plain"]
     expected = list(trace(right, plain).values())[-1]
-    wrong = {name: next(plain_parts(right, plain, mistaken(right, name))) for name in ours}
+    wrong = {name: traced(right, plain, mistaken(right, name)) for name in ours}
 passing = [name for name in ours if np.allclose(list(wrong[name].values())[-1], expected, rtol=0, atol=1e-2)]
 print(f"{len(passing)} of {len(ours)} pass: {', '.join(passing)}")
 assert {"variance divided by dim - 1", "rows added in the other order"} <= set(passing)
