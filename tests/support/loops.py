@@ -163,8 +163,6 @@ class Port:
                 x = normed(n[f"norm_{part}"], x)
                 if self.wrong in ("residual from the normed x", f"{which} residual from the normed x"):
                     residual = x
-            if self.wrong == f"{which} residual missing":
-                residual = np.zeros_like(residual)
             if part == "2" and self.wrong == "feed-forward beside attention":
                 x = kept[at + n["norm_1"]]
             y = self.attention(i, at, x, mask, kept) if part == "1" else self.feed_forward(at, x, kept)

@@ -131,7 +131,7 @@ def test_what_is_missing_everywhere_is_one_line(tmp_path: Path) -> None:
 
 @OFTEN
 @given(
-    ending=st.sampled_from([*ENDINGS, ".npy"]),
+    ending=st.sampled_from([*ENDINGS, ".npy", ".jsonl"]),
     content=st.binary(max_size=120),
     at=st.integers(0, 2000),
     byte=st.integers(0, 255),
@@ -140,12 +140,14 @@ def test_bytes_of_any_kind_are_refused_by_name(ending: str, content: bytes, at: 
     whole = tmp_path / f"whole{ending}"
     if not whole.exists():
         few = {name: x for name, x in saved().items() if name.startswith("plain|")}
-        np.save(whole, few["plain|sum"][0]) if ending == ".npy" else npz(whole, few) if ending == ".npz" else ported(
-            few, tmp_path, whole.name)  # fmt: skip
+        {
+            ".npy": lambda: np.save(whole, few["plain|sum"][0]), ".npz": lambda: npz(whole, few),
+            ".jsonl": lambda: whole.write_text('{"text": "a", "vector": [1, 2]}\n' * 9, "utf-8"),
+        }.get(ending, lambda: ported(few, tmp_path, whole.name))()  # fmt: skip
     path, good = tmp_path / f"port{ending}", whole.read_bytes()
     for spoiled in (content, good[:at], good[:at] + bytes([byte]) + good[at + 1 :]):
         path.write_bytes(spoiled)
-        message = error_of(lambda: (read_vectors if ending == ".npy" else read_traces)(path))
+        message = error_of(lambda: (read_traces if ending in ENDINGS else read_vectors)(path))
         assert message is None or str(path) in message
 
 

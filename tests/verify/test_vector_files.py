@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Printed, error_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from minibert.cli import main
 from minibert.verify.sides.texts import TEXTS, read_texts
@@ -72,15 +70,6 @@ def test_a_pipe_is_not_waited_for(option: str, ending: str, folder: Path, tmp_pa
     os.mkfifo(path := tmp_path / f"pipe.{ending}")
     assert main(["verify", str(folder), option, str(path)]) == 2
     assert f"{path} is no file but a pipe" in capsys.readouterr().err
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=200), ending=st.sampled_from([".npy", ".jsonl"]))
-def test_a_damaged_file_is_an_error_that_names_it(content: bytes, ending: str, tmp_path: Path) -> None:
-    path = tmp_path / f"damaged{ending}"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged"):
-        read_vectors(path)
 
 
 def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
