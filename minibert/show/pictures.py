@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from minibert.equations.attention_positions import alibi_slopes
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.errors import Option, error_of
-from minibert.families.parts.attention_schemes import Alibi, AttentionPosition, RelativeBias, Rotary
+from minibert.families.parts.attention_schemes import AttentionPosition, RelativeBias, Rotary
 from minibert.families.parts.layer_plan import layer_plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
@@ -51,7 +50,7 @@ def picture(
 
     rows, similarity, table       the position table; rows also shows a token of the text, if one is given
     sum                           how a token's vector is computed
-    relative-bias, alibi, rotary  the position scheme inside attention
+    relative-bias, rotary         the position scheme inside attention
     attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
 
     `token` chooses another token for rows and sum, counted from 0 as `explain` does; default: the text's first, after
@@ -183,10 +182,6 @@ PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "relative-bias": (
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),
         "The bias of each head by distance, as in T5",
-    ),
-    "alibi": (
-        lambda layer, _: plot.alibi(alibi_slopes(_scheme(layer, Alibi).heads), SEEN),
-        "The penalty of ALiBi by distance, as in BLOOM",
     ),
     "rotary": (_rotary, "The angle of each pair of dimensions by position, as in Llama"),
 }

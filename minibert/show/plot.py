@@ -257,30 +257,6 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def alibi(slopes: Array, length: int = 64, ax: Axes | None = None) -> Axes:
-    """Draw the penalty of each ALiBi head, a linear function of the distance to the key.
-
-        bias = -slope * (query - key)
-
-    slopes (heads,). A steep head sees its neighbours only, a flat one the whole text. Lines carry their slopes,
-    except where two would overlap; the steepest leave the picture below.
-    """
-    ax = _axes(ax, 8, 4.5)
-    distance, named = np.arange(length), -np.inf
-    floor = -0.4 * length * float(np.max(slopes))
-    for slope in sorted(slopes.tolist(), reverse=True):
-        ax.plot(distance, -slope * distance, color=DARK, linewidth=1)
-        end = -slope * distance[-1]
-        name = f"slope 1/{1 / slope:.0f}" if np.isclose(1 / slope, round(1 / slope)) else f"slope {slope:.3g}"
-        if end < floor:
-            ax.annotate(name, (floor / -slope, floor), (3, 4), textcoords="offset points", fontsize="small")
-        elif end - named > -floor / 25:
-            ax.annotate(name, (distance[-1], end), (5, 0), textcoords="offset points", va="center", fontsize="small")
-            named = end
-    ax.set(xlim=(0, length - 1), ylim=(floor, 0), xlabel="query position - key position", ylabel="bias")
-    return _bare(ax)
-
-
 def rotary(angles: Array, ax: Axes | None = None) -> Axes:
     """Rotary's angles as an image: by how much a pair of dimensions is turned at each position, as its cosine.
 

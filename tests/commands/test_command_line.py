@@ -333,7 +333,7 @@ def test_plot_writes_a_picture(folder: Path, tmp_path: Path, capsys: Printed) ->
 def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     options = ["--model", folder, "-o", tmp_path / "x.svg"]
     assert "about a text" in failure(capsys, "plot", "sum", *options)
-    assert "no positions in attention" in failure(capsys, "plot", "alibi", *options)
+    assert "no positions in attention" in failure(capsys, "plot", "rotary", *options)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "plot needs matplotlib: pip install 'matplotlib>=3.9'" in failure(capsys, "plot", "rows", *options)
 

@@ -71,7 +71,7 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(PICTURES) - set(OF_BLOCKS)))
 def test_every_picture_names_its_model(kind: str, tmp_path: Path) -> None:
-    case = {"relative-bias": "mpnet", "alibi": "bloom", "rotary": "modernbert"}.get(kind, "gpt2")
+    case = {"relative-bias": "mpnet", "rotary": "modernbert"}.get(kind, "gpt2")
     layer = BY_NAME[case].with_words(tmp_path)
     named = [picture(kind, layer, WORDS, model=model).get_suptitle() for model in ("org/$x$", None)]
     assert named == [f"org/$x$ ({layer.family.model_type})", layer.family.model_type]
@@ -114,7 +114,7 @@ def test_the_addends_drawn_are_those_of_the_sum(
         ("bert", "sculpture", None, "kind must be one of rows, "),
         ("bert", "sum", None, "about a text"),
         ("bert", "sum", "", "no tokens of its own"),
-        ("bert", "alibi", None, "bert has no positions in attention; this picture is of ALiBi"),
+        ("bert", "rotary", None, "bert has no positions in attention; this picture is of rotary"),
         ("t5-encoder", "table", None, "t5 adds no positions"),
         ("opt-project", "rows", "w5", "no common axis"),
     ],

@@ -48,7 +48,6 @@ SINGLE: dict[str, Callable[[Axes | None], Axes]] = {
     "table_image": lambda ax: plot.table_image(normal(4, 6), ax),
     "sum_steps": lambda ax: plot.sum_steps({"word": normal(8), "position": normal(8, seed=4)}, normal(8, seed=5), ax),
     "relative_bias": lambda ax: plot.relative_bias(TOEPLITZ, ax),
-    "alibi": lambda ax: plot.alibi(np.array([0.5, 0.25]), ax=ax),
     "rotary": lambda ax: plot.rotary(normal(4, 3), ax),
     "attention_grid": lambda ax: plot.attention_grid(weights(3, 3), ["a", "b", "c"], ax),
     "attention_heads": lambda ax: plot.attention_heads(weights(2, 3, 4, 4), ax),
@@ -217,16 +216,6 @@ def test_relative_bias_shows_each_distance_once(query: int, key: int, ax: Axes) 
     assert ax.images[0].get_clim() == (-np.abs(bias).max(), np.abs(bias).max())
     # the column of distance d is centred on d
     assert ax.images[0].get_extent() == [-query + 0.5, key - 0.5, 2.5, -0.5]
-
-
-def test_alibi_draws_a_line_for_each_head(ax: Axes) -> None:
-    slopes = np.array([2.0 ** -(i + 1) for i in range(8)])
-    plot.alibi(slopes, 64, ax)
-    assert len(ax.lines) == 8
-    for line, slope in zip(ax.lines, slopes, strict=True):
-        assert np.array_equal(line.get_ydata(), -slope * np.arange(64))
-    assert texts_of(ax.texts) == [f"slope 1/{n}" for n in (2, 4, 8, 16, 32, 64, 256)]
-    assert texts_of(plot.alibi(np.array([0.3]), ax=Figure().subplots()).texts) == ["slope 0.3"]
 
 
 # files
