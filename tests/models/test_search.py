@@ -99,6 +99,8 @@ def test_search_finds_what_sorting_all_scores_finds() -> None:
     for odd in ("cat", np.array(["cat"]), queries[None]):
         with pytest.raises(TypeError, match=r"must be vectors \(n, dim\) of numbers, found"):
             minibert.search(odd, vectors)
+    with pytest.raises(TypeError, match=r"compare must be a function, such as equations\.sentences\.dot, found 'dot'"):
+        minibert.search(queries, vectors, compare="dot")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.float16])

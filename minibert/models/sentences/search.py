@@ -61,6 +61,8 @@ def search(
     (array([[1, 2]]), array([[1., 1.]]))
     """
     check_positive("k", k)
+    if not callable(compare):
+        raise TypeError(f"compare must be a function, such as equations.sentences.dot, found {compare!r}")
     late = _late(queries, vectors)
     if precision is not None and check_precision(precision) and precision in BITS:
         if compare is not cosine:
