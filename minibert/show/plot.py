@@ -156,8 +156,8 @@ def _name_sides(ax: Axes, labels: Sequence[str]) -> Axes:
     return ax
 
 
-def table_image(table: Array, ax: Axes | None = None, rows: str = "position") -> Axes:
-    """A whole table as an image: one line for each row, one column for each dimension.
+def table_image(table: Array, ax: Axes | None = None) -> Axes:
+    """Draw a whole table of positions as an image: one line for each row, one column for each dimension.
 
     table (rows, dim). The colours span all values. But trained tables hold a few entries ten times the others: then
     the colours span 98 % of the values, and the colour bar's pointed ends mean that some are beyond them.
@@ -166,7 +166,7 @@ def table_image(table: Array, ax: Axes | None = None, rows: str = "position") ->
     most, highest = (float(value) for value in np.percentile(np.abs(table), (98, 100)))
     reach = (most if highest > 2 * most else highest) or 1.0
     _image(ax, table, "value", (-reach, reach), aspect="auto")
-    ax.set(xlabel="dimension", ylabel=rows)
+    ax.set(xlabel="dimension", ylabel="position")
     return ax
 
 

@@ -91,7 +91,7 @@ class Live:
         return f"The bank of the river was {mask or 'muddy'}."
 
     def page(self, text: str, saved: dict[str, Any] | None = None) -> str:
-        """Give the page, open at a text. `saved`: a state that needs no server, see `saved_page`."""
+        """Give the page, open at a text. saved: a state that needs no server, as `Live.saved` writes it."""
         state = State(text) if saved is None else read_state(saved["state"])
         runs = self._runs(state)
         numbers = as_json(self._live(state, runs) | ({"saved": saved} if saved else {}))
