@@ -32,18 +32,6 @@ LONGEST = POSITIONS - 1  # letters; of 21,719 words 14 are longer
 STEPS, BATCH, RATE, WARM_UP = 2000, 128, 3e-3, 100
 
 
-class Size(NamedTuple):
-    """How large a GPT-2 is, whose tokens are letters."""
-
-    positions: int = POSITIONS
-    dim: int = DIM
-    blocks: int = BLOCKS
-    heads: int = HEADS
-
-
-WORDS = Size()
-
-
 class Words(NamedTuple):
     """Words as rows: ids (words, 16) is the end token and the letters, targets the letters and the end token.
 
@@ -84,27 +72,27 @@ def as_ids(words: Sequence[str]) -> Words:
     return Words(ids[:, :-1], ids[:, 1:], np.arange(POSITIONS) <= lengths)
 
 
-def random_weights(seed: int = 0, size: Size = WORDS) -> Array:
+def random_weights(seed: int = 0) -> Array:
     """One vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
 
     As in GPT-2 the noise is 0.02 wide, and less where a map adds to the sum that runs through all blocks.
     """
-    random, dim = np.random.default_rng(seed), size.dim
+    random, dim = np.random.default_rng(seed), DIM
 
     def maps(out: int, into: int, width: float = 0.02) -> list[Array]:
         return [width * random.standard_normal(out * into), np.zeros(out)]
 
-    norm, last = [np.ones(dim), np.zeros(dim)], 0.02 / math.sqrt(2 * size.blocks)
-    parts = [0.02 * random.standard_normal((VOCAB + size.positions) * dim)]
-    for _ in range(size.blocks):
+    norm, last = [np.ones(dim), np.zeros(dim)], 0.02 / math.sqrt(2 * BLOCKS)
+    parts = [0.02 * random.standard_normal((VOCAB + POSITIONS) * dim)]
+    for _ in range(BLOCKS):
         parts += [*maps(dim, dim), *maps(dim, dim), *maps(dim, dim), *maps(dim, dim, last), *norm]
         parts += [*maps(4 * dim, dim), *maps(dim, 4 * dim, last), *norm]
     return np.concatenate([*parts, *norm]).astype(np.float32)
 
 
-def model_of(vector: Array, size: Size = WORDS) -> Gpt2Weights:
+def model_of(vector: Array) -> Gpt2Weights:
     """The model's arrays as views into the vector, in the order of `random_weights`."""
-    taken, dim = 0, size.dim
+    taken, dim = 0, DIM
 
     def take(*shape: int) -> Array:
         nonlocal taken
@@ -115,8 +103,8 @@ def model_of(vector: Array, size: Size = WORDS) -> Gpt2Weights:
         return Affine(take(*shape), take(shape[0]))
 
     square, up, down, norm = (dim, dim), (4 * dim, dim), (dim, 4 * dim), (dim,)
-    tables = take(VOCAB, dim), take(size.positions, dim)
-    blocks = [Block(*(affine(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(size.blocks)]
+    tables = take(VOCAB, dim), take(POSITIONS, dim)
+    blocks = [Block(*(affine(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
     model = Gpt2Weights(*tables, blocks, affine(*norm))
     assert taken == len(vector)
     return model
@@ -129,20 +117,20 @@ def vector_of(model: Gpt2Weights) -> Array:
     return np.concatenate([array.ravel() for array in arrays])
 
 
-def losses(model: Gpt2Weights, words: Words, heads: int = HEADS) -> Array:
+def losses(model: Gpt2Weights, words: Words) -> Array:
     """The cross-entropy of each letter and of each word's end, in nats: (letters,)."""
-    logits = gpt2_model(words.ids, np.ones_like(words.ids), model, heads)
+    logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
     return cross_entropy(logits, words.targets)[words.counts]
 
 
-def loss_and_gradient(vector: Array, words: Words, places: int, size: Size = WORDS) -> tuple[float, Array]:
+def loss_and_gradient(vector: Array, words: Words, places: int) -> tuple[float, Array]:
     """The sum of the losses divided by `places`, and its gradient."""
-    model = model_of(vector, size)
-    logits = gpt2_model(words.ids, np.ones_like(words.ids), model, size.heads)
+    model = model_of(vector)
+    logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
     loss = cross_entropy(logits, words.targets)[words.counts].sum() / places
     share = words.counts.astype(logits.dtype) / logits.dtype.type(places)  # padding has no share in the mean
     grad = cross_entropy_gradient(share, logits, words.targets)
-    return float(loss), vector_of(gpt2_model_gradient(grad, words.ids, model, size.heads))
+    return float(loss), vector_of(gpt2_model_gradient(grad, words.ids, model, HEADS))
 
 
 def rate_at(step: int, steps: int) -> float:
@@ -151,7 +139,7 @@ def rate_at(step: int, steps: int) -> float:
     return RATE * min(step / WARM_UP, 1.0) * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
-def batch_gradient(vector: Array, words: Words, rows: Array, size: Size = WORDS) -> tuple[float, Array]:
+def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Array]:
     """The mean loss over the letters of these words, and its gradient.
 
     Two halves of the words are computed side by side, BLAS held to one thread in each: `minibert.threads` does that,
@@ -161,21 +149,19 @@ def batch_gradient(vector: Array, words: Words, rows: Array, size: Size = WORDS)
     found: dict[int, tuple[float, Array]] = {}
 
     def half(i: int) -> None:
-        found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places, size)
+        found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places)
 
     compute(half, range(2), held=True)
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
 
-def train(
-    vector: Array, words: Words, steps: int = STEPS, seed: int = 0, size: Size = WORDS
-) -> Iterator[tuple[float, Array]]:
+def train(vector: Array, words: Words, steps: int = STEPS) -> Iterator[tuple[float, Array]]:
     """Give after each step of 128 words the loss before it and the weights after it."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     mean, square = np.zeros_like(vector), np.zeros_like(vector)
     for step in range(1, steps + 1):
         rows = random.choice(len(words.ids), BATCH, replace=False)
-        loss, gradient = batch_gradient(vector, words, rows, size)
+        loss, gradient = batch_gradient(vector, words, rows)
         vector, mean, square = adam(vector, gradient, mean, square, step, rate_at(step, steps))
         yield loss, vector
 
