@@ -139,6 +139,15 @@ def test_padding_seen_is_seen_in_the_blocks_without_a_window_too(folders: dict[s
         assert all(with_mistake(mistake, at) for at in places(encoder) if at.block)
 
 
+def test_a_mask_from_the_ids_is_the_right_one_for_rows_without_ids(folders: dict[str, Path]) -> None:
+    """So its name fits in all batches, that of inputs_embeds among them."""
+    with load_encoder(folders["bert"]) as encoder:
+        (mistake,) = named(encoder, "mask from the ids")
+        batch = encoder_batches(encoder)["inputs_embeds"]
+        found, right = first_numbers(encoder, batch, mistake), by_steps(encoder, batch)
+        assert found and all(np.array_equal(x, right[key]) for key, x in found.items())
+
+
 def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
     """Where its frequencies are scaled, that is what may be forgotten."""
     scaled = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}

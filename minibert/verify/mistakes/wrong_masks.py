@@ -56,11 +56,15 @@ def padding_seen(at: At) -> Iterator[Step]:
 
 
 def by_ids(at: At) -> Iterator[Step]:
-    """Padding is where the ids are those of padding: 0 where config.json names none."""
+    """Padding is where the ids are those of padding, 0 where config.json names none; without ids the mask stays."""
     named = at.model.config.get("pad_token_id")
     pad_id = named if type(named) is int else 0
+
+    def kept(real: Array, ids: Array | None, right: Callable[[Array], Array]) -> Array:
+        return right(real if ids is None else ids != pad_id)
+
     for step in at.of("keep"):
-        yield step._replace(formula=lambda real, ids, right=step.formula: right(ids != pad_id), of=(REAL, IDS))
+        yield step._replace(formula=partial(kept, right=step.formula), of=(REAL, IDS))
 
 
 def hidden_as(formula: Callable[[Array, Array], Array]) -> Wrong:
