@@ -147,6 +147,17 @@ def test_tokens_and_truncated_texts_are_counted_over_all_steps(worker: Worker, s
     assert len(steps.calls) == 2
 
 
+def test_at_the_end_what_waits_is_done(steps: Steps) -> None:
+    worker = Worker()
+    first, last = busy(worker, steps), *taken(worker, Waiting(steps, "last"))
+    ending = threading.Thread(target=worker.close)
+    ending.start()
+    steps.go.set()
+    ending.join(SECONDS)
+    assert not ending.is_alive()
+    assert (first.lengths(), last.lengths()) == ([5], [4])
+
+
 def test_a_part_of_a_step_does_not_keep_the_step_alive(steps: Steps) -> None:
     steps.go.set()
     jobs = [Waiting(steps, "a"), Waiting(steps, "bb")]
