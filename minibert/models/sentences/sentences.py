@@ -104,9 +104,8 @@ class Sentences(Model):
 
         The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
         longest length. A longer text is truncated there: see `tokens_cut`. Of equal texts among 512 one goes through
-        the model. Without modules.json a vector is the mean
-        over the tokens. A folder of a MultiVectorEncoder gives a list of (tokens, dim): see `encode_query`, and
-        `encode_document`, which this counts as.
+        the model. Without modules.json a vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a
+        list of (tokens, dim): see `encode_query`, and `encode_document`, which this counts as.
 
         Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32, whatever
         `torch_dtype` a folder asks for. sentence-transformers computes in such a narrow format, unless told otherwise;
