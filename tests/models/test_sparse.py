@@ -89,6 +89,13 @@ def test_a_folder_of_no_use_compares_sparse_vectors_by_dot_product_and_others_by
     assert np.allclose(encoder.similarity(dense, dense), SIMILARITIES["cosine"](dense, dense), atol=ALIKE)
 
 
+def test_sparse_vectors_of_equal_texts_share_no_array() -> None:
+    encoder = opened("uses-sparse")
+    first, _, again = encoder.encode_sparse(["we", "clouds", "we"])
+    for one, other in zip(first, again, strict=True):
+        assert np.array_equal(one, other) and not np.shares_memory(one, other)
+
+
 def test_words_of_sparse_vectors() -> None:
     encoder = opened("uses-sparse")
     vectors = encoder.encode_sparse(TEXTS)

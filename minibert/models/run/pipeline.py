@@ -9,7 +9,7 @@ here, once; `packing` cuts a chunk into tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
+from copy import deepcopy
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -46,8 +46,9 @@ class Pipeline(NamedTuple):
             different = dict(zip(keys, encoded, strict=True))
             if len(different) < len(encoded):
                 made = dict(zip(different, self.vectors([*different.values()]), strict=True))
-                copies = [copy(made[key]) for key in keys]
-                return copies if self.dim is None else np.array(copies)
+                if self.dim is not None:
+                    return np.array([made[key] for key in keys])
+                return [deepcopy(made[key]) for key in keys]  # of a sparse vector its arrays too
         found = self._room(len(encoded))
 
         def put(tile: Packed, x: Array) -> None:
