@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import FULL, SLIDING, layer_type
+from minibert.families.parts.readers import FULL, SLIDING, layer_type, of_each_block
 
 from .eurobert import EUROBERT
 from .llama import BIASED, GATED, llama_blocks
@@ -19,21 +19,13 @@ if TYPE_CHECKING:
     from minibert.families.parts.steps import Binder
 
 
-def _listed(config: Config, key: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """Read what an older file lists under a key, one for each block; nothing where it has no such key."""
-    found = config.get(key)
-    if found is None:
-        return ()
-    right = isinstance(found, tuple) and all(isinstance(each, kinds) for each in found)
-    if not right or any(each < 0 for each in filter(None, found)):
-        raise config.refused(f"{key!r} must list a number for each block, found {found!r:.80}")
-    if len(found) != config.integer("num_hidden_layers"):
-        raise config.refused(f"{key!r} lists {len(found)} blocks, 'num_hidden_layers' has another number")
-    return tuple(found)
+def _numbers(config: Config, key: str, kinds: Any) -> tuple[Any, ...]:
+    """Read the numbers that an older file lists under a key."""
+    return of_each_block(config, key, "a number", lambda each: isinstance(each, kinds) and (each or 0) >= 0)
 
 
 def _windows(config: Config) -> tuple[int | None, ...]:
-    return _listed(config, "attention_windows", (int, type(None)))
+    return _numbers(config, "attention_windows", (int, type(None)))
 
 
 def _type(config: Config, i: int) -> str:
@@ -57,7 +49,7 @@ def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
     if given and (missing := {_type(config, i) for i in range(config.integer("num_hidden_layers"))} - set(given)):
         raise config.refused(f"'rope_parameters' must have one set per layer type; missing {sorted(missing)}")
     if not given:
-        thetas |= {_type(config, i): theta for i, theta in enumerate(_listed(config, "rope_theta", (int, float)))}
+        thetas |= {_type(config, i): theta for i, theta in enumerate(_numbers(config, "rope_theta", (int, float)))}
     return layered_rotary(config, binder, side, thetas={name: ("", theta) for name, theta in thetas.items()})
 
 

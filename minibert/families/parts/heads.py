@@ -42,7 +42,7 @@ class HeadMap(Frozen):
     biased  whether it has a bias, or a config key that decides it; `bias` is another name of it, where a file does
             not have its own
     tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
-    in_file  its path in files, where that is not the module's
+    in_file its path in files, where that is not the module's
     """
 
     path: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -60,14 +60,20 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def layer_type(config: Config, i: int, sliding: bool) -> str:
     """The type of block i: config.json lists them, or a rule says whether it has a window."""
-    types = config.get("layer_types")
-    if types is None:
-        return SLIDING if sliding else FULL
-    if not isinstance(types, Sequence) or isinstance(types, str) or any(x not in (FULL, SLIDING) for x in types):
-        raise config.refused(f"'layer_types' must list {FULL!r} or {SLIDING!r} for each block, found {types!r}")
-    if len(types) != config.integer("num_hidden_layers"):
-        raise config.refused(f"'layer_types' lists {len(types)} blocks, 'num_hidden_layers' has another number")
-    return str(types[i])
+    types = of_each_block(config, "layer_types", f"{FULL!r} or {SLIDING!r}", lambda each: each in (FULL, SLIDING))
+    return str(types[i]) if types else SLIDING if sliding else FULL
+
+
+def of_each_block(config: Config, key: str, what: str, right: Callable[[Any], bool]) -> tuple[Any, ...]:
+    """Read a list with an entry for each block; nothing where the config has no such key. Raises CheckpointError."""
+    found = config.get(key)
+    if found is None:
+        return ()
+    if not isinstance(found, tuple) or not all(map(right, found)):
+        raise config.refused(f"{key!r} must list {what} for each block, found {found!r:.200}")
+    if len(found) != config.integer("num_hidden_layers"):
+        raise config.refused(f"{key!r} lists {len(found)} blocks, 'num_hidden_layers' has another number")
+    return found
 
 
 def window(config: Config) -> int:
