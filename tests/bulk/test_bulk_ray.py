@@ -310,7 +310,7 @@ def test_without_ray_it_says_what_to_install(script: Any, monkeypatch: pytest.Mo
 def test_all_workers_get_the_commit_that_the_branch_had_at_the_start(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker makes of it is proved in test_engines."""
+    """test_engines proves that a worker computes the vectors."""
     arguments = script.arguments_of(["in", "out", "--model", "someone/tiny", "--concurrency", "1"])
     with FakeHub() as hub:
         hub.add("someone/tiny", {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()})

@@ -1,4 +1,4 @@
-"""What engines of many machines do with an encoder: they send it to workers, and call it on columns of batches."""
+"""Engines of many machines send an encoder to workers, and call it on columns of batches."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 def test_what_cannot_be_done_is_said_in_words_of_a_shell(
     lines: str, tmp_path: Path, bert: str, gpt2: str, capsys: Printed
 ) -> None:
-    """What the methods themselves refuse stands in tests/messages."""
+    """tests/messages has the refusals of the methods themselves."""
     named = {"LINES": lines, "OUT": str(tmp_path / "out"), "BYTES": str(made(tmp_path / "bytes", b"we\n\xff\n"))}
     named |= {BERT_TINY: bert, GPT2_TINY: gpt2}
     for argv, message in REFUSED:

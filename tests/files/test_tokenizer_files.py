@@ -96,7 +96,7 @@ def test_roberta_s_pairs_and_mask(tmp_path: Path) -> None:
 
 
 def as_it_stands(folder: Path) -> None:
-    """Let tokenizer.json be read whole; else the class of the model's type has rules of its own."""
+    """Let tokenizer.json be read whole; else the class of the model's type adds rules."""
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
 
 

@@ -388,7 +388,7 @@ def test_a_copy_is_the_same_layer_opened_again(tmp_path: Path, config: dict[str,
         assert same_bits(copied(IDS), layer(IDS))
         assert same_bits(copied.embed(["we lived", "a"]), layer.embed(["we lived", "a"]))
         copied.close()
-    assert layer(IDS).any()  # each has tables of its own
+    assert layer(IDS).any()  # no two share a table
     again = pickle.loads(pickle.dumps(layer))
     layer.close()
     assert same_bits(again(IDS), pickle.loads(pickle.dumps(again))(IDS))

@@ -232,7 +232,7 @@ ROOM = 4 << 30  # far more than any of them takes: 0.1 GiB
 
 @pytest.fixture
 def bounded() -> Iterator[None]:
-    """What asks for memory without end, since a settings file says so, fails alone and not with the machine."""
+    """A call that asks for memory without end, since a settings file says so, fails alone and not with the machine."""
     resource = pytest.importorskip("resource", reason="Windows has no such limits")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0

@@ -334,7 +334,7 @@ def test_a_causal_model_s_own_code(tmp_path: Path, named: str, pooling: str, say
 
 
 # the oddity -> settings as they are found, and the settings of today that they mean
-FOUND: dict[str, tuple[dict[str, Any], ...]] = {  # the second as it is written today
+FOUND: dict[str, tuple[dict[str, Any], ...]] = {  # the second in today's form
     "a flag for each pooling": (
         {"embedding_dimension": 8, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True,
          "pooling_mode_max_tokens": False},

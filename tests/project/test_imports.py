@@ -166,7 +166,7 @@ def test_the_reader_sees_a_fault_and_lets_the_rest_pass(file: str, source: str, 
 
 
 def loaded(code: str, *arguments: str, before: str = "sys") -> set[str]:
-    """Name the modules that code imports in a process of its own, beyond those that came before it."""
+    """Name the modules that code imports in a new process, beyond those that came before it."""
     code = f"import {before}\nbefore = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")

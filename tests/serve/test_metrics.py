@@ -77,7 +77,7 @@ record.close()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="several processes share a folder by its lock")
 def test_processes_of_one_folder_give_their_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one counted that was killed stays; the last one removes the files, and the first those of a run that was
+    """The counts of a killed process stay; the last one removes the files, and the first those of a run that was
     killed.
     """
     folder = tmp_path / "shared"

@@ -1,4 +1,4 @@
-"""What a test needs and may not have here: it skips and says why, or fails in CI. And files that are no modules."""
+"""A test that lacks a package or a file here skips and says why, or fails in CI. And files that are no modules."""
 
 from __future__ import annotations
 

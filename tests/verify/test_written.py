@@ -1,4 +1,4 @@
-"""What others write, read as it is: a dict, a debugger's folder that cannot be compared."""
+"""verify reads a dict, and refuses a debugger's folder that it cannot compare."""
 
 from __future__ import annotations
 

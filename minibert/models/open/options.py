@@ -22,8 +22,8 @@ def _named_prompt(text: str) -> tuple[str, str]:
 # what an option is for -> its name -> what argparse is told of it
 OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "sentences": {  # in place of a folder's own settings
-        "prompts": dict(action="append", metavar="NAME=TEXT", type=_named_prompt, help="a prompt of the model in place "
-                        'of its own, as in "query=query: "; may be repeated'),
+        "prompts": dict(action="append", metavar="NAME=TEXT", type=_named_prompt, help="a prompt in place of the "
+                        'model\'s, as in "query=query: "; may be repeated'),
         "default_prompt_name": dict(metavar="NAME", help="the prompt that is put before each text if none is named"),
         "truncate_dim": dict(type=int, metavar="N", help="keep the first N numbers of each vector"),
         "similarity_fn_name": dict(metavar="MEASURE", help="how vectors are compared: cosine, dot, euclidean or "

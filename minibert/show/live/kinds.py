@@ -14,7 +14,7 @@ FROM = 2  # the first query that counts: of token 1 the previous token is the fi
 
 
 def head_kinds(weights: Array, input_ids: Array) -> Array:
-    """Give the mean weight that a head's queries give to one kind of key; nan where there is none.
+    """Give the mean weight that a head's queries give to one kind of key; nan where no key is of that kind.
 
         previous token  mean over i of w[i, i - 1]
         first token     mean over i of w[i, 0]

@@ -87,7 +87,8 @@ def page(
 
 
 def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None = None) -> None:
-    """Raise ValueError for a page of more than `LARGEST` bytes: of texts with so many tokens, or of a known `size`.
+    """Refuse a page of more than `LARGEST` bytes: of texts with these numbers of tokens, or of this size. Raises
+    ValueError.
 
     Before anything is computed the numbers of each pair of tokens alone are counted: a similarity, and one weight of
     each head of each block.

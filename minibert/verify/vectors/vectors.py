@@ -64,7 +64,7 @@ def verify_vectors(
     found, own = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
     source = vectors if isinstance(vectors, Path) else "the array"
     if texts is not None and own is not None and list(texts) != own:
-        raise ValueError(f"{source} has texts of its own, which are not those that were passed; leave one out")
+        raise ValueError(f"{source} has texts, and they are not those that were passed; leave one out")
     asked = list(texts or own or [each.text for each in TEXTS])
     if len(found) != len(asked):
         raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts")

@@ -244,7 +244,7 @@ class Ways:
             ("in one line", lambda text: " ".join(text.splitlines())), ("after a space", lambda text: f" {text}"),
         )  # fmt: skip
         for name, change in changes:
-            yield f"text {name}", "Pass the text as it is written, in UTF-8.", {"text": change}
+            yield f"text {name}", "Pass the text unchanged, in UTF-8.", {"text": change}
 
     def _rules(self) -> Iterator[Row]:
         """List changes of the rules in tokenizer.json that apply to this model's."""
