@@ -72,15 +72,24 @@ class Timers:
 
     def __init__(self, monkeypatch: Patch) -> None:
         self.running: dict[object, Callable[[], object]] = {}
-        self.lock, self.ending = threading.Lock(), False
+        self.lock, self.ending = threading.Lock(), False  # the loop's thread begins and cancels, the test's ends
         known = asyncio.BaseEventLoop.call_later
 
         def call_later(loop: Any, delay: float, call: Any, *given: Any, **options: Any) -> Any:
             if delay not in (gate.PATIENCE, 5):  # ours, and uvicorn's between two requests
                 return known(loop, delay, call, *given, **options)
-            timer = Mock(cancel=lambda: self.running.pop(timer, None))
+
+            def cancel() -> object:
+                with self.lock:
+                    return self.running.pop(timer, None)
+
+            def end() -> None:  # on the loop's thread: one that was cancelled meanwhile does nothing
+                if cancel():
+                    call(*given)
+
+            timer = Mock(cancel=cancel)
             with self.lock:
-                self.running[timer] = lambda: loop.call_soon_threadsafe(call, *given)
+                self.running[timer] = lambda: loop.call_soon_threadsafe(end)
                 if self.ending:
                     self.running[timer]()
             return timer
@@ -95,7 +104,8 @@ class Timers:
             for call in self.running.values():
                 call()
         yield
-        self.ending = False
+        with self.lock:
+            self.ending = False
 
 
 def connected(address: Address) -> socket.socket:
