@@ -64,7 +64,7 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="only check whether FOLDER is complete and undamaged")
     add_prompts(parser)
-    add_options(parser, "sentences")
+    add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
     add_options(parser, "bits")
 

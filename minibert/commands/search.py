@@ -30,7 +30,7 @@ EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    gone = ("--" + name.replace("_", "-") for name in OPTIONS["sentences"])
+    gone = ("--" + name.replace("_", "-") for group in ("sentences", "measure") for name in OPTIONS[group])
     parser.gone = dict.fromkeys(gone, "a question has the options that made the vectors; --prompt changes its words")
     parser.add_argument("folder", type=Path, metavar="VECTORS", help="a folder that `minibert bulk` wrote")
     parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more questions; or use --questions")

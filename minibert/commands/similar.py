@@ -32,7 +32,7 @@ def declare(parser: Parser) -> None:
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
     )
     add_k(parser, "lines")
-    add_options(parser, "sentences")
+    add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
 
 

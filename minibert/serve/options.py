@@ -60,7 +60,7 @@ def declare(parser: Any) -> None:
         add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
-    add_options(parser, "sentences", "hub", "threads", "bits")
+    add_options(parser, "sentences", "measure", "hub", "threads", "bits")
 
 
 def _count(text: str) -> int:

@@ -121,7 +121,7 @@ def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Pr
     [
         "embed x --pair", "extract -o made --force", "distill -o made --force", "distill -o made --texts",
         "similar x --rerank", "search made x --prompts", "search made x --truncate-dim", "explain x --full",
-        "explain x --token",
+        "explain x --token", "encode x --similarity-fn-name",
     ],
 )  # fmt: skip
 def test_an_option_that_has_gone_says_what_to_do(gone: str, capsys: Printed) -> None:

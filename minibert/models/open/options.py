@@ -26,9 +26,11 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                         'model\'s, as in "query=query: "; may be repeated'),
         "default_prompt_name": dict(metavar="NAME", help="the prompt that is put before each text if none is named"),
         "truncate_dim": dict(type=int, metavar="N", help="keep the first N numbers of each vector"),
+        "max_seq_length": dict(type=int, metavar="N", help="truncate a text after N tokens"),
+    },
+    "measure": {  # for the commands that compare vectors
         "similarity_fn_name": dict(metavar="MEASURE", help="how vectors are compared: cosine, dot, euclidean or "
                                    "manhattan"),
-        "max_seq_length": dict(type=int, metavar="N", help="truncate a text after N tokens"),
     },
     "hub": {
         "revision": dict(metavar="R", help="a branch, tag or commit on the Hub"),
@@ -54,7 +56,8 @@ def add_options(parser: Any, *groups: str) -> None:
 
 def sentence_options(arguments: Any) -> dict[str, Any]:
     """Give the options of sentence vectors that were passed, as keyword arguments of `load_encoder`."""
-    given = {name: value for name in OPTIONS["sentences"] if (value := getattr(arguments, name, None)) is not None}
+    names = (*OPTIONS["sentences"], *OPTIONS["measure"])
+    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
     return given | ({"prompts": dict(given["prompts"])} if "prompts" in given else {})
 
 
