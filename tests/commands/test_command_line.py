@@ -345,6 +345,7 @@ def test_plot_says_what_is_missing(folder: Path, tmp_path: Path, monkeypatch: Pa
 SMALL_GPT2 = str(Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words")
 
 
+@pytest.mark.usefixtures("heard")
 def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
     command = [sys.executable, "-m", "minibert", "explain", "--live", "--no-browser", "-m", SMALL_GPT2, "beautifu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -51,11 +51,12 @@ class Watched(Server):
 
 
 class Held:
-    """A server whose worker waits before each step until it is let go, and notes the steps."""
+    """A server whose worker waits before each step until it is let go, and notes the steps and the jobs it is given."""
 
     def __init__(self, monkeypatch: Patch, **options: Any) -> None:
         self.began, self.go, self.steps = threading.Event(), threading.Event(), list[int]()
-        compute = worker.compute_shares
+        self.given = threading.Semaphore(0)
+        compute, take = worker.compute_shares, worker.Worker.take
 
         def held(shares: Any) -> None:
             self.began.set()
@@ -63,7 +64,12 @@ class Held:
             self.steps.append(len(shares))
             compute(shares)
 
+        def taken(own: worker.Worker, job: worker.Job) -> None:
+            take(own, job)
+            self.given.release()
+
         monkeypatch.setattr(worker, "compute_shares", held)
+        monkeypatch.setattr(worker.Worker, "take", taken)
         self.server = Watched(**options)
 
 
@@ -126,7 +132,8 @@ def test_work_waiting_is_bounded_and_the_rest_told_to_come_again(monkeypatch: Pa
         for _ in range(2):  # the places are given back
             held.go.clear()
             waiting = [pool.submit(address.embed, "dog") for _ in range(3)]
-            held.server.until_inside(3)
+            for _ in waiting:  # a request is inside before its body has come
+                assert held.given.acquire(timeout=SECONDS)
             answer = address.embed("dog")
             assert (answer.status, answer.headers["retry-after"]) == (503, "1")
             assert answer.json["error"]["type"] == "server_error"
@@ -278,6 +285,8 @@ def test_at_the_end_what_was_taken_is_answered(monkeypatch: Patch) -> None:
             waiting = pool.submit(address.embed, "dog")
             held.server.until_inside(1)
             silent = connected(address)
+            silent.sendall(WHOLE)
+            assert silent.recv(12) == b"HTTP/1.1 200"  # the server knows of it
             # the end closes the silent connection, and only then the work goes on
             going = pool.submit(lambda: (read_all(silent), silent.close(), held.go.set()))
         assert waiting.result().status == 200

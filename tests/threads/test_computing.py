@@ -138,6 +138,7 @@ def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatc
 
 def test_a_single_tile_is_watched(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "thread_time", lambda: 0.0)  # it waited for its core all the time
+    monkeypatch.setattr(computing, "monotonic", lambda: 0.0)  # and the while lasts
     assert (numbers_in_tiles(blas), numbers_in_tiles(blas)) == ([8], [1])
 
 

@@ -25,7 +25,9 @@ from minibert.verify.verify import verify
 
 MODEL = str(BERT.folder)
 ENDINGS = [".safetensors", ".npz"]
-OFTEN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+OFTEN = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=25
+)
 
 
 def npz(path: Path, arrays: dict[str, Any]) -> Path:
