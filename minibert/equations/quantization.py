@@ -1,7 +1,7 @@
 """Vectors in fewer bytes: a byte for each number, or a bit, and how such vectors are compared.
 
     float16          2 bytes a number, rounded to three digits
-    int8, uint8      1 byte: which of 256 equal steps between the smallest and the largest number of its dimension
+    int8, uint8      1 byte: which of 256 levels, from the smallest number of its dimension to the largest in 255 steps
     binary, ubinary  1 bit: whether the number is positive; eight of them are an int8 or a uint8
 
 The numbers are those of sentence-transformers' `quantize_embeddings`, which has no float16.
@@ -99,6 +99,8 @@ def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None)
 
         uint8    x = low + y * (high - low) / 255
         int8     the same of y + 128
+
+    `quantized` rounds down, so x is lower than the vector by half a step on average.
 
     >>> dequantized(np.array([[-128, 127]], np.int8), "int8", [[0.0, 1.0], [1.0, 3.0]])
     array([[0., 3.]], dtype=float32)

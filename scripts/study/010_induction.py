@@ -91,7 +91,8 @@ study.show(
 # ## Step 4: each alone
 #
 # Without the first head there is no note, and the second finds nothing. Without the second the note is there, and says
-# what stood before, which is not what comes next. Neither does anything alone, so a model learns the two together.
+# what stood before, which is not what comes next. Neither says the right letter alone. (How a model comes to have
+# both, this page does not show.)
 
 # %%
 without = {"first": right(0 * note), "second": float(np.mean(note.argmax(-1)[text, place] == ids[text, place + 1]))}

@@ -52,6 +52,7 @@ def test_what_is_switched_off_is_off_in_the_page(name: str, tmp_path: Path) -> N
     last = f"hidden_states.{encoders.DEPTH}"
     one, two = (values[last][0].mean(axis=0) for values in (trace, encoder.trace(**ids)))
     cosine = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+    assert answer["numbers"]["livedata"]["half"] == (name == "t5"), "its page says that the decoder predicts"
     assert answer["numbers"]["livedata"]["change"]["cosine"] == pytest.approx(cosine, abs=CLOSE) and cosine < 0.99
 
 

@@ -205,6 +205,7 @@ class Live:
         told: dict[str, Any] = {
             "state": state.as_json,
             "family": self.layer.family.model_type,
+            "half": len(self.layer.family.sides) > 1,
             "blocks": 0,
             "words": False,
         }

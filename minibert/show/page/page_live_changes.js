@@ -13,7 +13,7 @@
     one("#liveprediction .wide").hidden = !rows;
     if (!rows) {
       const moved = "cosine" in change ? ` What moves is the mean of its tokens' last vectors: its cosine to that of the text as typed is ${change.cosine.toFixed(6)}.` : "";
-      byId("nohead").textContent = (live.given.blocks ? "This model's file has no head that predicts something." : `The blocks of ${live.given.family} are not here or not computed: there are no attention weights and no prediction, only the input layer.`) + moved;
+      byId("nohead").textContent = (live.given.blocks ? (live.given.half ? "The encoder alone predicts nothing: the decoder, which does, is not computed." : "This model's file has no head that predicts something.") : `The blocks of ${live.given.family} are not here or not computed: there are no attention weights and no prediction, only the input layer.`) + moved;
       summary.textContent = moved && `no head; cosine of the text's mean vector to that as typed: ${change.cosine.toFixed(6)}`;
       return;
     }
