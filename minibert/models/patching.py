@@ -1,0 +1,138 @@
+"""Activation patching maps one prediction: which hidden states carry it, block by block and token by token.
+
+Sources
+    Vig et al. 2020, "Investigating Gender Bias in Language Models Using Causal Mediation Analysis" (arXiv:2004.12265)
+    Meng et al. 2022, "Locating and Editing Factual Associations in GPT" (arXiv:2202.05262): the map
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from minibert.equations.heads import log_softmax
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError, Load, error_of
+from minibert.families.parts.heads import BoundHead
+
+from .heads.heads import check_numbers, logit_pieces
+
+if TYPE_CHECKING:
+    from .encoder import Encoder
+
+WORDS = ("masked_word", "next_word")  # heads whose labels are tokens
+AT_ONCE = 2048  # tokens of a call: more take more memory
+LEAST = 1e-3  # of a difference of log probabilities: float32 rounds a smaller one by more than a hundredth
+
+
+class PatchingMap(NamedTuple):
+    """Two texts, a token that the first one predicts, and the share of it that each hidden state restores.
+
+    shares     (blocks + 1, seq), float64: row i is of `hidden_states.i`, before block i; the last row is after all
+    ids        (2, seq), of the text and of the other one
+    token      the position whose prediction it is
+    label      the id that the text predicts there
+    clean      log probability of the label in the text, and `corrupted`, in the other text
+    """
+
+    shares: Array
+    ids: Array
+    token: int
+    label: int
+    clean: float
+    corrupted: float
+
+
+def restored(patched: Array, clean: float, corrupted: float) -> Array:
+    """Divide the way that patched runs go by the whole way from the corrupted run to the clean one.
+
+        y = (patched - corrupted) / (clean - corrupted)
+
+    patched (...), a number of each patched run -> (...). 0: the patch changes nothing; 1: it restores all; below 0 it
+    leads away. Source: Vig et al. 2020, the indirect effect over the total one.
+
+    >>> restored(np.array([-5.0, -4.0, -1.0]), clean=-1.0, corrupted=-5.0)
+    array([0.  , 0.25, 1.  ])
+    """
+    return np.asarray((patched - corrupted) / (clean - corrupted))
+
+
+def patching_map(encoder: Encoder, text: str, other: str, token: int | None = None) -> PatchingMap:
+    """Put each hidden state of a text into the run of another one, and see how much of the prediction it restores.
+
+        shares[i, t] = restored(log p(label), ...), where `other` runs with hidden_states.i[t] of `text`
+
+    label is the likeliest token of `text` at `token`: by default at its mask, or, with a model of next words, after its
+    last token. All tokens of a state are computed in one call, as texts of a batch (in several where there are many).
+
+    Raises CheckpointError where the file has no head for words; ValueError where the texts have other token counts or
+    the same tokens, where the mask is not one, or where both texts give the label the same probability; IndexError for
+    a token that is not there.
+    """
+    head, batch, given = _word_head(encoder), encoder.tokenize(text), encoder.tokenize(other)
+    ids = _compared(batch["input_ids"], given["input_ids"])
+    place = _place(encoder, ids, head.name == "masked_word", token)
+
+    def log_probabilities(last: Array) -> Array:
+        logits = np.concatenate([piece for _, piece in logit_pieces(head, last[:, place])], axis=1)
+        check_numbers(logits)
+        return log_softmax(logits.astype(np.float64))
+
+    trace, (states, seq) = encoder.trace(**batch), (len(encoder.stack.blocks) + 1, ids.shape[1])
+    of_text = log_probabilities(trace[f"hidden_states.{states - 1}"])[0]
+    label = int(of_text.argmax())
+    clean, corrupted = float(of_text[label]), float(log_probabilities(encoder(**given))[0, label])
+    if abs(clean - corrupted) < LEAST:
+        alike = f"both texts give the likeliest word at token {place} the probability {np.exp(clean):.4f}"
+        raise ValueError(f"{alike}, so no state makes a difference; choose another text or token")
+    patched, step = np.empty((states, seq)), max(1, AT_ONCE // seq)
+    for i, first in product(range(states), range(0, seq, step)):
+        own, rows = np.arange(first, min(first + step, seq)), trace[f"hidden_states.{i}"][0]
+
+        def put(values: Array, own: Array = own, rows: Array = rows) -> Array:
+            values[np.arange(len(own)), own] = rows[own]  # text t of the batch gets token t's
+            return values
+
+        many = {key: np.repeat(value, len(own), axis=0) for key, value in given.items()}
+        patched[i, own] = log_probabilities(encoder(**many, change={f"hidden_states.{i}": put}))[:, label]
+    return PatchingMap(restored(patched, clean, corrupted), ids, place, label, clean, corrupted)
+
+
+def _word_head(encoder: Encoder) -> BoundHead:
+    """Choose the head whose labels are tokens."""
+    name = next((name for name in encoder.heads if name in WORDS), None)
+    if name is None:
+        said = "this model's file has no head that predicts a word, masked or next; "
+        raise error_of(CheckpointError, said, Load("a model with such a head"))
+    return encoder.head(name)
+
+
+def _compared(text: Array, other: Array) -> Array:
+    """Put the ids of both texts below each other."""
+    if text.shape != other.shape:
+        counts = f"found {text.shape[1]} and {other.shape[1]}"
+        raise ValueError(f"the two texts must have as many tokens, {counts}; exchange words of one token each")
+    if np.array_equal(text, other):
+        raise ValueError("the two texts have the same tokens; change a word in one of them")
+    return np.concatenate([text, other])
+
+
+def _place(encoder: Encoder, ids: Array, masked: bool, token: int | None) -> int:
+    """Choose the position whose prediction is mapped."""
+    tokenizer, seq = encoder.embeddings.tokenizer, ids.shape[1]
+    if token is None and masked:
+        mask = tokenizer.mask or "mask"
+        found = np.flatnonzero(ids[0] == tokenizer.id_of(mask)).tolist()
+        if len(found) != 1:
+            many = f"more than one {mask}; choose the token of one, of {found}"
+            raise ValueError(f"the text has {many if found else f'no {mask}; write it in the place of one word'}")
+        (token,) = found
+    token = seq - 1 if token is None else token
+    if not 0 <= token < seq:
+        raise IndexError(f"token is {token}, but the text has the tokens 0..{seq - 1}; `minibert explain` lists them")
+    if masked and ids[0, token] != ids[1, token]:
+        names = " and ".join(map(repr, encoder.tokens(ids[:, token])))
+        raise ValueError(f"both texts must have the same token where a word is predicted, found {names} at {token}")
+    return token
