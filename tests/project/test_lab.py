@@ -22,6 +22,7 @@ from minibert.equations import activations, blocks, input_layer, similarity, sta
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 
+Answer = Callable[..., Any]
 NOTEBOOKS = ("1_input_layer", "2_attention", "3_change_it", "4_words")
 
 
@@ -72,9 +73,6 @@ def test_every_exercise_is_tried(lab: ModuleType) -> None:
     assert sorted(asked) == sorted(lab.TRIALS) and len(asked) == 30
 
 
-Answer = Callable[..., Any]
-
-
 def said(lab: ModuleType, name: str, answer: Answer, printed: Printed) -> str:
     """Give the lines that the check prints of an answer, called by the exercise's name."""
 
@@ -82,7 +80,11 @@ def said(lab: ModuleType, name: str, answer: Answer, printed: Printed) -> str:
         return answer(*arguments)
 
     tried.__name__ = name
-    lab.check(tried)
+    return checked(lab, tried, printed)
+
+
+def checked(lab: ModuleType, answer: Answer, printed: Printed) -> str:
+    lab.check(answer)
     out: str = printed.readouterr().out
     assert 1 <= out.count("\n") <= 3 and "Traceback" not in out
     return out.replace("\n", " ")
@@ -120,6 +122,13 @@ def nearest(words: Any, rows: Any) -> Any:
     return ((words - rows[:, None]) ** 2).sum(-1).argmin(-1)
 
 
+def falls(model: Any, ids: Any, block: int, f: Answer = lambda x: np.log(softmax(x)), step: int = 1) -> list[float]:
+    def last(*pairs: tuple[int, ...]) -> Any:
+        return f(model.logits([ids], head="next_word", change=knock_out(model, heads=pairs) if pairs else None)[0, -1])
+
+    return [last().max() - last((block, head)[::step])[last().argmax()] for head in range(model.stack.heads)]
+
+
 def drawn(logits: Any, k: int, chances: Any) -> list[int]:
     sums = np.cumsum(softmax(np.where(logits >= np.sort(logits)[-k], logits, -np.inf)))
     return [int((sums > chance).argmax()) for chance in chances]
@@ -143,7 +152,7 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("word_rows", lambda words, ids: words[ids].T, "exchange the axes"),
     ("word_rows", lambda words, ids: words[ids].astype(int), "these are whole numbers"),
     ("position_rows", lambda positions, ids: positions[1 : len(ids) + 1], "positions from 1"),
-    ("position_rows", lambda positions, ids: positions[ids % 7], "rows of the ids"),
+    ("position_rows", lambda positions, ids: positions[ids], "positions[ids], rows of the ids"),
     ("position_rows", lambda positions, ids: positions[: len(ids) + 1], "1 row too many"),
     ("total", lambda words, positions, types: words + positions, "type rows left out"),
     ("total", lambda words, positions, types: words + positions + types[1], "type 1 for all tokens"),
@@ -152,18 +161,27 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("even", lambda x, eps: (x - mean(x)) / np.sqrt(x.var(-1, keepdims=True, ddof=1) + eps), "divided by dim - 1"),
     ("even", lambda x, eps: (x - mean(x)) / (x.std(-1, keepdims=True, ddof=1) + eps), "dim - 1, eps outside the root"),
     ("even", lambda x, eps: (x - x.mean(0)) / np.sqrt(x.var(0) + eps), "norm over the axis before the last"),
-    ("even", lambda x, eps: norm(x), "eps 1e-12"),
+    ("even", lambda x, eps: norm(x), "eps missing, or 1e-12"),
     ("even", lambda x, eps: x / np.sqrt(mean(x * x) + eps), "RMSNorm for LayerNorm"),
     ("even", lambda x, eps: (x - x.mean(-1)) / np.sqrt(x.var(-1) + eps), "keepdims=True keeps an axis"),
+    ("even", lambda x, eps: (x - mean(x)) / x.std(-1, keepdims=True, ddof=1), "divided by dim - 1, eps missing"),
     ("even", lambda x, eps: x - mean(x) / np.sqrt(x.var(-1, keepdims=True) + eps), "the mean alone is divided"),
     ("output", lambda x, weight, bias: (x + bias) * weight, "bias added before the weight"),
     ("output", lambda x, weight, bias: x * weight, "bias missing"),
+    ("output", lambda x, weight, bias: x * bias + weight, "weight and bias exchanged"),
+    ("output", lambda x, weight, bias: x * weight[:-1] + bias, "shapes do not fit"),
+    ("cosine", lambda a, b: 1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b), "1 - cosine"),
     ("cosine", lambda a, b: a @ b, "not divided by the lengths"),
     ("input_layer", lambda i, w, p, t, n: norm(w[i] + p[: len(i)], n.weight, n.bias, n.eps), "type rows left out"),
+    ("input_layer", lambda i, w, p, t, n: norm(w[i] + p[i] + t[0], n.weight, n.bias, n.eps), "positions[ids]"),
+    ("input_layer", lambda i, w, p, t, n: norm(w[i] + p[: len(i)] + t[0], n.bias, n.weight, n.eps), "weight and bias"),
+    ("input_layer", lambda i, w, p, t, n: norm(x := w[i] + p[: len(i)] + t[0]) * (1 - 1 / x.shape[1]) ** 0.5 * n.weight
+                                          + n.bias, "divided by dim - 1, eps missing"),
     ("ids_of", lambda sums, words, p, t: nearest(words, sums - p[: len(sums)]), "types not taken away"),
     ("ids_of", lambda sums, words, p, t: 1.0 * nearest(words, sums - p[: len(sums)] - t[0]), "whole numbers, found"),
     ("scores", lambda q, k: q @ k.T, "no division by sqrt(head_dim)"),
     ("scores", lambda q, k: q @ k.T / q.shape[1], "division by head_dim"),
+    ("scores", lambda q, k: q @ k / np.sqrt(q.shape[1]), "shapes do not fit"),
     ("scores", lambda q, k: k @ q.T / np.sqrt(q.shape[1]), "scores of k and q"),
     ("scores", lambda q, k: softmax(q @ k.T / np.sqrt(q.shape[1])), "weights, not scores"),
     ("scores", lambda q, k: q @ q.T / np.sqrt(q.shape[1]), "scores of q and q"),
@@ -181,17 +199,23 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
     ("added", lambda x, context, output: context @ output.weight.T + output.bias, "residual missing"),
     ("added", lambda x, context, output: x + context @ output.weight + output.bias, "weight transposed"),
     ("attend", lambda x, block, heads: attend(x, block, heads, axis=-2), "softmax over the queries"),
-    ("attend", lambda x, block, heads: attend(x, block, 1), "numbers are wrong"),
+    ("attend", lambda x, block, heads: attend(x[::-1], block, heads), "numbers are wrong"),
     ("whole_model", lambda x, blocks, heads, eps: blocks.pop() and x, "changes what it is given"),
     ("likeliest", lambda logits: int(logits[0].argmax()), "first token instead of the last"),
     ("likeliest", lambda logits: int(logits.argmax()), "place among all logits"),
     ("without", lambda model, text, block, head: model(**text), "nothing is changed"),
     ("without", lambda m, text, i, head: m(**text, change=knock_out(m, heads=[(head, i)])), "block and head exchanged"),
     ("only_first", lambda weights: np.eye(weights.shape[-1])[0], "shape (2, 3, 5, 5) is wanted"),
+    ("without", lambda m, text, i, head: m(**text, change=knock_out(m, heads=[(5, 3)])), "no such block, head, token"),
+    ("without", lambda m, text, i, head: m(np.full((1, 4), 1996)), "no such block, head, token"),
     ("lens", lambda x, norm, table: x @ table.T, "norm not applied"),
+    ("lens", lambda x, n, table: norm(x, n.bias, n.weight, n.eps) @ table.T, "weight and bias exchanged"),
     ("share", lambda a, b, x: (x - a) @ (b - a) / np.linalg.norm(b - a), "divided by the length, not by its square"),
     ("patched", lambda model, text, other, i, place: model(**other)[0], "all tokens patched"),
-    ("falls", lambda model, ids, block: [0.0], "3 rows too few"),
+    ("patched", lambda m, text, other, i, place: m.trace(**other)[f"hidden_states.{place + 3}"], "no such block, head"),
+    ("falls", lambda model, ids, block: [0.0], "2 rows too few"),
+    ("falls", lambda model, ids, block: falls(model, ids, block, lambda x: x), "logits for log probabilities"),
+    ("falls", lambda model, ids, block: falls(model, ids, block, step=-1), "block and head exchanged"),
     ("logits_gradient", lambda logits, target: softmax(logits), "1 not subtracted"),
     ("masked_word", lambda x, place, dense, n, w, b: x[place] @ w.T + b, "numbers are wrong"),
     ("sampled", lambda logits, temperature, k, chances: drawn(logits, k, chances), "temperature left out"),
@@ -207,6 +231,33 @@ WRONG: tuple[tuple[str, Answer, str], ...] = (
 def test_a_wrong_answer_gets_the_name_of_its_mistake(lab: ModuleType, capsys: Printed) -> None:
     for name, answer, mistake in WRONG:
         assert mistake in said(lab, name, answer, capsys), (name, mistake)
+
+
+def cell(source: str) -> Answer:
+    """The function that a notebook's cell ends with, beside the notebook's numbers."""
+    space: dict[str, Any] = {"np": np, "head_dim": 32, "bias": np.ones(5), "river": {"input_ids": np.array([[1996]])}}
+    exec(source, space)
+    answer: Answer = [*space.values()][-1]
+    return answer
+
+
+CELLS: tuple[tuple[str, str], ...] = (
+    ("def scores(q, k): return q @ k.T / np.sqrt(head_dim)", "scores reads `head_dim` (32) from outside"),
+    ("root = lambda: head_dim**0.5\ndef scores(q, k): return q @ k.T / root()", "scores reads `head_dim` (32) from"),
+    ("def parted(q, heads): return q.reshape(heads, -1, head_dim)", "parted reads `head_dim` (32) from outside"),
+    ("def without(model, text, block, head): return model(**river)", "without reads `river` from outside"),
+    ("def total(words, positions, types): return words + river", "total reads `river` from outside"),
+    ("def output(x, weight, bias): return x * weight", "output: bias missing"),
+    ("def added(x, context, output): return context @ output.weight.T + output.bias", "added: residual missing"),
+    ("def scores(q, k):\n    head_dim = q.shape[-1]\n    return q @ k.T / np.sqrt(head_dim)", "scores: right"),
+    ("low = -1e9\ndef causal(s): return np.where(np.tri(len(s), dtype=bool), s, low)", "causal: right"),
+)
+
+
+def test_a_name_from_outside_the_function_is_the_mistake_that_is_named(lab: ModuleType, capsys: Printed) -> None:
+    """Not an attribute, an argument or a local of the same name, nor where the answer is right."""
+    for source, words in CELLS:
+        assert checked(lab, cell(source), capsys).startswith(words), source
 
 
 def recursive(*arguments: Any) -> Any:
@@ -252,6 +303,7 @@ RIGHT: tuple[tuple[str, Answer], ...] = (
     ("even", lambda x, eps: [(row - row.mean()) / (((row - row.mean()) ** 2).mean() + eps) ** 0.5 for row in x]),
     ("ids_of", lambda sums, words, p, t: tuple(nearest(words, sums - p[: len(sums)] - t[0]))),
     ("scores", lambda q, k: np.einsum("id,jd->ij", q, k, dtype=np.float64) / q.shape[1] ** 0.5),
+    ("falls", falls),
     ("weights", lambda scores: [softmax(row - row.max()) for row in scores.astype(np.float64)]),
     ("parted", lambda q, heads: np.split(q, heads, axis=1)),
     ("causal", lambda s: np.where(np.tri(len(s), dtype=bool), s, -np.inf)),

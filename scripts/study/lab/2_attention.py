@@ -3,8 +3,8 @@
 #
 # Each token asks (query), each token offers (key), and brings what it has (value). In each cell an answer is missing,
 # where `...` stands. Write it and run the cell: `check` tries your function on inputs that it draws, and then on this
-# model's. It says whether it is right, or which mistake it makes. Grade 1 is one short expression, grade 2 one thought
-# more, grade 3 a small program.
+# model's. It says whether it is right, or which mistake it makes. Take what you need from the arguments alone: the
+# drawn inputs have other sizes. Grade 1 is one short expression, grade 2 one thought more, grade 3 a small program.
 
 # %%
 import numpy as np
@@ -44,7 +44,8 @@ print(f"{seq} tokens of {dim} numbers; {heads} heads, each {head_dim} wide")
 
 
 def scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
-    return q @ k.T / np.sqrt(q.shape[-1])  # blank: all products at once are one matrix product, one side transposed
+    head_dim = q.shape[-1]
+    return q @ k.T / np.sqrt(head_dim)  # blank: all products at once are one matrix product, one side transposed
 
 
 check(scores, (q, k), trace[f"{part}.scores"][0, 0])

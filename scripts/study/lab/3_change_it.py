@@ -3,8 +3,9 @@
 #
 # A GPT-2 predicts; parts are taken out of a BERT, and values of one text put into another. In each cell an answer is
 # missing, where `...` stands. Write it and run the cell: `check` tries your function on models and inputs that it
-# draws, and then on these. It says whether it is right, or which mistake it makes. Grade 1 is one short expression,
-# grade 2 one thought more, grade 3 a small program.
+# draws, and then on these. It says whether it is right, or which mistake it makes. Take what you need from the
+# arguments alone: the drawn models have other sizes. Grade 1 is one short expression, grade 2 one thought more, grade 3
+# a small program.
 
 # %%
 import numpy as np

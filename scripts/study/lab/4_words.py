@@ -3,8 +3,8 @@
 #
 # How words are cut, predicted, drawn and learned; GPT-2's block; and a table made of a whole model. In each cell an
 # answer is missing, where `...` stands. Write it and run the cell: `check` tries your function on inputs that it draws,
-# and says whether it is right, or which mistake it makes. Grade 1 is one short expression, grade 2 one thought more,
-# grade 3 a small program.
+# and says whether it is right, or which mistake it makes. Take what you need from the arguments alone. Grade 1 is one
+# short expression, grade 2 one thought more, grade 3 a small program.
 
 # %%
 import numpy as np

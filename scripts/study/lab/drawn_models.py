@@ -22,7 +22,7 @@ from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin
 
 EPS = 0.3
-VOCAB, LONGEST, DEPTH = 19, 14, 2
+VOCAB, LONGEST, DEPTH = 19, 21, 3  # so each id is a position, and each head's number a block's, if exchanged
 Numbers = dict[str, np.ndarray]
 
 
@@ -114,7 +114,7 @@ def drawn(model_type: str, seed: int, plain_norms: bool = False) -> Way:
     from safetensors.numpy import save_file
 
     random, folder = np.random.default_rng(seed), temporary()
-    heads, head_dim = int(random.integers(2, 5)), int(random.integers(3, 6))
+    heads, head_dim = int(random.integers(2, DEPTH + 1)), int(random.integers(3, 6))
     dim, width = heads * head_dim, heads * head_dim + 7
     numbers = {"bert": _bert_numbers, "gpt2": _gpt2_numbers}[model_type](random, dim, width)
     for name in numbers if plain_norms else ():
@@ -122,7 +122,7 @@ def drawn(model_type: str, seed: int, plain_norms: bool = False) -> Way:
             numbers[name] = np.full(dim, float(name.endswith("weight")))
     save_file({name: np.ascontiguousarray(x, np.float32) for name, x in numbers.items()}, folder / "model.safetensors")
     _write_config(folder, model_type, dim, heads, width)
-    ids = random.integers(0, VOCAB, int(random.integers(6, LONGEST - 2)))
+    ids = random.integers(0, VOCAB - 1, int(random.integers(6, 12)))
     return Way(minibert.load_encoder(folder), ids, {"bert": "masked_word", "gpt2": "next_word"}[model_type])
 
 

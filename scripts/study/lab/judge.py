@@ -15,6 +15,10 @@ class NotRightError(Exception):
     """An answer that is not right yet; the message says what to look at."""
 
 
+class WrongNumbersError(NotRightError):
+    """An answer gives other numbers, another shape, or an error: a name from outside may be the reason."""
+
+
 class Trial(NamedTuple):
     """One input of an exercise, what it has to give, and what known mistakes give.
 
@@ -50,12 +54,12 @@ def judge(name: str, found: Any, trial: Trial) -> None:
     with np.errstate(all="ignore"):
         for mistake, why, value in trial.wrong():
             if not _same(value, wanted, trial) and _same(numbers, value, trial):
-                raise NotRightError(f"{name}: {mistake}. {why}")
+                raise WrongNumbersError(f"{name}: {mistake}. {why}")
     if numbers.shape != wanted.shape:
-        raise NotRightError(f"{name}: {_of_shape(numbers, wanted)}")
+        raise WrongNumbersError(f"{name}: {_of_shape(numbers, wanted)}")
     if wanted.dtype.kind != "U":
         numbers, wanted = trial.used(numbers), trial.used(wanted)
-    raise NotRightError(f"{name}: {_of_numbers(numbers, wanted, trial.close)}")
+    raise WrongNumbersError(f"{name}: {_of_numbers(numbers, wanted, trial.close)}")
 
 
 def _same(a: Any, b: Any, trial: Trial) -> bool:

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a notebook has a
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import study as study  # the lab's notebooks take it from here
-from judge import NotRightError, judge
+from judge import NotRightError, WrongNumbersError, judge
+from stops import from_outside, line_of, why
 from switched_off import OFF, switched_off
 from trials import TRIALS, Trial
 
@@ -47,7 +48,12 @@ def check(
             )
         trials = [trial for seed in SEEDS for trial in TRIALS[name](seed)]
         for trial in trials:
-            judge(name, run(answer, trial), trial)
+            try:
+                judge(name, run(answer, trial), trial)
+            except WrongNumbersError:
+                if outside := from_outside(answer):
+                    raise NotRightError(f"{name} {outside}") from None
+                raise
         if arguments:
             own = trials[0]._replace(arguments=arguments, wanted=wanted, wrong=lambda: iter(()), close=SHOWN)
             judge(name, run(answer, own, 10 * SECONDS), own)
@@ -90,15 +96,13 @@ def run(answer: FunctionType, trial: Trial, seconds: float | None = None) -> Any
             found = answer(*arguments)
     except EndlessError as error:
         said = f"{name} has not ended after {seconds or SECONDS} seconds: does its loop come to an end?"
-        raise NotRightError(f"{said} {_line_of(answer, error)}") from None
+        raise NotRightError(f"{said}{line_of(answer, error)}") from None
     except RecursionError:
         raise NotRightError(f"{name} calls itself without end: write what it does in the place of the call") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a student's line raises is said in one line
         if OFF in str(error):
             raise NotRightError(f"{name}: {error}") from None
-        hint = "; print the shapes on the way: keepdims=True keeps an axis" if "broadcast" in str(error) else ""
-        said = f"{name} stops: {type(error).__name__}: {error}{hint} {_line_of(answer, error)}"
-        raise NotRightError(said) from None
+        raise WrongNumbersError(f"{name} {why(answer, error, trial)}") from None
     after, before = list(_arrays(arguments)), list(_arrays(trial.arguments))
     kept = len(after) == len(before) and all(map(np.array_equal, after, before))
     if not (trial.writes or kept):
@@ -106,16 +110,6 @@ def run(answer: FunctionType, trial: Trial, seconds: float | None = None) -> Any
             f"{name} changes what it is given: write into a copy, as x.copy() gives, or make a new array"
         )
     return found
-
-
-def _line_of(answer: FunctionType, error: BaseException) -> str:
-    """Where an answer stops: the last line of its own file, or cell, counted from the `def`."""
-    file, first, line, step = answer.__code__.co_filename, answer.__code__.co_firstlineno, 0, error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename == file:
-            line = step.tb_lineno - first + 1
-        step = step.tb_next
-    return f"(line {line}, counted from its def)" if line > 0 else ""
 
 
 def _arrays(x: Any) -> Iterator[np.ndarray]:

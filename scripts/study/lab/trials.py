@@ -22,6 +22,10 @@ from minibert.equations.input_layer import layer_norm
 WORDS, POSITIONS, TYPES = (f"embeddings.{name}_embeddings" for name in ("word", "position", "token_type"))
 NORM, SELF, OUTPUT = "embeddings.LayerNorm", "encoder.layer.0.attention.self", "encoder.layer.0.attention.output"
 HEAD = "cls.predictions"
+RENAMED = {  # mistakes of the list by the words of the exercises: name, why
+    "gamma and beta exchanged": ("weight and bias exchanged", "The weight multiplies, the bias is added."),
+    "eps 1e-12": ("eps missing, or 1e-12", "The eps that is given is added to the variance."),
+}
 More = Sequence[tuple[str, str, Any]]  # mistakes that no step of a model makes: name, why, value
 
 
@@ -40,7 +44,9 @@ def by_plan(
     """One trial: of a way's intermediate `key`, or a part of it, where `of` are given; its mistakes out of the list."""
 
     def wrong() -> Iterator[tuple[str, str, Any]]:
-        yield from ((name, why, part(x)) for name, why, x in way.wrong(key, of) if x.shape == way[key].shape)
+        for name, why, x in way.wrong(key, of):
+            if x.shape == way[key].shape:
+                yield *RENAMED.get(name, (name, why)), part(x)
         yield from more()
 
     return [Trial(arguments, part(way[key]), wrong, **options)]
@@ -58,10 +64,12 @@ def word_rows(seed: int) -> list[Trial]:
     return by_plan(way, (tables(way)[0], way.ids), WORDS)
 
 
+BY_IDS = ("positions[ids], rows of the ids", "Positions are counted from 0, whatever the ids are.")
+
+
 def position_rows(seed: int) -> list[Trial]:
     way = drawn("bert", seed)
-    by_ids = ("rows of the ids", "Positions are counted from 0, whatever the ids are.", tables(way)[1][way.ids % 7])
-    return by_plan(way, (tables(way)[1], way.ids), POSITIONS, more=lambda: [by_ids])
+    return by_plan(way, (tables(way)[1], way.ids), POSITIONS, more=lambda: [(*BY_IDS, tables(way)[1][way.ids])])
 
 
 def total(seed: int) -> list[Trial]:
@@ -71,10 +79,14 @@ def total(seed: int) -> list[Trial]:
     ])  # fmt: skip
 
 
+WITHOUT_EPS = ("variance divided by dim - 1, eps missing", "x.var divides by dim, as is right; then add eps to it.")
+
+
 def even(seed: int) -> list[Trial]:
     way = drawn("bert", seed, plain_norms=True)
     x = way["sum"]
     return by_plan(way, (x, EPS), NORM, ["sum"], more=lambda: [
+        (*WITHOUT_EPS, (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True, ddof=1)),
         ("norm over the axis before the last", "A norm is of each row by itself, over the last axis.",
          (x - x.mean(0)) / np.sqrt(x.var(0) + EPS)),
         ("norm over all numbers", "Mean and variance are those of each row by itself: axis=-1.",
@@ -101,7 +113,11 @@ def output(seed: int) -> list[Trial]:
 def input_layer(seed: int) -> list[Trial]:
     way = drawn("bert", seed)
     norm = way.encoder.embeddings[NORM]
-    return by_plan(way, (way.ids, *tables(way), Norm(norm.weight, norm.bias, norm.eps)), NORM)
+    x = way["sum"] + tables(way)[1][way.ids] - way[POSITIONS]
+    return by_plan(way, (way.ids, *tables(way), Norm(norm.weight, norm.bias, norm.eps)), NORM, more=lambda: [
+        (*BY_IDS, layer_norm(x, norm.weight, norm.bias, norm.eps)),
+        (*WITHOUT_EPS, layer_norm(way["sum"], norm.weight, 0, 0) * (1 - 1 / x.shape[-1]) ** 0.5 + norm.bias),
+    ])  # fmt: skip
 
 
 # -- notebook 2 --------------------------------------------------------------------------------------------------
@@ -192,7 +208,9 @@ def whole_model(seed: int) -> list[Trial]:
     return by_plan(
         way, (way[given], blocks, stack.heads, EPS), f"hidden_states.{len(blocks)}", [given],
         may=(softmax, gelu, gelu_tanh, erf, layer_norm),
-        more=lambda: [("the last block left out", "Take x through all of them.", way["hidden_states.1"])],
+        more=lambda: [
+            ("the last block left out", "Take x through all of them.", way[f"hidden_states.{len(blocks) - 1}"]),
+        ],
     )  # fmt: skip
 
 

@@ -28,6 +28,8 @@ def cosine(seed: int) -> list[Trial]:
         ("multiplied by a length", "a @ b / x * y multiplies by y: put x * y in brackets.",
          a @ b / lengths[0] * lengths[1]),
         ("divided by the sum of the lengths", "The lengths are multiplied.", a @ b / sum(lengths)),
+        ("1 - cosine", "The cosine itself is asked: 1 where the directions are the same.",
+         1 - a @ b / (lengths[0] * lengths[1])),
         ("the distance", "The cosine is the product of both, divided by both lengths.", np.linalg.norm(a - b)),
     ]))]  # fmt: skip
 
@@ -97,7 +99,7 @@ def likeliest(seed: int) -> list[Trial]:
 def without(seed: int) -> list[Trial]:
     way = drawn("bert", seed)
     model, batch = way.encoder, {"input_ids": way.ids[None]}
-    block, head, heads = seed % DEPTH, (seed + 1) % 2, model.stack.heads
+    block, head, heads = seed % 2, (seed + 1) % 2, model.stack.heads
 
     def of(blocks: list[int], kept: np.ndarray) -> np.ndarray:
         weights = kept[:, None, None].astype(np.float32)
@@ -157,27 +159,29 @@ def falls(seed: int) -> list[Trial]:
     way = drawn("gpt2", seed)
     model, ids, heads = way.encoder, way.ids.tolist(), way.encoder.stack.heads
 
-    def probabilities(block: int | None = None, head: int = 0, place: int = -1) -> np.ndarray:
-        change = None if block is None else minibert.knock_out(model, heads=[(block, head)])
-        return softmax(model.logits([ids], head="next_word", change=change)[0, place].astype(np.float64))
+    def logits(pair: tuple[int, int] | None = None, place: int = -1) -> np.ndarray:
+        change = pair and minibert.knock_out(model, heads=[pair])
+        return model.logits([ids], head="next_word", change=change)[0, place].astype(np.float64)
 
-    word = int(probabilities().argmax())
+    def log(logits: np.ndarray) -> np.ndarray:
+        return np.log(softmax(logits))
 
-    def of(block: int, place: int = -1, f: Any = np.log) -> np.ndarray:
-        first = int(probabilities(place=place).argmax())
-        before = f(probabilities(place=place)[first])
-        return np.array([before - f(probabilities(block, head, place)[first]) for head in range(heads)])
+    def of(block: int, place: int = -1, f: Any = log, step: int = 1) -> np.ndarray:
+        word, before = int(logits(place=place).argmax()), f(logits(place=place))
+        return np.array([before[word] - f(logits((block, head)[::step], place))[word] for head in range(heads)])
 
-    last = DEPTH - 1
-    return [Trial((model, ids, last), of(last), lambda: iter([
-        ("without the log", "By how much the log falls is asked.", of(last, f=lambda x: x)),
-        ("the sign", "A fall is what it was before, less what it is after.", -of(last)),
+    block, before = 1, log(logits()).max()
+    return [Trial((model, ids, block), of(block), lambda: iter([
+        ("without the log", "By how much the log falls is asked.", of(block, f=softmax)),
+        ("logits for log probabilities", "softmax first, then the log: it sees all other logits too.",
+         of(block, f=lambda x: x)),
+        ("the sign", "A fall is what it was before, less what it is after.", -of(block)),
+        ("block and head exchanged", "The pair is (block, head).", of(block, step=-1)),
         ("the heads of the first block", "It is the block that is given.", of(0)),
-        ("first token instead of the last", "What comes next is said by the last token.", of(last, 0)),
-        ("the log after, no fall", "Subtract it from the log before.",
-         np.array([np.log(probabilities(last, head)[word]) for head in range(heads)])),
+        ("first token instead of the last", "What comes next is said by the last token.", of(block, 0)),
+        ("the log after, no fall", "Subtract it from the log before.", before - of(block)),
         ("the likeliest token looked for anew", "It is the word that was likeliest before the change.",
-         np.array([np.log(probabilities()[word]) - np.log(probabilities(last, h).max()) for h in range(heads)])),
+         np.array([before - log(logits((block, head))).max() for head in range(heads)])),
     ]), may=ALL)]  # fmt: skip
 
 

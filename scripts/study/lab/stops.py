@@ -1,0 +1,81 @@
+"""Say why an answer stops, or why it is right on its notebook's inputs alone, in words of the exercise."""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from judge import Trial
+from switched_off import MODELS
+
+SHAPES = re.compile(
+    "broadcast|matmul|reshape|inhomogeneous|for axis|indices for|for array|aligned|array dimension|array element|"
+    "axes don't match|operand|boolean index"
+)
+ABSENT = re.compile("is this the right tokenizer|is not there")
+
+
+def why(answer: FunctionType, error: BaseException, trial: Trial) -> str:
+    """Say in one sentence why an answer stops, and in which line."""
+    said, at = str(error), line_of(answer, error)
+    if isinstance(error, ValueError | IndexError) and SHAPES.search(said):
+        reason = "an index is too large" if "out of bounds" in said else "shapes do not fit"
+        return f"stops: {reason}{at}. {_given(answer, trial)}Print them on the way: keepdims=True keeps an axis"
+    model = trial.arguments[0]
+    if isinstance(model, MODELS) and (isinstance(error, KeyError) or ABSENT.search(said)):
+        return (
+            f"stops: the drawn model has no such block, head, token or value{at}. It has {len(model.stack.blocks)} "
+            f"blocks of {model.stack.heads} heads. Take numbers from the arguments: are two of them exchanged?"
+        )
+    return f"stops: {type(error).__name__}: {said}{at}"
+
+
+def _given(answer: FunctionType, trial: Trial) -> str:
+    """Say which shapes an answer is given, by its own names, and which one is wanted."""
+    names = answer.__code__.co_varnames[: answer.__code__.co_argcount] or ("",) * len(trial.arguments)
+    given = zip(names, trial.arguments, strict=True)
+    shapes = [f"{name} {x.shape}".strip() for name, x in given if isinstance(x, np.ndarray)]
+    return f"Given: {', '.join(shapes)}; wanted: {np.shape(trial.wanted) or 'one value'}. " if shapes else ""
+
+
+def line_of(answer: FunctionType, error: BaseException) -> str:
+    """Say where an answer stops: the last line of its own file, or cell, counted from the `def`."""
+    file, first, line, step = answer.__code__.co_filename, answer.__code__.co_firstlineno, 0, error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == file:
+            line = step.tb_lineno - first + 1
+        step = step.tb_next
+    return f" (line {line}, counted from its def)" if line > 0 else ""
+
+
+def from_outside(answer: FunctionType) -> str:
+    """Name the data that an answer, or a function of its notebook that it calls, reads from outside; "" for none."""
+    found, todo = dict[str, Any](), [answer]
+    for function in todo:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        known = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
+        for name in {*_globals(function.__code__), *function.__code__.co_freevars} & known.keys():
+            value = known[name]
+            if isinstance(value, FunctionType) and value.__globals__ is answer.__globals__ and value not in todo:
+                todo.append(value)
+            elif isinstance(value, MODELS) or not (callable(value) or isinstance(value, ModuleType)):
+                found[name] = value
+    if not found:
+        return ""
+    names = [f"`{name}`" + f" ({x})" * isinstance(x, int | float) for name, x in sorted(found.items())]
+    return (
+        f"reads {' and '.join(names)} from outside the function. The inputs tried here are drawn and have other sizes: "
+        "take all from the arguments, a size from a shape, as in q.shape[-1]"
+    )
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """The global names that code reads, with the code inside it."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals(inner)
