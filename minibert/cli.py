@@ -20,35 +20,41 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code of a process that Ctrl-C ended; what SIGTERM ended has 143
 READER_GONE = 141  # exit code of one that wrote into a closed pipe
 
-# each a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments), in the order of the help
-COMMANDS = (
-    "explain",
-    "nearest",
-    "fill",
-    "next",
-    "info",
-    "embed",
-    "encode",
-    "similar",
-    "rank",
-    "classify",
-    "bulk",
-    "search",
-    "serve",
-    "extract",
-    "distill",
-    "verify",
-    "plot",
-)
-USAGE = "usage: minibert COMMAND [ARGUMENT ...]"
-HELP = f"""{USAGE}
+# each is a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments). Its line of the help stands here,
+# so that `minibert --help` imports none of them
+GROUPS = {
+    "learning": {
+        "explain": "show each step of the layer for a text",
+        "plot": "draw the layer's tables, steps and attention; needs matplotlib",
+        "nearest": "show the words whose table rows are nearest to a word's row",
+        "fill": "predict masked words, with their probabilities",
+        "next": "predict the next word, with probabilities",
+    },
+    "verifying": {
+        "verify": "compare every intermediate with the reference's or a port's",
+        "info": "show a model's parts and sizes, its heads, and its sentence vectors",
+    },
+    "vectors": {
+        "encode": "turn texts into sentence vectors, as sentence-transformers does",
+        "similar": "compare texts by meaning, or search a file",
+        "rank": "order lines by how well they answer a query (a reranker)",
+        "classify": "classify texts, with probabilities",
+        "bulk": "turn files of many texts into a folder of vectors",
+        "search": "find the texts that answer a question best, in a folder of `bulk`",
+        "serve": "a small server for clients of OpenAI, Cohere, Jina and TEI",
+        "distill": "make a static model: one row for each token, no blocks",
+        "extract": "write a folder with only a model's input layer",
+        "embed": "turn texts into vectors without context",
+    },
+}
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+HELP = """usage: minibert COMMAND [ARGUMENT ...]
 
-The input layer of BERT, GPT-2, T5 and their relatives in plain NumPy.
+BERT, GPT-2 and their relatives in NumPy, for learning, verifying and vectors.
 
-commands:
 %s
 
-  minibert help COMMAND describes one; -V prints the version.
+`minibert COMMAND --help` describes one; -V prints the version.
 
 example:
   minibert explain "We lived above the clouds\""""
@@ -62,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong argument, and of verify 2 for what could not be compared, 3 where the Hub could not be reached."""
     pressed: list[int] = []
     try:
+        if "_ARGCOMPLETE" in os.environ:
+            _complete()
         with _noting_signals(pressed):
             code = _run(sys.argv[1:] if argv is None else list(argv))
             print(end="", flush=True)  # a closed pipe can still be caught here
@@ -126,7 +134,11 @@ def _run(argv: list[str]) -> int:
             return command.run(arguments) or 0
     if name in ("help", "-h", "--help"):
         if not rest:
-            print(HELP % "\n".join(f"  {name:9} {_opened(name)[0].ABOUT.splitlines()[0]}" for name in COMMANDS))
+            groups = (
+                "\n".join([f"{title}:", *(f"  {name:9} {line}" for name, line in group.items())])
+                for title, group in GROUPS.items()
+            )
+            print(HELP % "\n\n".join(groups))
             return 0
         if rest[0] in COMMANDS:
             _opened(rest[0])[1].print_help()
@@ -135,11 +147,29 @@ def _run(argv: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"minibert {__version__}")
         return 0
-    from minibert.commands.common import did_you_mean, escaped
+    from minibert.commands.common import did_you_mean, refusal
 
     wrong = f"there is no command {name!r}{did_you_mean(name, COMMANDS)}" if name else "a command is missing"
-    print(f"{USAGE}\nminibert: error: {escaped(wrong)}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
+    print(refusal("minibert", wrong), file=sys.stderr)
     return 2
+
+
+def _complete() -> None:
+    """Answer the shell, which asks at TAB and puts its line into variables; argcomplete then ends the process."""
+    from argparse import ArgumentParser
+
+    from argcomplete import autocomplete
+
+    words = (os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])] + "|").split()  # "|" is where the cursor stands
+    if len(words) > 2 and words[1] in COMMANDS:
+        os.environ["_ARGCOMPLETE"] = "2"  # the words of this parser begin at the second
+        parser: ArgumentParser = _opened(words[1])[1]
+    else:
+        parser = ArgumentParser()
+        parser.add_argument("-V", "--version", action="store_true")
+        command: Any = parser.add_argument("command", nargs="*")
+        command.completer = lambda **_: COMMANDS
+    autocomplete(parser)
 
 
 def _opened(name: str) -> tuple[Any, Parser]:
@@ -150,7 +180,7 @@ def _opened(name: str) -> tuple[Any, Parser]:
 
     file = import_module(f"minibert.commands.{'answers' if name in ANSWERS else name}")
     command = file.COMMANDS[name] if name in ANSWERS else file
-    parser = Parser(name, command.ABOUT, command.EXAMPLE)
+    parser = Parser(name, f"{COMMANDS[name]}\n{command.ABOUT}", command.EXAMPLE)
     command.declare(parser)
     return command, parser
 

@@ -11,8 +11,7 @@ from minibert.models.open.options import SENTENCES, add_options, sentence_option
 from .common import Parser, add_model, add_prompts, from_hub, tell
 from .progress import Progress
 
-ABOUT = """turn files of many texts into a folder of vectors
-Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
+ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
 vectors in shards. Memory does not grow with the number of rows. If a run ends
 early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""

@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from minibert.errors import nearest_name
 from minibert.files.writing import naming
@@ -37,8 +38,14 @@ def escaped(text: str, styled: bool = False) -> str:
     return _STYLE_OR_CONTROL.sub(lambda found: found[0] if styled and found[1] else repr(found[0])[1:-1], text)
 
 
+def refusal(command: str, wrong: str) -> str:
+    """Write the line about a wrong argument, which names the command's help."""
+    return f"minibert: error: {escaped(wrong)}{'' if wrong.endswith('?') else ';'} see `{command} --help`"
+
+
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. A wrong argument ends the run with the usage, the nearest option and exit code 2.
+    """The parser of one command. A wrong argument ends the run with one line, which names the nearest option or value,
+    and exit code 2.
 
     `usual` is the default model; `gone`: removed option -> its replacement.
     """
@@ -55,6 +62,18 @@ class Parser(argparse.ArgumentParser):
             # argparse would break the example in two lines
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.color = False  # Python 3.14 would colour the help
+        for kind, expected in ((int, "an integer"), (float, "a number")):
+            self.register("type", kind, partial(_number, kind, expected))
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line, without the usage."""
+        self.exit(2, f"{refusal(self.prog, message)}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            found = f"{value!r} is none of {', '.join(action.choices)}{did_you_mean(value, action.choices)}"
+            raise argparse.ArgumentError(action, found)
 
     def parse(self, argv: Sequence[str]) -> Any:
         """Parse arguments; texts may come before, between and after the options."""
@@ -94,6 +113,13 @@ class Parser(argparse.ArgumentParser):
                 f"no model was named, and the default, {self.usual}, cannot be had from the Hub; name a folder with "
                 f"--model or MINIBERT_MODEL; the Hub: {error}"
             ) from None
+
+
+def _number(kind: type, expected: str, word: str) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}") from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -137,7 +163,9 @@ def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
 
 def add_texts(parser: Parser) -> None:
     """Add the texts, and -o for the file of their vectors."""
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="default, or -: each line of stdin is a text")
+    parser.add_argument(
+        "texts", nargs="*", metavar="TEXT", help="default, or -: each line of stdin is a text; empty lines are skipped"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",
         help="write FILE.npy or FILE.safetensors instead of printing; a pipe gets .npy",
@@ -204,9 +232,18 @@ def tell(what: str) -> None:
 
 
 def tell_truncated(count: int, what: str = "text") -> None:
-    """Say on stderr, if there is one, how many texts or pairs were truncated, if any."""
+    """Say how many texts or pairs were truncated, if any."""
+    _tell_count(count, what, "truncated: too long for this model")
+
+
+def tell_empty(count: int) -> None:
+    """Say how many empty lines were skipped, if any."""
+    _tell_count(count, "empty line", "skipped")
+
+
+def _tell_count(count: int, what: str, became: str) -> None:
     if count and sys.stderr is not None:
-        tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")
+        tell(f"{count} {what}{'s' * (count > 1)} {became}")
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:

@@ -11,8 +11,7 @@ from minibert.models.open.options import SENTENCES
 from .common import Parser, add_model, load_model, print_lines
 from .embed import wants_bar
 
-ABOUT = """make a static model: one row for each token, no blocks
-Runs every token of the vocabulary through the model by itself and keeps its
+ABOUT = """Runs every token of the vocabulary through the model by itself and keeps its
 principal components. A text's vector is then the mean of its tokens' rows: some
 hundred times as fast, and without context. sentence-transformers and model2vec
 open the folder too."""

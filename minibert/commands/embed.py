@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell, tell_truncated
+from .common import Parser, add_model, add_texts, add_whole, load_layer, print_lines, tell, tell_empty, tell_truncated
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
-ABOUT = """turn texts into vectors without context
-These vectors are the model's input, before any attention: a word has the same
+ABOUT = """These vectors are the model's input, before any attention: a word has the same
 row in every sentence, and word order hardly counts. Use them for nearest words,
 as features of a small classifier, or as the first stage of a model that runs
 elsewhere. For the meaning of a sentence use `minibert encode`.
@@ -80,11 +79,21 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
 
     from .stdin import lines_as_they_come
 
-    arguments.from_stdin = arguments.texts in ([], ["-"])
+    arguments.from_stdin, arguments.empty = arguments.texts in ([], ["-"]), []
     _refuse_files(arguments.texts)
     if not arguments.from_stdin:
         return chunked(arguments.texts, CHUNK)
-    return lines_as_they_come(CHUNK)
+    return _not_empty(lines_as_they_come(CHUNK), arguments.empty)
+
+
+def _not_empty(chunks: Iterable[list[str]], empty: list[int]) -> Iterator[list[str]]:
+    """Leave out the empty lines, and note their numbers, counted from 0."""
+    before = 0
+    for chunk in chunks:
+        empty += [number for number, line in enumerate(chunk, before) if not line.strip()]
+        before += len(chunk)
+        if texts := [line for line in chunk if line.strip()]:
+            yield texts
 
 
 def _refuse_files(texts: list[str]) -> None:
@@ -102,7 +111,10 @@ def _refuse_files(texts: list[str]) -> None:
 def streamed(
     vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
 ) -> Iterator[Any]:
-    """Give the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin."""
+    """Give the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin.
+
+    At the end stderr gets the number of empty lines.
+    """
     if wants_bar(arguments.from_stdin, arguments.output is None):
         from minibert.models.run.pipeline import shown
 
@@ -113,7 +125,8 @@ def streamed(
     except ValueError as error:
         from .stdin import of_line
 
-        raise of_line(error) if arguments.from_stdin else error from None
+        raise of_line(error, arguments.empty) if arguments.from_stdin else error from None
+    tell_empty(len(arguments.empty))
 
 
 def wants_bar(reads: bool, prints: bool) -> bool:

@@ -11,8 +11,7 @@ from minibert.models.open.options import SENTENCES, add_options
 from .common import Parser, add_model, add_prompts, add_texts, load_model, print_lines, tell, tell_truncated
 from .embed import chunks_of, ending_of, give, streamed
 
-ABOUT = """turn texts into sentence vectors, as sentence-transformers does
-Runs the whole model with the pooling, prompts and maximum length that its
+ABOUT = """Runs the whole model with the pooling, prompts and maximum length that its
 folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read. A

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.input_layer import EmbeddingLayer
 
-ABOUT = """show each step of the layer for a text
-Each step with its name, shape, formula, its function in minibert.equations, and
+ABOUT = """Each step with its name, shape, formula, its function in minibert.equations, and
 the first numbers of one token."""
 EXAMPLE = 'minibert explain "We lived above the clouds"'
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from .common import Parser, add_model, from_hub, print_lines
 
-ABOUT = """write a folder with only a model's input layer
-The folder has the config, the tokenizer and one safetensors file. Its vectors
+ABOUT = """The folder has the config, the tokenizer and one safetensors file. Its vectors
 are the model's input. For a small model of what sentences mean, `minibert
 distill` is the better choice: its rows have passed the whole model."""
 EXAMPLE = "minibert extract bert-base-uncased -o ./bert-input --dtype float16"

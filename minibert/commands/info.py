@@ -6,7 +6,7 @@ from typing import Any
 
 from .common import Parser, add_model, print_lines
 
-ABOUT = "show a model's parts and sizes, its heads, and its sentence vectors"
+ABOUT = ""
 EXAMPLE = "minibert info gpt2"
 
 

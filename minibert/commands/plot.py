@@ -9,7 +9,7 @@ from minibert.show.pictures import OF_BLOCKS, PICTURES
 
 from .common import Parser, add_model, load_layer, load_model, shown_name, tell
 
-ABOUT = "draw the layer's tables, steps and attention; needs matplotlib"
+ABOUT = ""
 EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
 
 

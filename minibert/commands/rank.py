@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from minibert.files.lines import STDIN
 from minibert.models.open.options import add_options
 
-from .common import RERANKER, Parser, add_k, add_model, load_model, print_lines, tell_truncated
+from .common import RERANKER, Parser, add_k, add_model, load_model, print_lines, tell_empty, tell_truncated
 from .embed import wants_bar
 from .similar import lines_of
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
 
-ABOUT = """order lines by how well they answer a query (a reranker)
-Prints the lines of a file, best first, each after its score. A reranker reads
+ABOUT = """Prints the lines of a file, best first, each after its score. A reranker reads
 the query and a line together. It ranks better than `similar` and takes longer,
 so use it for a few hundred lines. A model of late interaction (ColBERT,
 MultiVectorEncoder) ranks too."""
@@ -39,7 +38,9 @@ def run(arguments: Any) -> None:
     with load_model(arguments) as encoder:
         encoder.rank(arguments.query, [])  # raises for a model that is no reranker, before any line is read
         bar = wants_bar(arguments.file == STDIN, prints=False)
-        print_lines(ranked(encoder, arguments.query, list(lines_of(arguments.file)), arguments.k, bar))
+        empty: list[int] = []
+        print_lines(ranked(encoder, arguments.query, list(lines_of(arguments.file, empty)), arguments.k, bar))
+    tell_empty(len(empty))
 
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 QUESTIONS = 512  # compared at once; the folder is read once for each 512
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
 
-ABOUT = """find the texts that answer a question best, in a folder of `bulk`
-Prints for each question the best rows: score, id and text. Every vector is
+ABOUT = """Prints for each question the best rows: score, id and text. Every vector is
 compared; those of Arrow are memory-mapped, not loaded. Scores are the
 similarity that the model's folder names, usually the cosine. With one bit per
 number (binary, ubinary) the score is minus the Hamming distance, the number of

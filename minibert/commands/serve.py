@@ -14,8 +14,7 @@ from minibert.models.open.options import SENTENCES
 
 from .common import Parser, tell
 
-ABOUT = """a small server for clients of OpenAI, Cohere, Jina and TEI
-For programs in other languages on the same machine. Routes: /v1/embeddings
+ABOUT = """For programs in other languages on the same machine. Routes: /v1/embeddings
 (OpenAI's form; also "task": "query", "document" or a prompt of the model),
 /rerank (Cohere's form, or that of text-embeddings-inference), /embed,
 /embed_sparse and /predict (text-embeddings-inference's form), /v1/models,

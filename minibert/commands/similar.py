@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from minibert.files.lines import STDIN, raw_lines
 from minibert.models.open.options import SENTENCES, add_options
 
-from .common import Parser, add_k, add_model, load_model, print_lines, tell_truncated
+from .common import Parser, add_k, add_model, load_model, print_lines, tell_empty, tell_truncated
 from .embed import BAR_AFTER, wants_bar
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.sentences.comparing import Vectors
 
-ABOUT = """compare texts by meaning, or search a file
-Prints the table of all similarities. With --file it prints the lines of a file
+ABOUT = """Prints the table of all similarities. With --file it prints the lines of a file
 that are nearest to the text, best first. The measure is the one that the
 model's folder names, by default the cosine. With --file the text gets the
 model's prompt "query" and the lines its prompt "document", if it has them. A
@@ -45,13 +44,14 @@ def run(arguments: Any) -> None:
         raise ValueError(
             f"--file takes one text to look for, found {len(texts)}; quotes make one text of several words"
         )
-    cut: list[int] = []
+    cut, empty = list[int](), list[int]()
     with load_model(arguments) as encoder:
         if file is None:
             print_lines(table(encoder, texts, cut))
         else:
-            found = nearest(encoder, texts[0], file, arguments.k, cut)
+            found = nearest(encoder, texts[0], file, arguments.k, cut, empty)
             print_lines(f"{score:.3f}  {line}" for score, line in found)
+    tell_empty(len(empty))
     tell_truncated(len(cut))
 
 
@@ -70,7 +70,9 @@ def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
         yield "".join([f"{i:>4}", *(f"{number:8.3f}" for number in row), f"  {text}"])
 
 
-def nearest(encoder: Encoder, text: str, file: str, k: int, cut: list[int]) -> list[tuple[float, str]]:
+def nearest(
+    encoder: Encoder, text: str, file: str, k: int, cut: list[int], empty: list[int]
+) -> list[tuple[float, str]]:
     """Give the k lines of a file nearest to a text, best first, each with its similarity.
 
     Lines are read in chunks: memory holds the best ones and one chunk of others.
@@ -86,7 +88,7 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, cut: list[int]) -> l
     lines: dict[int, str] = {}  # the best so far, and those not yet compared
 
     def read() -> Iterator[list[str]]:
-        chunks, count = chunked(lines_of(file), pipeline.chunk), 0
+        chunks, count = chunked(lines_of(file, empty), pipeline.chunk), 0
         for chunk in shown(chunks, None, "similar", BAR_AFTER) if wants_bar(file == STDIN, prints=False) else chunks:
             lines.update(enumerate(chunk, count))
             count += len(chunk)
@@ -101,8 +103,11 @@ def nearest(encoder: Encoder, text: str, file: str, k: int, cut: list[int]) -> l
     return list(zip(scores, lines.values(), strict=True))
 
 
-def lines_of(file: str) -> Iterator[str]:
-    """Give the lines that are not blank. Raises ValueError with the line's number for bytes that are no text."""
+def lines_of(file: str, empty: list[int]) -> Iterator[str]:
+    """Give the lines that are not empty, and note the numbers of those that are.
+
+    Raises ValueError with the line's number for bytes that are no text.
+    """
     for number, line in enumerate(raw_lines(file), 1):
         try:
             text = line.decode().removesuffix("\n").removesuffix("\r")
@@ -113,3 +118,5 @@ def lines_of(file: str) -> Iterator[str]:
             ) from None
         if text.strip():
             yield text
+        else:
+            empty.append(number)

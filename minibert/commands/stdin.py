@@ -69,7 +69,17 @@ def _lines(most: int) -> Iterator[list[str]]:
             yield lines[start : start + most]
 
 
-def of_line(error: ValueError) -> ValueError:
-    """Reword an error about text i of the stream: it is about line i + 1 of stdin."""
-    parts = (f"line {part.number + 1} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
+def of_line(error: ValueError, empty: list[int]) -> ValueError:
+    """Reword an error about text i of the stream, which names its line of stdin then.
+
+    empty: the lines that gave no text, in order, counted from 0.
+    """
+
+    def line(text: Text) -> int:
+        number = text.number
+        for skipped in empty:
+            number += skipped <= number
+        return number + 1
+
+    parts = (f"line {line(part)} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
     return error_of(type(error), *parts)

@@ -14,9 +14,8 @@ from .common import Parser, add_model, from_hub, print_lines
 if TYPE_CHECKING:
     from minibert.verify.report import Report
 
-ABOUT = """compare every intermediate with the reference
-or with a port's own numbers, or with those that ship with minibert; or say
-which mistake vectors show.
+ABOUT = """Compares with a port's numbers (--against), or else with transformers, or with
+the numbers that ship with minibert. --vectors says which mistake vectors show.
 
 exit code 0 if all is equal within the tolerance, 1 if something differs, 2 if
 something could not be compared or for a wrong argument, 3 if the Hub could not

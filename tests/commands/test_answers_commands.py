@@ -38,15 +38,42 @@ def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
     found = minibert.load_encoder(LOGITS).rank("the clouds", [line for line in LINES if line], return_documents=True)
     want = [f"{each['score']:7.3f}  {each['text']}" for each in found]
     rank = "rank", "the clouds", "--file", lines, "-m", LOGITS
-    assert ran(capsys, *rank) == ("\n".join([*want, ""]), "") and len(want) == 4
+    assert ran(capsys, *rank) == ("\n".join([*want, ""]), "minibert: 1 empty line skipped\n") and len(want) == 4
     assert ran(capsys, *rank, "-k", "2", "--threads", "1")[0].splitlines() == want[:2]
 
 
-@pytest.mark.parametrize(("typed_in", "found"), [(b"we\n\nthe\n", ["the", "we"]), (b"\n \n", [])])
+@pytest.mark.parametrize(("typed_in", "found"), [(b"we\nthe\n", ["the", "we"]), (b"", [])])
 def test_rank_reads_stdin(typed_in: bytes, found: list[str], monkeypatch: Patch, capsys: Printed) -> None:
     typed(monkeypatch, typed_in)
     out, err = ran(capsys, "rank", "the clouds", "--file", "-", "-m", RERANKER)
     assert sorted(line.split()[1] for line in out.splitlines()) == found and err == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("encode", "sentences-dense"), ("encode", "uses-sparse"), ("encode", "late-fixed"),
+        ("embed", "sentences-dense"), ("similar", "sentences-dense", "we", "--file", "-"),
+        ("rank", "uses-reranker", "we", "--file", "-"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypatch: Patch, capsys: Printed) -> None:
+    name, model, *rest = command
+    told = {
+        b"we\nclouds!\n": "",
+        b"we\n\nclouds!\n": "minibert: 1 empty line skipped\n",
+        b"\nwe\n \t\r\nclouds!\n\n": "minibert: 3 empty lines skipped\n",
+    }
+    printed = []
+    for lines, said in told.items():
+        typed(monkeypatch, lines)
+        out, err = ran(capsys, name, "-m", REFERENCE / model, *rest)
+        assert err == said
+        printed.append(out)
+    assert printed[0] and printed == [printed[0]] * 3
+    typed(monkeypatch, b"\n\n")
+    assert ran(capsys, name, "-m", REFERENCE / model, *rest) == ("", "minibert: 2 empty lines skipped\n")
 
 
 def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:

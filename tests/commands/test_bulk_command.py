@@ -198,7 +198,7 @@ def test_a_file_of_the_model_that_has_changed(source: Path, tmp_path: Path, caps
 def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
     argv = [str(source), "-o", str(tmp_path / "out"), "-m", str(DENSE)]
     for wrong in ("--rows-per-shard x", "--bad-rows drop", "--fromat npy", "--format npy"):
-        assert main(["bulk", *argv, *wrong.split()]) == 2 and "usage: minibert bulk" in capsys.readouterr().err
+        assert main(["bulk", *argv, *wrong.split()]) == 2 and "see `minibert bulk --help`" in capsys.readouterr().err
     assert main(["bulk", argv[0]]) == 2 and "-o" in capsys.readouterr().err
     for given, error in (
         (["--rows-per-shard", "0"], "--rows-per-shard must be an integer >= 1, found 0"),

@@ -35,7 +35,7 @@ WINGS: list[dict[str, set[str]]] = [
     },
     {"commands": {"safetensors", "matplotlib", "uvicorn"}},
     {"__init__": set()},
-    {"cli": set()},
+    {"cli": {"argcomplete"}},
     {"__main__": set()},
 ]
 HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}
@@ -171,6 +171,13 @@ def loaded(code: str, *arguments: str, before: str = "sys") -> set[str]:
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     return set(result.stdout.split())
+
+
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    code = "from minibert.cli import main\nwith contextlib.redirect_stdout(io.StringIO()):\n    main(['--help'])"
+    found = loaded(code, before="sys, io, contextlib")
+    ours = {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert ours == {"minibert", "minibert.cli"} and "argparse" not in found
 
 
 # without minibert/__init__, which hands out names of several wings and so imports them

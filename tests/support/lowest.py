@@ -15,7 +15,7 @@ except ModuleNotFoundError:  # Python 3.10
     from pip._vendor import tomli as tomllib
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-EXTRAS = ("plot", "bulk", "serve", "metrics", "test")  # what the core suite needs
+EXTRAS = ("plot", "bulk", "serve", "metrics", "completion", "test")  # what the core suite needs
 
 
 def lowest(requirement: str) -> str:
