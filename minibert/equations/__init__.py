@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "activations", "blocks", "heads", "whole_models", "sampling", "rotary", "gated_blocks",
-    "rotary_scaling", "attention_positions", "disentangled", "sentences", "similarity", "static", "quantization",
+    "input_layer", "activations", "blocks", "nine_terms", "heads", "whole_models", "sampling", "rotary",
+    "gated_blocks", "rotary_scaling", "attention_positions", "disentangled", "sentences", "similarity", "static",
+    "quantization",
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_only_what_is_asked_for_is_read() -> None:
 
 
 EPS = {
-    1e-12: {"bert_encoder", "bert_input", "bert_model", "layer_norm", "post_norm_block"},
+    1e-12: {"bert_encoder", "bert_input", "bert_model", "layer_norm", "normed_parts", "post_norm_block"},
     1e-5: {"gpt2_blocks", "gpt2_model", "pre_norm_block"},
     1e-6: {"gated_block", "llama_model", "rms_norm", "rotary_attention"},
 }  # fmt: skip

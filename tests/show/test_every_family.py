@@ -18,9 +18,10 @@ from minibert.families.parts.plan import REAL, value
 from minibert.models.encoder import Encoder
 from minibert.show.live.cell import opened_cell
 from minibert.show.page.page import page
+from minibert.show.terms import terms_of
 from minibert.show.text.blocks import steps
 
-TEXT = "we lived above"
+TEXT, TWICE = "we lived above", "we lived above we"
 # of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
 SCORES = 3e-6
 # of a cell's scores and sums in float32, beside the same in float64; measured 6e-6 at scores of 9
@@ -74,6 +75,39 @@ def test_the_page_has_the_numbers_of_the_trace(encoder: Encoder) -> None:
             others = sorted((-cosine(after[place], after[other]), other) for other in range(seq) if other != place)
             assert at["nearest"] == [other for _, other in others][:5]
             assert at["cosines"] == pytest.approx([-c for c, _ in others][:5], abs=1e-12)
+
+
+# whose block 0 has nine terms, and what others are told: they have no positions in the input layer, or more than one
+# LayerNorm between the sum and the queries, or more in the scores
+NINE = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "ernie", "distilbert"),
+    *("gpt2", "bart", "pegasus", "clip_text_model"),
+)
+ELSE = {
+    "electra": r"electra has LayerNorm.* and Linear.* there", "albert": r"albert has LayerNorm.* and Linear.* there",
+    "mbart": r"mbart has LayerNorm.* and LayerNorm.* there", "marian": "marian has nothing there",
+    "mpnet": "mpnet adds the learned bias of the distance to block 0's scores",
+}  # fmt: skip
+
+
+def test_nine_terms_are_the_scores_of_block_0(encoder: Encoder) -> None:
+    name, batch = encoder.embeddings.family.model_type, encoder.tokenize(TWICE)
+    if name not in NINE:
+        said = ELSE.get(name, f"{name} adds no positions in its input layer")
+        with pytest.raises(ValueError, match=rf"{said}.*; name a model such as BERT or GPT-2"):
+            terms_of(encoder, batch)
+        return
+    trace, terms = encoder.trace(**batch), terms_of(encoder, batch)
+    scores, seen = trace[encoder.stack.blocks[0].attention.scores][0], trace["attentions.0"][0] > 0
+    assert np.abs(terms.sum(axis=(0, 1)) - scores)[seen].max() < CLOSE
+    # a word asks the same at each place, but for the size; a place asks the same whatever word is there
+    (ids,) = batch["input_ids"]
+    first, second = np.flatnonzero(ids == ids[1])[:2]
+    of_word, of_place = ([terms[a, :, :, i].ravel() for i in (first, second)] for a in (0, 1))
+    assert cosine(*of_word) > 1 - CLOSE and abs(cosine(*of_place)) < 0.99
+    others = terms_of(encoder, encoder.tokenize("above we"))
+    of_word, of_place = ([each[a, a, :, 1, 1] for each in (terms, others)] for a in (0, 1))
+    assert abs(cosine(*of_word)) < 0.999 and cosine(*of_place) > 1 - CLOSE
 
 
 def test_a_cell_adds_up(encoder: Encoder) -> None:
