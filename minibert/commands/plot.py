@@ -18,10 +18,14 @@ def declare(parser: Parser) -> None:
     kinds = "\n".join(f"  {name:14} {says}" for name, (_, says) in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
-    parser.add_argument("--text", metavar="TEXT", help="the text for sum and attention; for rows, its first token")
     parser.add_argument(
-        "--token", type=int, metavar="N", help="for sum and rows: the token at this position, as explain counts them"
+        "--text", metavar="TEXT", help="the text for sum, attention and patching; for rows, its first token"
     )
+    parser.add_argument("--other", metavar="TEXT", help="for patching: a text of as many tokens, with other words")
+    parser.add_argument(
+        "--token", type=int, metavar="N",
+        help="for sum and rows: the token at this position, as explain counts them; for patching: whose prediction",
+    )  # fmt: skip
     parser.add_argument("--block", type=int, metavar="N", help="for attention: the block, counted from 0")
     parser.add_argument("--head", type=int, metavar="N", help="for attention: the head, counted from 0")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.svg, .png or .pdf (default: a window)")
@@ -53,7 +57,8 @@ def run(arguments: Any) -> None:
         if output is not None:
             refuse_model_file(output)  # before anything is drawn
         model = shown_name(arguments.model)
-        figure = picture(arguments.kind, layer, arguments.text, arguments.token, model, arguments.block, arguments.head)
+        asked = (arguments.text, arguments.token, model, arguments.block, arguments.head, arguments.other)
+        figure = picture(arguments.kind, layer, *asked)
         if arguments.kind in OF_BLOCKS and (arguments.block is None) != (arguments.head is None):
             tell(f"this is block {arguments.block or 0}, head {arguments.head or 0}; --block and --head choose another")
         if output is None:

@@ -14,6 +14,8 @@ from minibert.families.parts.attention_schemes import AttentionPosition, Relativ
 from minibert.families.parts.layer_plan import layer_plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.patching import patching_map
+from minibert.show.page.page_prediction import token_name
 from minibert.show.text.explain import first_of_text, name_of
 
 from . import plot
@@ -29,12 +31,13 @@ SEEN = 64  # tokens of a text that the pictures of attention show
 
 
 class Asked(NamedTuple):
-    """The choices of a picture, beside the model: a text, and a token, block or head, counted from 0."""
+    """The choices of a picture, beside the model: one text or two, and a token, block or head, counted from 0."""
 
     text: str | None = None
     token: int | None = None
     block: int | None = None
     head: int | None = None
+    other: str | None = None
 
 
 def picture(
@@ -45,6 +48,7 @@ def picture(
     model: str | None = None,
     block: int | None = None,
     head: int | None = None,
+    other: str | None = None,
 ) -> Figure:
     """Draw one of `PICTURES` from a layer, and from a text if it needs one: the figure, in pyplot.
 
@@ -52,23 +56,27 @@ def picture(
     sum                           how a token's vector is computed
     relative-bias, rotary         the position scheme inside attention
     attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
+    patching                      of a whole model and two texts: which hidden states carry the prediction of `text`
 
     `token` chooses another token for rows and sum, counted from 0 as `explain` does; default: the text's first, after
-    the special ones. `model` is the name above the picture; default: the family's.
+    the special ones. For patching it says whose prediction it is: see `patching_map`. `model` is the name above the
+    picture; default: the family's.
 
     Raises ValueError for an unknown kind, for one that the layer has no numbers for, for a text that is missing.
     """
     if kind not in PICTURES:
         raise ValueError(f"kind must be one of {', '.join(PICTURES)}; found {kind!r}")
     if token is not None and kind not in OF_ONE_TOKEN:
-        raise ValueError(f"the picture {kind!r} cannot show a single token; only {' and '.join(OF_ONE_TOKEN)} take one")
-    if (block is not None or head is not None) and kind not in OF_BLOCKS:
-        raise ValueError(
-            f"the picture {kind!r} has no blocks or heads; block and head apply only to {' and '.join(OF_BLOCKS)}"
-        )
+        raise ValueError(f"the picture {kind!r} cannot show a single token; only {', '.join(OF_ONE_TOKEN)} take one")
+    if (block is not None or head is not None) and kind not in OF_ONE_HEAD:
+        only = " and ".join(OF_ONE_HEAD)
+        raise ValueError(f"the picture {kind!r} shows no single block or head; block and head apply only to {only}")
+    if (other is not None) != (kind == "patching"):
+        asks = "compares two texts; give the second as " if other is None else "is not about two texts; leave out "
+        raise error_of(ValueError, f"the picture {kind!r} {asks}", Option("other"))
     if kind in OF_BLOCKS and isinstance(layer, EmbeddingLayer):
         raise ValueError(f"the picture {kind!r} needs blocks; pass a whole model, minibert.load_encoder(...)")
-    drawn = PICTURES[kind][0](layer, Asked(text, token, block, head))
+    drawn = PICTURES[kind][0](layer, Asked(text, token, block, head, other))
     layer = layer if isinstance(layer, EmbeddingLayer) else layer.embeddings
     figure: Figure = (drawn[0] if isinstance(drawn, list) else drawn).figure
     family = layer.family.model_type
@@ -154,6 +162,17 @@ def _attention(encoder: Encoder, asked: Asked) -> Any:
     return ax
 
 
+def _patching(encoder: Encoder, asked: Asked) -> Any:
+    assert asked.other is not None  # `picture` has seen to it
+    found = patching_map(encoder, _needed(asked.text, "patching"), asked.other, asked.token)
+    pairs = zip(*(encoder.embeddings.tokenizer.tokens(ids) for ids in found.ids), strict=True)
+    ax = plot.patching_grid(found.shares, [one if one == two else f"{one} | {two}" for one, two in pairs])
+    chances = f"probability {np.exp(found.clean):.3g}, in the other text {np.exp(found.corrupted):.3g}"
+    title = f"{token_name(encoder, found.label)!r} at token {found.token}: {chances}"
+    ax.set_title(title, loc="left", parse_math=False)
+    return ax
+
+
 def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
     scheme = layer.attention_position
     if not isinstance(scheme, wanted):
@@ -167,8 +186,9 @@ def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
     return plot.rotary(np.outer(np.arange(2 * SEEN), frequencies))
 
 
-OF_ONE_TOKEN = ("rows", "sum")
-OF_BLOCKS = ("attention",)  # of a whole model, not of its input layer
+OF_ONE_TOKEN = ("rows", "sum", "patching")
+OF_ONE_HEAD = ("attention",)
+OF_BLOCKS = (*OF_ONE_HEAD, "patching")  # of a whole model, not of its input layer
 # kind -> its function, from a layer or a whole model and the choices, and its line in the help
 PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "rows": (_rows, "Some rows of the position table, over a token's row"),
@@ -179,6 +199,7 @@ PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "table": (lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
     "sum": (_sum, "The steps from one token to its vector"),
     "attention": (_attention, "The attention weights of each token: all heads, or one"),
+    "patching": (_patching, "Which hidden states carry a prediction: those of --text, put into the run of --other"),
     "relative-bias": (
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),
         "The bias of each head by distance, as in T5",

@@ -241,6 +241,22 @@ def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) -> Axes:
+    """Draw which hidden states restore a prediction: a row for each state, a column for each token.
+
+    shares (blocks + 1, seq), from `models.patching`. Row 0 is on top, the rows that enter block 0; the last row leaves
+    the last block. The scale spans 1 at least: a share of 1 restores all of the prediction.
+    """
+    states, seq = shares.shape
+    ax = _axes(ax, min(16.0, 0.45 * seq + 3), min(12.0, 0.3 * states + 2))
+    reach = max(1.0, _reach(shares)[1])
+    _image(ax, shares, "share of the prediction restored", (-reach, reach), aspect="auto")
+    ax.set_xticks(range(seq), tokens, rotation=90, parse_math=False)
+    ax.set_yticks(range(states), [*(f"before block {i}" for i in range(states - 1)), "after the last"])
+    ax.set(xlabel="token (text | other text)", ylabel="hidden state")
+    return ax
+
+
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     """A bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 

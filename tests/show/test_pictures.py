@@ -17,6 +17,7 @@ from minibert.cli import main
 from minibert.equations.similarity import cosine_similarity
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.patching import patching_map
 from minibert.show import plot
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
 
@@ -65,7 +66,7 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
     for token in (-1, 5):
         with pytest.raises(IndexError, match=rf"token is {token}, but the text has the tokens 0\.\.4"):
             picture(kind, layer, text, token)
-    with pytest.raises(ValueError, match="'table' cannot show a single token; only rows and sum take one"):
+    with pytest.raises(ValueError, match="'table' cannot show a single token; only rows, sum, patching take one"):
         picture("table", layer, token=1)
 
 
@@ -168,7 +169,11 @@ def test_gpt2_s_triangle_shows_and_one_of_block_and_head_means_0_for_the_other(g
         ("attention", BYTES, {"head": -1}, r"head is -1, but this model has heads 0\.\.3"),
         ("attention", None, {}, "'attention' is about a text"),
         ("attention", "", {}, "has no tokens"),
-        ("table", None, {"head": 0}, "'table' has no blocks or heads; block and head apply only to attention"),
+        ("table", None, {"head": 0}, "'table' shows no single block or head; block and head apply only to attention"),
+        ("patching", BYTES, {}, "'patching' compares two texts; give the second as other"),
+        ("attention", BYTES, {"other": BYTES}, "'attention' is not about two texts; leave out other"),
+        ("patching", None, {"other": BYTES}, "'patching' is about a text"),
+        ("patching", BYTES, {"other": BYTES, "block": 0}, "'patching' shows no single block or head"),
     ],
 )
 def test_what_cannot_be_drawn_of_a_whole_model_is_said(
@@ -192,3 +197,26 @@ def test_plot_attention_writes_a_picture(folder: Path, tmp_path: Path, capsys: p
     assert "this is block 1, head 0; --block and --head choose another" in capsys.readouterr().err
     assert main([*command, "--side", "encoder"]) == 1
     assert "leave out --side" in capsys.readouterr().err
+
+
+def test_plot_patching_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = Path(__file__).parents[2] / "scripts" / "study"
+    for name, *texts in (("bert-words", "questi[MASK]n", "questa[MASK]n"), ("gpt2-words", "wonderfu", "wonderou")):
+        encoder = minibert.load_encoder(study / name)
+        found, figure = patching_map(encoder, *texts), picture("patching", encoder, texts[0], other=texts[1])
+        ax = figure.axes[0]
+        assert np.array_equal(drawn(ax), found.shares) and ax.images[0].get_clim()[1] >= 1
+        names = [encoder.tokens(ids) for ids in found.ids]
+        labels = [label.get_text() for label in ax.get_xticklabels()]
+        assert labels == [one if one == two else f"{one} | {two}" for one, two in zip(*names, strict=True)]
+        rows, blocks = [label.get_text() for label in ax.get_yticklabels()], len(encoder.stack.blocks)
+        assert rows == [*(f"before block {i}" for i in range(blocks)), "after the last"]
+        assert ax.images[0].colorbar.ax.get_ylabel() == "share of the prediction restored"
+        title = f"at token {found.token}: probability {np.exp(found.clean):.3g}, in the other text "
+        assert title in ax.get_title("left") and encoder.tokens([found.label])[0] in ax.get_title("left")
+    command = ["plot", "patching", "-m", str(study / "gpt2-words"), "--text", "wonderfu"]
+    path = tmp_path / "patching.svg"
+    assert main([*command, "--other", "wonderou", "-o", str(path)]) == 0 and b"<svg" in path.read_bytes()
+    for more, says in (([], "give the second as --other"), (["--other", "wonde"], "found 9 and 6")):
+        assert main([*command, *more, "-o", str(path)]) == 1
+        assert says in capsys.readouterr().err
