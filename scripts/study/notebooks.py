@@ -88,6 +88,9 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
     if place + 1 < len(names):
         links.append(f"next: [{titles[names[place + 1]]}]({names[place + 1]}{suffix})")
     copy, text = deepcopy(notebook), " · ".join(links)
+    for cell in copy.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\]\((\w+)\.py\)", rf"](\1{suffix})", cell.source)
     copy.cells[1:] = [
         new_markdown_cell(text, id="first-links"),
         *copy.cells[1:],

@@ -40,6 +40,7 @@ FILES = {
     "009_static_models": {"cosines"},
     "010_induction": {"heads"},
     "common_mistakes": {"errors"},
+    "five_minutes": {"steps"},
     "gpt2_blocks": set(),
     "heads": set(),
     "learned_tables": set(),
@@ -115,7 +116,19 @@ SAID = {
     "008_what_does_a_head_do": ("9 of 10 fall, and of 6 of 10 questions it is missed most\n",),
     "009_static_models": ("centred: 'the' 5.14 long, the median word 6.91; 99% of words are longer\n",),
     "common_mistakes": ("\n8 of 19 pass: ",),
+    "five_minutes": ("man [-1.4  0.2 -0.2  1.4]  bites [ 0.2  1.4 -1.4 -0.2]  dog [ 1.4 -0.2  0.2 -1.4]\n",),
 }
+
+
+def texts_of(path: Path) -> list[str]:
+    """Give the cells of text of a study."""
+    cells = re.split(r"^# %%", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    return [re.sub("^# ?", "", cell, flags=re.M) for cell in cells if cell.startswith(" [markdown]")]
+
+
+def test_the_first_page_is_read_in_five_minutes() -> None:
+    words = " ".join(text.removeprefix(" [markdown]") for text in texts_of(STUDY / "five_minutes.py")).split()
+    assert 400 < len(words) <= 600
 
 
 UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at

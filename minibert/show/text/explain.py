@@ -92,6 +92,8 @@ def explain(
         yield from heading(name, told, rows, bold, dim)
         if len(tokens):
             yield f"  {fitting(tokens[position])}  {beginning(rows[0, position])}"
+    yield ""
+    yield dim("BERT's input layer by hand, in five minutes: scripts/study/five_minutes.py")
 
 
 def heading(name: str, told: Told, rows: Array, bold: Style, dim: Style) -> Iterator[str]:

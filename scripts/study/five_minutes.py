@@ -1,0 +1,128 @@
+# %% [markdown]
+# # BERT's input layer in five minutes
+#
+# BERT computes with numbers. Its first layer turns each word into a row of numbers: it looks up three rows, adds them,
+# and normalises the sum. Here is all of it for one sentence, with four numbers a row where BERT has 768. They are made
+# up, so that you can check each by hand.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+
+from minibert.equations.input_layer import bert_input
+
+sentence = ["dog", "bites", "man"]
+
+# %% [markdown]
+# ## Tokens
+#
+# A text is cut into *tokens*, here whole words. Each has a number, its *id*: dog is 0, bites 1, man 2. (BERT has
+# 30,522 tokens, among them pieces of words, and puts `[CLS]` before a text and `[SEP]` after it.)
+
+# %%
+vocabulary = ["dog", "bites", "man"]
+ids = np.array([vocabulary.index(token) for token in sentence])
+print(ids)
+
+# %% [markdown]
+# ## Three rows for each token
+#
+# Three tables answer three questions. *Which word?* Row 0 of `words` is dog's. *Which place?* Row 0 of `places` is for
+# the first token, whichever it is. *Which text?* Row 0 of `texts` is for a first text, row 1 for a second one, as in
+# question and answer. BERT learned all its rows in training.
+
+# %%
+words = np.array([[7.0, 0, 1, -7], [2, 6, -7, 0], [-6, 1, 2, 8]])
+places = np.array([[1.0, 1, -1, 0], [0, 1, 1, -1], [1, -1, 1, 0]])
+texts = np.array([[0.0, 1, 0, 1], [1, 0, 1, 0]])
+
+word, place, text = words[ids], places[:3], texts[[0, 0, 0]]
+for name, rows in (("word", word), ("place", place), ("text", text)):
+    print(f"{name:5} {rows[0]}  {rows[1]}  {rows[2]}")
+
+# %% [markdown]
+# ## Their sum
+#
+# The three rows of a token are added, number by number. For dog:
+#
+#     word     7   0   1  -7
+#     place    1   1  -1   0
+#     text     0   1   0   1
+#     sum      8   2   0  -6
+
+# %%
+total = word + place + text
+print(total)
+if sentence[0] == "dog":
+    assert total[0].tolist() == [8, 2, 0, -6]
+
+# %% [markdown]
+# ## LayerNorm
+#
+# Each sum gets mean 0 and size 1. Subtract the row's mean, then divide by its *standard deviation*: the root of the
+# mean square of what is left. For dog:
+#
+#     mean                 (8 + 2 + 0 - 6) / 4 = 1
+#     minus the mean       7   1  -1  -7
+#     standard deviation   sqrt((49 + 1 + 1 + 49) / 4) = 5
+#     divided              1.4   0.2  -0.2  -1.4
+#
+# BERT then multiplies each column by a learned weight and adds a learned bias. Here the weights are 1, the biases 0.
+
+# %%
+middle = total - total.mean(axis=1, keepdims=True)
+deviation = np.sqrt((middle**2).mean(axis=1, keepdims=True))
+output = middle / deviation
+print(output)
+whole = bert_input(ids[None], np.zeros((1, 3), int), words, texts, places, np.ones(4), np.zeros(4))
+assert np.allclose(output, whole[0]), "BERT's formula gives the same"
+
+# %% [markdown]
+# These three rows enter BERT's first block. Each still knows its own token alone: to look at others is the work of
+# *attention*.
+
+# %% [markdown]
+# ## The picture
+
+# %%
+steps = {"word": word, "+ place": place, "+ text": text, "= sum": total, "→ LayerNorm": output}
+figure, axes = plt.subplots(1, 5, figsize=(12, 2), layout="constrained", sharey=True)
+for ax, (name, rows) in zip(axes, steps.items(), strict=True):
+    limit = 1.5 if rows is output else 9
+    ax.imshow(rows, cmap="PuOr_r", vmin=-limit, vmax=limit, alpha=0.6, aspect="auto")
+    ax.set(title=name, xticks=[], yticks=range(3), yticklabels=sentence)
+    for (i, j), number in np.ndenumerate(rows):
+        ax.text(j, i, f"{number:.3g}", ha="center", va="center")
+study.show(
+    axes.tolist(), "steps", of="a made-up input layer, four numbers a row",
+    alt="five grids of 3 x 4 numbers: the rows of word, place and text, their sum, and LayerNorm of it",
+)  # fmt: skip
+
+# %% [markdown]
+# ## Change this
+#
+# Swap dog and man in the first cell, and run all cells again. What stays? The row of bites, and all rows of `place`
+# and `text`. What goes along? The words' rows. So dog's outer two numbers, 1.4 and -1.4, move with it, and the
+# middle two stay with the place: 0.2 and -0.2 for whichever of the two comes first.
+
+# %%
+swapped = bert_input(ids[None, ::-1], np.zeros((1, 3), int), words, texts, places, np.ones(4), np.zeros(4))[0]
+for tokens, rows in ((sentence, output), (sentence[::-1], swapped)):
+    print("  ".join(f"{token} {row.round(1)}" for token, row in zip(tokens, rows, strict=True)))
+if sentence[1] == "bites":
+    assert np.array_equal(swapped[1], whole[0, 1]) and np.allclose(swapped[[0, 2], 1:3], output[[0, 2], 1:3])
+    assert np.allclose(swapped[::-1][:, [0, 3]], output[:, [0, 3]])
+
+# %% [markdown]
+# ## Onwards
+#
+# - Tokens, ids and the real numbers: [BERT's input layer, step by step](003_bert_step_by_step.py)
+# - Places: [BERT's positions](000_bert_positions.py)
+# - Where the rows come from: [BERT's three tables are learned](learned_tables.py)
+# - What comes next: [Attention, one head by hand](005_attention.py)
+#
+# ## Exercises
+#
+# 1. By hand: which row has man in the middle of "dog man bites"?
+# 2. Without `places`, what would the swap change?
