@@ -12,11 +12,11 @@ from .input_layer import Array
 
 
 def content_to_position(q: Array, rows: Array, places: Array, scale: float) -> Array:
-    """Each query responds to its distance from each key: `scores[i, j] = scale * q[i] . rows[places[i, j]]`.
+    """Score each query's response to its distance from each key: `scores[i, j] = scale * q[i] . rows[places[i, j]]`.
 
     q (..., heads, query, head_dim), rows (heads, distances, head_dim) mapped as keys are, places (query, key) from
-    `log_bucket_rows` -> (..., heads, query, key). scale is 1 / sqrt(s * head_dim), s how many terms the scores have,
-    query and key being one of them.
+    `log_bucket_rows` -> (..., heads, query, key). scale is 1 / sqrt(s * head_dim); s counts the terms of the
+    score, content-to-content included.
 
     >>> rows = np.array([[[1.0], [10.0], [100.0]]])  # one head; of the distances -1, 0, 1 = query - key
     >>> places = np.array([[1, 0], [2, 1]])
@@ -29,7 +29,7 @@ def content_to_position(q: Array, rows: Array, places: Array, scale: float) -> A
 
 
 def position_to_content(k: Array, rows: Array, places: Array, scale: float) -> Array:
-    """Each key responds to its distance from each query: `scores[i, j] = scale * k[j] . rows[places[i, j]]`.
+    """Score each key's response to its distance from each query: `scores[i, j] = scale * k[j] . rows[places[i, j]]`.
 
     As `content_to_position`, k (..., heads, key, head_dim), rows mapped as queries are -> (..., heads, query, key).
 

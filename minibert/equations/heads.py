@@ -32,7 +32,7 @@ def tied_logits(x: Array, table: Array, bias: Array | None = None) -> Array:
 def tanh_pooling(x: Array, weight: Array, bias: Array) -> Array:
     """Turn a text's first token into one vector: `y = tanh(x[0] @ weight^T + b)`, each number between -1 and 1.
 
-    x (..., seq, dim), weight (dim, dim), bias (dim,) -> (..., dim). BERT's pooler: a classifier of texts reads this.
+    x (..., seq, dim), weight (dim, dim), bias (dim,) -> (..., dim). BERT's pooler. Text classifiers use this vector.
 
     >>> tanh_pooling(np.array([[0.0, 1.0], [7.0, 7.0]]), weight=np.eye(2), bias=np.zeros(2)).round(4)
     array([0.    , 0.7616])

@@ -164,8 +164,9 @@ def layer_norm(
     x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is the
     biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
 
-    Two passes: E[x^2] - E[x]^2 in one loses three digits at mean 100. Both sums are dot products of one row, so its
-    bits do not depend on its neighbours. 1 / sqrt(..) is computed in float64: in float32 the error is a tenth larger.
+    We pass over the row twice; in one pass, E[x^2] - E[x]^2 loses three digits at mean 100. Both sums are dot products
+    of one row, so its bits do not depend on its neighbours. 1 / sqrt(..) is computed in float64: in float32 the error
+    is a tenth larger.
     With eps 0 equal numbers become nan. Raises TypeError for float16, which ends at 65504. Source: Ba et al. 2016.
 
     >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)

@@ -95,7 +95,7 @@ def ranges_of(vectors: Array) -> Array:
 
 
 def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
-    """Give about the vectors that these were made of, float32: (n, dim). Not for one bit a number.
+    """Approximate the original vectors, in float32: (n, dim). Raises ValueError for one bit a number.
 
         uint8    x = low + y * (high - low) / 255
         int8     the same of y + 128

@@ -1,4 +1,4 @@
-"""A word is drawn: how logits become the next word where the likeliest is not always taken.
+"""Sampling: draw the next word instead of always taking the likeliest.
 
 Read `heads` first. Temperature makes the likely words likelier or less so, top-k and top-p leave the unlikely ones out,
 and one random number then chooses. The order is that of transformers' `generate`.

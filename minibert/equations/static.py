@@ -27,7 +27,7 @@ BLOCK = 1024  # rows that are converted to float64 at a time: 6 MB at 768 column
 
 
 def zipf_probabilities(count: int) -> Array:
-    """Guess how often each token stands in a text, by its place in the vocabulary: `p[i] = 1 / (i + 2) / sum_j ...`.
+    """Estimate each token's frequency from its place in the vocabulary: `p[i] = 1 / (i + 2) / sum_j 1 / (j + 2)`.
 
     -> (count,) float64, falling, the sum is 1. Zipf's law says that the r-th most frequent word is 1 / r as frequent as
     the first. Many vocabularies have the frequent tokens first; here their ranks begin at 2, as model2vec's. The trap:

@@ -1,7 +1,7 @@
 """BERT and GPT-2 whole, one function each: ids in, a number for each word of the vocabulary out.
 
-Read `input_layer`, `blocks` and `heads` first: these two are made of them. `softmax` of the numbers (the logits) gives
-probabilities: for BERT of the word that a mask hides, for GPT-2 of the word that comes next.
+Read `input_layer`, `blocks` and `heads` first: both models are built from them. `softmax` turns the numbers (the
+logits) into probabilities: for BERT of the word that a mask hides, for GPT-2 of the word that comes next.
 
 Sources
     Devlin et al. 2018, "BERT" (arXiv:1810.04805): a word for the mask

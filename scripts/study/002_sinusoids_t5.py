@@ -6,8 +6,7 @@
 # (Vaswani et al. 2017). Such a table needs no training, and it has a row for every position, however large.
 #
 # T5 is often said to use these sinusoids. It does not: its input layer adds nothing to the words. Steps 1 to 3 show it;
-# what T5 has instead is in attention, and so in a page after that, `t5_relative_bias.py`. The other steps look at the
-# sinusoids.
+# T5's positions are in attention: see `t5_relative_bias.py`. The other steps look at the sinusoids.
 #
 # * Vaswani et al. 2017, *Attention Is All You Need* ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762))
 

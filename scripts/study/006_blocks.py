@@ -152,14 +152,14 @@ if model.is_minilm:
 #
 # Ten first sentences. The second of each shares words with it, the third shares its meaning. By the mean of the input
 # layer's rows the one with the same words is nearer, in all ten. By the whole encoder of all-MiniLM-L6-v2 the one with
-# the same meaning is, in seven. One of the three that it gets wrong: to "He lost his job last week." it finds "He lost
-# his keys last week." nearer than "The company fired him a few days ago."
+# the same meaning is, in seven. One of the three that it gets wrong: beside "He lost his job last week." it places "He
+# lost his keys last week." nearer to it than "The company fired him a few days ago."
 #
 # Two things are harder:
 #
 # * a negation: in none of ten is the sentence that denies the same in other words nearer than the one that says the
-#   opposite in the same words. To "The movie was not good." it finds "The movie was good." nearer (0.800) than "I did
-#   not enjoy the film." (0.738).
+#   opposite in the same words. It places "The movie was good." nearer to "The movie was not good."
+#   (0.800) than "I did not enjoy the film." (0.738).
 # * who does what: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985, ten such pairs
 #   0.970 to 0.996.
 

@@ -40,8 +40,7 @@ steps = training.STEPS if full else 200
 # ## Step 1: the words
 #
 # Every token of BERT's vocabulary that is a word of 2 to 15 letters; the list is `words.txt` beside this file. Every
-# tenth is kept apart: the model never learns from it, so its loss there says what it has understood and not what it
-# knows by heart.
+# tenth is kept apart: the model never learns from it, so the loss there shows what it understood, not memorised.
 
 # %%
 words = training.words()

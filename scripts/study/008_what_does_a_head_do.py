@@ -133,8 +133,8 @@ study.show(
 #
 # One head is hardly missed. Are all of a block? Is the block? In all-MiniLM-L6-v2 blocks 0 to 4 can each lose all their
 # heads: 7 of 10 answers stay right, and the mean margin stays between 0.114 and 0.154; without those of block 3 or 4 it
-# is even larger than with them. Of the last block these questions need the heads: without them it is 0.036, and 9 of
-# the 10 margins fall.
+# is even larger than with them. These questions need the last block's heads: without them it is 0.036, and 9 of the
+# 10 margins fall.
 #
 # A block is more than its heads. Without the feed-forward of block 0 the mean is 0.102, without both parts 0.097.
 # (Both parts: heads at weight 0 would still add the bias of their output map. With that bias it is 0.069.) But
@@ -199,7 +199,7 @@ if model.is_minilm:
 # ## Step 6: patching, or where the difference sits
 #
 # Two texts differ in one word. Run the second, but give that one token, where it enters block `i`, the vector that it
-# has in the first. How much of the way from the second text's vector to the first's does that go? Before block 0 all
+# has in the first. How far does this move the second text towards the first? Before block 0 all
 # the way: there nothing else differs. After the last block only as far as the token's own part of the mean.
 #
 # In all-MiniLM-L6-v2, for "river" and "city", it is still 0.90 before the last block, and 0.36 after it. Of ten such

@@ -52,7 +52,7 @@ if model.is_minilm:
 # ## Step 2: what is lost when context goes
 #
 # In a sentence about a river, MiniLM's "bank" is near the row of "river" (cosine 0.46), in one about money it is not
-# (0.29). The static row is one for both: 0.50, as if every bank had a river. Nor is it known who does what: with the
+# (0.29). The static row is one for both: 0.50, as if every bank had a river; nor does it know who does what: with the
 # same words in another order a text has the same mean.
 
 
@@ -204,7 +204,7 @@ if model.is_minilm:
 #
 # Three questions say little. Python's topics of help are 78 more: the first sentence of each is to find the rest of it,
 # among all rests. Of Python 3.11's the whole model finds 67 % at once. Rows as they are find 14 %, components alone
-# 18 %, weights alone 42 %, both 45 %: nearly all that is won comes from the weights.
+# 18 %, weights alone 42 %, both 45 %: nearly all of the gain comes from the weights.
 #
 # How often a token stands in your texts can also be counted. Each token counts once more than it is there, or a token
 # that the texts lack would have no probability (Laplace's rule of succession). In the topics "the" is every 28th

@@ -23,8 +23,8 @@ from minibert.show import plot
 # %% [markdown]
 # ## Step 1: rows in which some letters stand twice
 #
-# 200 rows of 64 letters by chance. In each some letters, 4 to 20, all different, stand twice in the same order and
-# nowhere else. Where they begin, and how far it is to the second time, is by chance: no distance is the answer.
+# 200 rows of 64 random letters. In each some letters, 4 to 20, all different, stand twice in the same order and
+# nowhere else. Where they begin is random, and so is the second place: so the distance gives nothing away.
 
 # %%
 random, seq = np.random.default_rng(0), 64
@@ -66,12 +66,12 @@ assert np.abs(note[:, 1:] - letter[:, :-1]).max() < 1e-3 and np.diagonal(back, -
 #
 #     q[i] = letter i,   k[j] = note j,   v[j] = letter j
 #
-# Each letter asks: before whom did I stand? It finds the place after itself, of the first time, and copies it.
+# Each letter asks: what followed me last time? It finds the place after its first one, and copies the letter there.
 
 
 # %%
 def right(note: np.ndarray, scale: float = 100.0) -> float:
-    """How many of the letters that are asked for the induction head says."""
+    """Give the share of the letters asked for that the induction head predicts."""
     said = attention(scale * letter, note, letter, mask).argmax(axis=-1)
     return float(np.mean(said[text, place] == ids[text, place + 1]))
 

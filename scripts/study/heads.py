@@ -43,9 +43,9 @@ assert encoder.heads == ("masked_word",) and x.shape == (encoder.dim,)
 #
 #     h = LayerNorm(gelu(x @ transform^T + b)),   logits = h @ word^T + bias
 #
-# A map and a norm of its own; then the table that gave each id its row, a second time. A letter's logit is large where
-# h points the way of its row. `bias` is what a letter has whatever its neighbours: more where it is frequent, though
-# not in that order. "t" has the most, and "e", the most frequent letter, comes seventh (rank correlation 0.80).
+# A map and a norm, then once more the table that gave each id its row. A letter's logit is large where
+# h points the way of its row. `bias` is a letter's score before its neighbours are seen: higher where it is frequent,
+# though not in that order. "t" has the most, and "e", the most frequent letter, comes seventh (rank correlation 0.80).
 
 # %%
 stored = load_file(masked.SHIPPED / "model.safetensors")

@@ -62,7 +62,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("gamma and beta exchanged", "gamma is the weight, which multiplies; beta is the bias, which is added.",
             norms.rebound(lambda own: (own.bias, own.weight, own.eps), make.biased), on_vectors=True),
     Mistake("bias missing", BIAS, norms.rebound(lambda own: (own.weight, None, own.eps), make.biased)),
-    Mistake("norm not applied", "This norm is there.", by_part("norm", lambda own: np.asarray)),
+    Mistake("norm not applied", "You left out LayerNorm, or RMSNorm.", by_part("norm", lambda own: np.asarray)),
     # activations
     *(Mistake(f"activation {word}", ACTIVATION, by_part("activation", partial(make.other_than, formula)),
               on_vectors=True, keys=ACT_KEYS) for formula, word in FORMULAS.items()),
