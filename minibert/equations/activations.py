@@ -1,4 +1,4 @@
-"""Activations: what a model applies to each number between two maps, so that they are more than one map.
+"""Activations: functions applied to each number between two maps, which would else be one map.
 
 Any shape -> the same, number by number, in the dtype of x. Most models have one of the first eight, of which `gelu`
 (BERT), `gelu_tanh` (GPT-2) and `silu` (Llama) are the ones to read. Config words and torch's classes for them are in

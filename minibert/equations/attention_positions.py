@@ -33,7 +33,7 @@ from .rotary import check_positions
 
 
 def _relative_position(query_length: int, key_length: int, past_length: int = 0) -> Array:
-    """Key position minus query position, (query, key); the queries follow `past_length` cached tokens."""
+    """Subtract query positions from key positions: (query, key); the queries follow `past_length` cached tokens."""
     if min(query_length, key_length, past_length) < 0:
         found = f"query_length={query_length}, key_length={key_length}, past_length={past_length}"
         raise ValueError(f"lengths must not be negative, found {found}")
@@ -41,7 +41,7 @@ def _relative_position(query_length: int, key_length: int, past_length: int = 0)
 
 
 def _log(ratio: Array) -> Array:
-    """The logarithm of a float32, rounded once to float32.
+    """Take the logarithm of a float32, rounded once to float32.
 
     NumPy's own float32 logarithm differs by a bit from processor to processor, and one bit moves a bucket.
     """
@@ -49,7 +49,7 @@ def _log(ratio: Array) -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """Give each head its slope: what one token of distance costs.
+    """Give each head its slope: the cost of one token of distance.
 
         slope[i] = 2^(-8i / heads),  i = 1..heads                              heads a power of two
         otherwise the slopes of P, the next lower power of two, and then every other slope of 2P
@@ -114,7 +114,7 @@ def alibi_bias(attention_mask: ArrayLike, heads: int) -> Array:
 def relative_buckets(
     relative_position: ArrayLike, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> Array:
-    """Sort distances into buckets: one for each small distance, ever wider ones further out.
+    """Sort distances into buckets: one for each small distance, then wider and wider ones.
 
         bidirectional:  n = |key - query|, half of the buckets; keys after the query use the upper half
         causal:         n = max(query - key, 0), all of the buckets; keys after the query are as distance 0

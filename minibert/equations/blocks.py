@@ -196,7 +196,7 @@ def post_norm_block(
     x: Array, block: Block, heads: int, eps: float = 1e-12, activation: Activation = gelu,
     mask: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """The first transformer's block, and BERT's: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
+    """Compute BERT's block: `x = LayerNorm(x + attention(x)); x = LayerNorm(x + feed_forward(x))`.
 
     x (batch, seq, dim) -> (batch, seq, dim). Each norm is applied to a sum.
 
@@ -218,7 +218,7 @@ def pre_norm_block(
     activation: Activation = gelu_tanh,
     mask: Array | None = None,
 ) -> Array:
-    """GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
+    """Compute GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 
     x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalised: each block only adds to it. So one sum runs
     from the first block to the last, the residual stream: blocks read from it, and add to it.
@@ -234,7 +234,7 @@ def pre_norm_block(
 
 
 def bert_encoder(x: Array, attention_mask: Array, blocks: Sequence[Block], heads: int, eps: float = 1e-12) -> Array:
-    """BERT after its input layer: one block after the other; every token sees all tokens that are not padding.
+    """Run BERT's blocks, one after the other; every token sees all tokens that are not padding.
 
     x (batch, seq, dim) from `bert_input`, attention_mask (batch, seq) of 1 and 0 -> (batch, seq, dim).
 
@@ -250,7 +250,7 @@ def bert_encoder(x: Array, attention_mask: Array, blocks: Sequence[Block], heads
 def gpt2_blocks(
     x: Array, attention_mask: Array, blocks: Sequence[Block], last_norm: Affine, heads: int, eps: float = 1e-5
 ) -> Array:
-    """GPT-2 after its input layer: no token sees those after it, and one norm comes at the end.
+    """Run GPT-2's blocks and its last norm: no token sees a later one.
 
     x (batch, seq, dim) from `gpt2_input`, attention_mask (batch, seq) -> (batch, seq, dim); times `wte.T` that gives
     the logits. A token that is added changes nothing before it: who writes a text on keeps the keys and values of the

@@ -89,7 +89,7 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
 
 
 def by_distance(of_each: Array, keys: int) -> Array:
-    """Look numbers of distances up for all pairs: a view, in which nothing is copied.
+    """View a value per distance as a matrix of all pairs, without a copy.
 
         scores[i, j] = of_each[i, j - i + rows - 1]
 
@@ -107,5 +107,5 @@ def by_distance(of_each: Array, keys: int) -> Array:
 
 
 def faster(activation: Activation) -> Activation:
-    """The one of this file for a textbook's activation, if there is one."""
+    """Find the fast version of an activation, if this file has one."""
     return gelu if activation is activations.gelu else activation

@@ -1,4 +1,4 @@
-"""Llama and its kin: what changed since BERT and GPT-2, each change one formula, and the whole model at the end.
+"""Llama and its kin: each change since BERT and GPT-2 as one formula, and the whole model at the end.
 
 Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there, the rotation (`rotate`) stands in
 `rotary`. Here follow key heads that several query heads share, and the gate; `llama_model` goes from ids to logits.
@@ -104,7 +104,7 @@ def gated_block(
     x: Array, block: GatedBlock, heads: int, key_heads: int, cos: Array, sin: Array,
     eps: float = 1e-6, activation: Activation = silu, mask: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Llama's block: `x = x + attention(rms_norm(x)); x = x + gated_feed_forward(rms_norm(x))`.
+    """Compute Llama's block: `x = x + attention(rms_norm(x)); x = x + gated_feed_forward(rms_norm(x))`.
 
     x (batch, seq, dim) -> (batch, seq, dim).
 
@@ -133,7 +133,7 @@ def llama_model(
     input_ids: Array, attention_mask: Array, weights: LlamaWeights, heads: int, key_heads: int, frequencies: Array,
     eps: float = 1e-6,
 ) -> Array:  # fmt: skip
-    """Llama from ids to logits: word rows, blocks that rotate queries and keys, `rms_norm(x) @ output^T`.
+    """Compute Llama's logits from ids: word rows, blocks that rotate queries and keys, `rms_norm(x) @ output^T`.
 
     input_ids and attention_mask (batch, seq), frequencies (head_dim / 2,) from `rotary_frequencies` or a rule of
     `rotary_scaling` -> (batch, seq, vocab). No row of positions is added: attention alone knows the order of the words.

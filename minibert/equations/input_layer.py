@@ -102,7 +102,7 @@ def padding_position_ids(input_ids: Array, padding_idx: int, past_length: int = 
 
 
 def mask_position_ids(attention_mask: Array, past_length: int = 0) -> Array:
-    """Count only what the attention mask keeps, as OPT does: `p = cumsum(m) * m - 1`, without the past columns.
+    """Count the tokens that the attention mask keeps, as OPT does: `p = cumsum(m) * m - 1`, without the past columns.
 
     attention_mask (batch, past + seq) -> (batch, seq), int64. A masked token gets -1, the first real one 0; OPT's
     table has two more rows in front, so -1 is its row 1. Source: OPT's reference implementation.
@@ -221,7 +221,7 @@ def bert_input(
     bias: Array,
     eps: float = 1e-12,
 ) -> Array:
-    """BERT's whole input layer: `LayerNorm((word + token type) + position)`.
+    """Compute BERT's whole input layer: `LayerNorm((word + token type) + position)`.
 
     input_ids and token_type_ids (batch, seq) -> (batch, seq, dim). The order of the sum matters: it shows in
     the last bit of a third of all entries. Source: Devlin et al. 2018 and its reference implementation.
@@ -239,7 +239,7 @@ def bert_input(
 
 
 def gpt2_input(input_ids: Array, wte: Array, wpe: Array) -> Array:
-    """GPT-2's whole input layer: `word + position`, nothing else.
+    """Compute GPT-2's whole input layer: `word + position`, nothing else.
 
     input_ids (batch, seq) -> (batch, seq, dim). LayerNorm comes later, inside the first block.
 

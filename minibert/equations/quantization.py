@@ -32,7 +32,7 @@ BITS = ("binary", "ubinary")
 
 
 def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
-    """Give vectors (n, dim) in a smaller form: float16, int8 and uint8 (n, dim), binary and ubinary (n, ceil(dim / 8)).
+    """Make vectors (n, dim) smaller: float16, int8 and uint8 (n, dim), binary and ubinary (n, ceil(dim / 8)).
 
         uint8    y = floor((x - low) / ((high - low) / 255)), from 0 to 255; where high = low, floor(x - low)
         int8     that minus 128

@@ -46,7 +46,7 @@ def rotary_powers(dim: int, base: float = 10000.0) -> Array:
 
 
 def rotary_frequencies(dim: int, base: float = 10000.0) -> Array:
-    """Give each pair of a head's dimensions its own turning speed, in radians per token.
+    """Give each pair of a head's dimensions its turning speed, in radians per token.
 
         f[i] = base^(-2i / dim)     for 2i = 0, 2, 4, ... < dim
 

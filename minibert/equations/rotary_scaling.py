@@ -41,7 +41,7 @@ from .rotary import rotary_frequencies, rotary_powers
 
 
 def _check(**lengths_and_factors: float) -> None:
-    """Refuse numbers that no formula here can divide by or take a logarithm of."""
+    """Raise ValueError for a number that a formula here cannot divide by or take the logarithm of."""
     for name, value in lengths_and_factors.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be a number above 0, found {value!r}")

@@ -167,7 +167,7 @@ def normalized(vectors: Array) -> Array:
 
 
 def _wide(vectors: Array) -> Array:
-    """Give float32 of integers, whose products would not fit into their own type, and of float16."""
+    """Convert integers, whose products would overflow, and float16 to float32."""
     return vectors if vectors.dtype in (np.float32, np.float64) else vectors.astype(np.float32)
 
 

@@ -19,7 +19,7 @@ LARGEST = 1e150  # a length: float64 holds its square, and that of its inverse
 
 
 def cosine_similarity(x: ArrayLike, y: ArrayLike | None = None) -> Array:
-    """The cosine of the angle between each row of x and each row of y: `c[i, j] = x_i . y_j / (|x_i| |y_j|)`.
+    """Give the cosine of the angle between each row of x and each row of y: `c[i, j] = x_i . y_j / (|x_i| |y_j|)`.
 
     x (rows, dim), y (others, dim), x itself where absent -> (rows, others), float64 in -1..1. A row of zeros has
     no direction; its similarity is 0. That of a row with a NaN is NaN. The result has rows * others entries: for one
@@ -56,7 +56,7 @@ def _unit_rows(rows: Array) -> Array:
 
 
 def similarities_to(vector: Array, blocks: Iterable[Array]) -> Array:
-    """The cosine between a vector and each row of a table that comes in blocks: (dim,), blocks (rows, dim) -> (all,).
+    """Give the cosine of a vector and each row of a table in blocks: (dim,), blocks (rows, dim) -> (all,).
 
     One block is in memory at a time, so the table may be larger than memory. Equal rows have equal similarities.
 
@@ -71,7 +71,7 @@ def similarities_to(vector: Array, blocks: Iterable[Array]) -> Array:
 
 
 def nearest_tokens(table: Array, query: int | Array, k: int = 10) -> tuple[Array, Array]:
-    """The k rows of the table whose direction is closest to a vector, or to the row of a token.
+    """Find the k rows of the table whose direction is closest to a vector, or to the row of a token.
 
     table (vocab, dim), query a token id or a vector (dim,) -> ids (k,) int64 and their cosine similarities (k,),
     falling. Equal similarities are ordered by id. Asked for a token, its own row is among the answers, with

@@ -45,7 +45,7 @@ def zipf_probabilities(count: int) -> Array:
 
 
 def sif_weights(probabilities: ArrayLike, a: float = 1e-4) -> Array:
-    """Weigh a frequent token less, for it says less of its text: `w[i] = a / (a + p[i])`, smooth inverse frequency.
+    """Weight frequent tokens less, which say less of their text: `w[i] = a / (a + p[i])`, smooth inverse frequency.
 
     probabilities (vocab,) -> (vocab,) float64 in 0..1, 1 for a token that never comes. A token with p = a weighs half.
 

@@ -52,7 +52,7 @@ class Gpt2Weights(NamedTuple):
 def bert_model(
     input_ids: Array, token_type_ids: Array, attention_mask: Array, weights: BertWeights, heads: int, eps: float = 1e-12
 ) -> Array:
-    """BERT from ids to logits: input layer, blocks, and `LayerNorm(gelu(x @ transform^T + b)) @ word^T + bias`.
+    """Compute BERT's logits from ids: input layer, blocks, and `LayerNorm(gelu(x @ transform^T + b)) @ word^T + bias`.
 
     input_ids, token_type_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Only the rows at masks are a
     prediction. A word's logit is large where the token's vector points the same way as that word's row.
@@ -72,7 +72,7 @@ def bert_model(
 
 
 def gpt2_model(input_ids: Array, attention_mask: Array, weights: Gpt2Weights, heads: int, eps: float = 1e-5) -> Array:
-    """GPT-2 from ids to logits: input layer, blocks with the last norm, and `x @ wte^T`.
+    """Compute GPT-2's logits from ids: input layer, blocks with the last norm, and `x @ wte^T`.
 
     input_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Row t scores the word after token t, so the last
     row is the prediction.

@@ -86,7 +86,7 @@ def picture(
 
 
 def position_table(layer: EmbeddingLayer) -> Array:
-    """The rows that are added at positions 0, 1, 2, ... Raises ValueError if the layer adds none."""
+    """Give the rows that are added at positions 0, 1, 2, ... Raises ValueError if the layer adds none."""
     for step, module in layer.steps:
         if isinstance(step, Positions):
             rows: Array = module.weight[step.extra + step.first(layer.config) :]

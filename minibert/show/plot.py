@@ -1,4 +1,4 @@
-"""Arrays -> pictures. Every function draws one thing into an Axes and returns it.
+"""Pictures of arrays: every function draws one thing into an Axes and returns it.
 
 Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
 Nothing here computes what a picture shows, or knows a model: similarities come from `equations.similarity`,
@@ -66,7 +66,7 @@ def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float], **o
 
 
 def _reach(values: Array) -> tuple[float, float]:
-    """Limits as far below 0 as above it."""
+    """Give limits as far below 0 as above it."""
     reach = float(np.abs(values).max(initial=0.0)) or 1.0
     return -reach, reach
 
@@ -91,7 +91,7 @@ def position_rows(
     sums: bool = False,
     lines: Mapping[str, slice] | None = None,
 ) -> list[Axes]:
-    """Several rows of a position table below each other, on one scale, each over the row of a token.
+    """Draw several rows of a position table below each other, on one scale, each over the row of a token.
 
     table (positions, dim), token_row (dim,), and `token`, its name: the picture compares how large the two rows
     are. Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions.
@@ -139,7 +139,7 @@ def position_rows(
 def similarity_matrix(
     similarity: Array, ax: Axes | None = None, labels: Sequence[str] | None = None, of: str = "position"
 ) -> Axes:
-    """A matrix of cosine similarities as an image, from -1 to 1; row 0 is on top, as in the matrix.
+    """Draw a matrix of cosine similarities as an image, from -1 to 1; row 0 is on top, as in the matrix.
 
     similarity (n, n), from `equations.cosine_similarity`. `labels` name the rows, where there are few.
     """
@@ -201,7 +201,7 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
 
 
 def _scale(ax: Axes, height: float, gain: float) -> None:
-    """Write the scale of a line at its left end: where two round numbers are."""
+    """Mark two round numbers at the left end of a line: its scale."""
     mark = float(f"{0.35 / gain:.0e}")
     for value in (-mark, mark):
         place = (0, height + gain * value)
@@ -210,7 +210,7 @@ def _scale(ax: Axes, height: float, gain: float) -> None:
 
 
 def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None = None) -> Axes:
-    """The attention weights of one head as a grid: a row for each query token, a column for each key token.
+    """Draw the attention weights of one head as a grid: a row for each query token, a column for each key token.
 
     probabilities (query, key), each row with the sum 1; tokens name both sides, if there are few. A weight of exactly
     0 is left blank: a mask hides that token. So GPT-2's grid is a triangle.
@@ -223,7 +223,7 @@ def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None 
 
 
 def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:
-    """All heads of all blocks, small: a line of grids for each block, a grid for each head, all on one scale.
+    """Draw all heads of all blocks, small: a line of grids for each block, a grid for each head, all on one scale.
 
     attentions (blocks, heads, query, key). One blank line parts two grids. In each of them the first token's line is on
     top, as in `attention_grid`.
@@ -258,7 +258,7 @@ def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) 
 
 
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
-    """A bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
+    """Draw a bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 
     bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 are the
     tokens before.
@@ -274,7 +274,7 @@ def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
 
 
 def rotary(angles: Array, ax: Axes | None = None) -> Axes:
-    """Rotary's angles as an image: by how much a pair of dimensions is turned at each position, as its cosine.
+    """Draw rotary's angles as an image: for each pair of dimensions the cosine of its angle at each position.
 
     angles (positions, pairs) in radians, for example `np.outer(np.arange(128), frequencies)`. The first pairs turn
     fast and tell neighbours apart; the last hardly turn and tell far from near.

@@ -215,7 +215,7 @@ assert np.abs(unmasked - alone).max() > 1000 * CLOSE
 
 # %%
 def habits(text: str) -> dict[str, np.ndarray]:
-    """The mean weight on the first token, the one before and the one after, of every head: each (blocks, heads)."""
+    """Give every head's mean weight on the first token, the one before and the one after: each (blocks, heads)."""
     found = encoder.trace(**encoder.tokenize(text))
     weights = np.stack([found[f"attentions.{i}"][0] for i in blocks])
     return {

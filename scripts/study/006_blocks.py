@@ -115,7 +115,7 @@ study.show(ax, "tokens", of=model.name, alt="a square of colours: the cosine of 
 
 # %%
 def vector_of(word: str, text: str) -> np.ndarray:
-    """What a word's token is after the last block."""
+    """Give the vector of a word's token after the last block."""
     batch = encoder.tokenize(text)
     return encoder(**batch)[0, encoder.tokens(batch["input_ids"][0]).index(word)]
 
@@ -166,7 +166,7 @@ if model.is_minilm:
 
 # %%
 def cosines(three: tuple[str, str, str]) -> np.ndarray:
-    """The first text beside the second and the third, by the input layer and by the whole encoder: (2, 2)."""
+    """Compare the first text with the second and the third, by the input layer and by the whole encoder: (2, 2)."""
     by_encoder = np.stack([encoder(**encoder.tokenize(text))[0].mean(axis=0) for text in three])
     return np.stack([cosine_similarity(x[:1], x[1:])[0] for x in (encoder.embeddings.embed(three), by_encoder)])
 

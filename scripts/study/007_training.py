@@ -96,7 +96,7 @@ assert bounds["uniform"] > bounds["letters"] > bounds["pairs of letters"]
 
 # %%
 def made_up(folder, count, temperature=1.0):
-    """Words that the checkpoint in this folder writes, each from a seed of its own."""
+    """Write words with the checkpoint in this folder, each from another seed."""
     with minibert.load_encoder(folder) as encoder:
         return [encoder.complete("", tokens=training.POSITIONS, temperature=temperature, seed=i) for i in range(count)]
 

@@ -64,7 +64,7 @@ together = encoder.tokenize([text for three in texts.QUESTIONS for text in three
 
 
 def vectors(batch: dict[str, np.ndarray], change: dict | None = None) -> np.ndarray:
-    """The mean of each text's tokens, of length 1: (texts, dim)."""
+    """Give the mean of each text's tokens, of length 1: (texts, dim)."""
     mean = (encoder(**batch, change=change) * batch["attention_mask"][..., None]).sum(axis=1)
     return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
@@ -75,7 +75,7 @@ def margins(change: dict | None = None) -> np.ndarray:
 
 
 def told(found: np.ndarray) -> str:
-    """What a change does to the ten margins."""
+    """Say how a change moves the ten margins."""
     right, fallen = np.count_nonzero(found > 0), np.count_nonzero(found < usual)
     return f"margins {texts.spread(found, 3)}; {right} of {len(found)} right, {fallen} smaller"
 
@@ -211,7 +211,7 @@ if model.is_minilm:
 
 # %%
 def shares(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> np.ndarray:
-    """How far the patched token goes, before block 0 and after each block."""
+    """Measure how far the patched token goes, before block 0 and after each block."""
     (place,) = np.flatnonzero(first["input_ids"][0] != second["input_ids"][0])  # one token, at one place
     theirs = encoder.trace(**first)
     start, goal = (encoder(**batch)[0].mean(axis=0) for batch in (second, first))
@@ -268,7 +268,7 @@ else:
 
 # %%
 def lenses_of(ids: list[int]) -> list[np.ndarray]:
-    """The logits for the next token, before block 0 and after each block."""
+    """Give the logits for the next token, before block 0 and after each block."""
     found = gpt2.trace([ids])
     made = [gpt2["ln_f"](found[f"hidden_states.{i}"][0, -1:])[0] @ table.T for i in range(depth)]
     return [*made, found[f"hidden_states.{depth}"][0, -1] @ table.T]  # the last has passed the norm
@@ -325,7 +325,7 @@ def log_probability(ids: list[int], predicted: int, change: dict | None = None) 
 
 
 def moves(ids: list[int], predicted: int) -> np.ndarray:
-    """How far each head moves the log probability: (blocks, heads)."""
+    """Measure how far each head moves the log probability: (blocks, heads)."""
     knocked = [[minibert.knock_out(gpt2, heads=[(i, j)]) for j in range(gpt2.stack.heads)] for i in range(depth)]
     found = np.array([[log_probability(ids, predicted, change) for change in row] for row in knocked])
     return found - log_probability(ids, predicted)

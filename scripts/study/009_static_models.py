@@ -62,7 +62,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def vector(rows: np.ndarray, text: str, weights: np.ndarray | None = None) -> np.ndarray:
-    """The mean of a text's rows, of length 1."""
+    """Give the mean of a text's rows, of length 1."""
     ids = ids_of(text)
     mean = (rows[ids] if weights is None else rows[ids] * weights[ids, None]).mean(axis=0)
     return mean / np.linalg.norm(mean)
@@ -228,7 +228,7 @@ assert counted[counts == 0].min() == counted.max(), "what was never seen weighs 
 
 
 def at_once(encode: Callable[[str], np.ndarray]) -> float:
-    """How often the nearest rest is the query's own."""
+    """Give the share of queries whose nearest rest is their own."""
     queries, rests = (np.array([encode(pair[i]) for pair in halves]) for i in (0, 1))
     return float(np.mean((queries @ rests.T).argmax(axis=1) == np.arange(len(halves))))
 

@@ -50,7 +50,7 @@ def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
 
 
 def softmax_gradient(grad: Array, x: Array) -> Array:
-    """Backward of `softmax`: what each probability gains above the mean of all.
+    """Backward of `softmax`: each probability's gain above the mean of all.
 
         y = softmax(x),   g_x = y * (grad - sum_j y[j] grad[j])
 
@@ -215,7 +215,7 @@ class BlockGradients(NamedTuple):
 def pre_norm_block_gradient(
     grad: Array, x: Array, block: Block, heads: int, eps: float = 1e-5, mask: Array | None = None
 ) -> BlockGradients:
-    """Backward of GPT-2's block: what is added to x hands the gradient on unchanged, and adds one of its own.
+    """Backward of GPT-2's block: each sum passes its gradient to x unchanged, and to the part that was added.
 
         y = x + attention(LayerNorm(x)),   z = y + feed_forward(LayerNorm(y))
         g_y = g_z + back through the feed-forward,   g_x = g_y + back through attention

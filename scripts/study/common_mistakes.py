@@ -61,7 +61,7 @@ measured: dict[str, tuple[str, float]] = {}  # mistake -> family, difference / s
 
 
 def measure(*names: str, on: str = "") -> None:
-    """Make these mistakes in a model, the named BERT or a tiny checkpoint, and print what each is off by."""
+    """Make these mistakes in a model, the named BERT or a tiny checkpoint, and print the error of each."""
     with contextlib.nullcontext(model.layer) if not on else study.tiny(on) as right:
         allowed, inputs = tolerances(right), batches(right)
         inputs.pop("full_length", None)  # a layer that miscounts has no room for it, and says so at once

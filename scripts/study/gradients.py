@@ -205,7 +205,7 @@ def gpt2_input_gradient(grad: Array, input_ids: Array, wte: Array, wpe: Array) -
 def learn_word_table(
     target: Array, input_ids: Array, wte: Array, wpe: Array, rate: float = 1.0, steps: int = 300
 ) -> tuple[Array, list[float]]:
-    """A demonstration that learns: plain gradient descent on GPT-2's word table until its output is `target`.
+    """Learn GPT-2's word table by plain gradient descent until the output is `target`.
 
         loss = sum((gpt2_input(ids, wte, wpe) - target)^2) / (2 * tokens),   wte <- wte - rate * g_wte
 

@@ -1,4 +1,4 @@
-"""How `bert-words` was trained, a small BERT whose tokens are letters: some letters of a word are hidden from it.
+"""`bert-words` was trained here: a small BERT whose tokens are letters, some of them hidden.
 
     python scripts/study/masked.py      a few minutes on two cores; writes bert-words in build/study/
 
@@ -56,7 +56,7 @@ class Masked(NamedTuple):
 
 
 def as_ids(words: Sequence[str]) -> Array:
-    """`[CLS]`, the letters, `[SEP]`, and padding: (words, 17)."""
+    """Give each word as ids: `[CLS]`, the letters, `[SEP]`, and padding: (words, 17)."""
     ids = np.full((len(words), POSITIONS), PAD)
     for row, word in zip(ids, words, strict=True):
         row[: len(word) + 2] = [CLS, *(len(SPECIAL) + training.LETTERS.index(letter) for letter in word), SEP]
@@ -64,21 +64,21 @@ def as_ids(words: Sequence[str]) -> Array:
 
 
 def masked(ids: Array, random: np.random.Generator) -> Masked:
-    """Hide every fifth letter by chance, and one at least."""
+    """Hide each letter with probability 1/5, and at least one of a word."""
     chance = np.where(ids >= len(SPECIAL), random.random(ids.shape), 1.0)
     hidden = chance <= np.maximum(HIDDEN, chance.min(axis=1, keepdims=True))
     return Masked(np.where(hidden, MASK, ids), ids, hidden)
 
 
 def one_hidden(ids: Array) -> Masked:
-    """Each word as often as it has letters, each time with another one hidden."""
+    """Repeat each word once for each letter, and hide that letter."""
     words, places = np.nonzero(ids >= len(SPECIAL))
     hidden = np.arange(POSITIONS) == places[:, None]
     return Masked(np.where(hidden, MASK, ids[words]), ids[words], hidden)
 
 
 def random_weights(seed: int = 0) -> BertWeights:
-    """A BERT before training: normal noise, 0.02 wide in tables and 0.1 in maps, biases 0, norms 1 and 0."""
+    """Draw a BERT before training: normal noise, 0.02 wide in tables and 0.1 in maps, biases 0, norms 1 and 0."""
     random = np.random.default_rng(seed)
 
     def table(rows: int) -> Array:
@@ -95,12 +95,12 @@ def random_weights(seed: int = 0) -> BertWeights:
 
 
 def vector_of(weights: Any) -> Array:
-    """All arrays of a model, or of its gradient, one after the other."""
+    """Join all arrays of a model, or of its gradient, to one vector."""
     return weights.ravel() if isinstance(weights, np.ndarray) else np.concatenate([vector_of(part) for part in weights])
 
 
 def model_of(vector: Array, like: Any = None) -> Any:
-    """The arrays of a model as views into a vector, in the order of `vector_of`."""
+    """Cut a vector into the arrays of a model: views, in the order of `vector_of`."""
     like = random_weights() if like is None else like
     if isinstance(like, np.ndarray):
         return vector.reshape(like.shape)
@@ -110,7 +110,7 @@ def model_of(vector: Array, like: Any = None) -> Any:
 
 
 class Forward(NamedTuple):
-    """What goes forward and is needed on the way back: what entered each block, and the head's numbers at the masks."""
+    """Values of the forward pass that the backward pass needs: each block's input, the head's numbers at the masks."""
 
     entered: list[Array]
     taken: Array
@@ -120,7 +120,7 @@ class Forward(NamedTuple):
 
 
 def forward(weights: BertWeights, words: Masked) -> Forward:
-    """The logits of the hidden letters; the head is not needed at others."""
+    """Compute the logits of the hidden letters alone."""
     types, mask = np.zeros_like(words.ids), _mask(words)
     x = bert_input(words.ids, types, weights.word, weights.token_type, weights.position, *weights.norm, EPS)
     entered = []
@@ -138,12 +138,12 @@ def _mask(words: Masked) -> Array:
 
 
 def losses(weights: BertWeights, words: Masked) -> Array:
-    """The cross-entropy of each hidden letter, in nats: (letters,)."""
+    """Compute the cross-entropy of each hidden letter, in nats: (letters,)."""
     return cross_entropy(forward(weights, words).logits, words.targets[words.hidden])
 
 
 def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Array, Block]:
-    """Backward of `post_norm_block`: each norm, then the sum, which hands the gradient to x and to the part."""
+    """Backward of `post_norm_block`: each norm, then the sum, which passes its gradient to x and to the part."""
     added = x + self_attention(x, block, HEADS, mask)
     middle = layer_norm(added, *block.norm_1, EPS)
     worked = middle + feed_forward(middle, block.up, block.down, gelu_tanh)
@@ -159,7 +159,7 @@ def block_gradient(grad: Array, x: Array, block: Block, mask: Array) -> tuple[Ar
 
 
 def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertWeights]:
-    """The mean loss of the hidden letters, and its gradient: the head backward, then the blocks, then the tables."""
+    """Compute the mean loss of the hidden letters, and its gradient: head, blocks and tables backward."""
     entered, taken, inner, last, logits = forward(weights, words)
     targets = words.targets[words.hidden]
     share = np.full(len(targets), 1 / len(targets), logits.dtype)
@@ -217,7 +217,7 @@ TOKENIZER_CONFIG = {
 
 
 def tensors_of(weights: BertWeights) -> dict[str, Array]:
-    """The arrays by the names that BERT's files give them."""
+    """Name the arrays as BERT's files do."""
     inputs, head = "bert.embeddings", "cls.predictions"
     maps = {f"{inputs}.LayerNorm": weights.norm, f"{head}.transform.dense": weights.transform}
     maps[f"{head}.transform.LayerNorm"] = weights.transform_norm
@@ -240,7 +240,7 @@ def save(weights: BertWeights, folder: Path) -> Path:
 
 
 def write_tokenizer(path: Path) -> None:
-    """A tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for whatever is no letter."""
+    """Write a tokenizer of letters: `[CLS]` before a text, `[SEP]` after it, `[UNK]` for all that is no letter."""
     from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 
     vocab = {token: i for i, token in enumerate((*SPECIAL, *training.LETTERS))}

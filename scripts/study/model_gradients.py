@@ -62,7 +62,7 @@ def gpt2_model_gradient(
 
 
 def dropout(x: Array, keep: Array, rate: float) -> Array:
-    """Leave out numbers at random while a model learns: `y = x / (1 - rate) where keep, else 0`.
+    """Set numbers to 0 at random while a model learns: `y = x / (1 - rate) where keep, else 0`.
 
     x and keep of any one shape -> the same; keep is True with probability 1 - rate, drawn anew in each step:
     `random.random(x.shape) >= rate`. The division keeps the mean as it is, so a trained model leaves nothing out and
@@ -80,7 +80,7 @@ def dropout(x: Array, keep: Array, rate: float) -> Array:
 
 
 def clipped_gradients(gradients: Sequence[Array], longest: float) -> list[Array]:
-    """Shorten all gradients of a step alike where together they are too long: `g = g * min(1, longest / length)`.
+    """Shorten all gradients of a step by one factor if they are too long: `g = g * min(1, longest / length)`.
 
         length = sqrt(sum of the squares of all numbers of all gradients)
 
@@ -100,7 +100,7 @@ def clipped_gradients(gradients: Sequence[Array], longest: float) -> list[Array]
 
 
 class AdamStep(NamedTuple):
-    """What `adam` and `adamw` give: the weights after the step, and the two averages that the next step needs."""
+    """The result of `adam` and `adamw`: the weights after the step, and the two averages for the next step."""
 
     weight: Array
     mean: Array

@@ -100,7 +100,7 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
 
 
 def index() -> str:
-    """The page of all pages: README's table, whose links lead to the pages beside it."""
+    """Make the index of all pages: README's table, whose links lead to the pages beside it."""
     from nbformat.v4 import new_markdown_cell, new_notebook
 
     rows = "\n".join(line for line in README.splitlines() if re.match(PLACE, line))
@@ -109,7 +109,7 @@ def index() -> str:
 
 
 def page(notebook: Any, title: str) -> str:
-    """One HTML page that needs no network: styles and pictures lie in it, and no script does."""
+    """Make one HTML page that needs no network: it contains styles and pictures, and no script."""
     from nbconvert import HTMLExporter
 
     # these three would be loaded from elsewhere; no study file has what they draw
@@ -129,7 +129,7 @@ def described(notebook: Any, html: str) -> str:
 
 
 def put(folder: Path, *names: str) -> None:
-    """Put what notebooks need beside them, and the BERT that a variable names: the folder can be moved as a whole."""
+    """Put the files that notebooks need beside them, and the BERT: the folder can be moved as a whole."""
     for name in names:
         source, beside = HERE / name, folder / Path(name).name
         if source.is_dir():
@@ -144,7 +144,7 @@ def put(folder: Path, *names: str) -> None:
 
 
 def _same(source: str, beside: str) -> None:
-    """One file under a second name where the disk can do that: a model is large."""
+    """Link a file under a second name, or copy it where the disk cannot: a model is large."""
     try:
         os.link(os.path.realpath(source), beside)
     except OSError:
@@ -152,7 +152,7 @@ def _same(source: str, beside: str) -> None:
 
 
 def answers_in(folder: Path) -> Path:
-    """Make the folder of the answers: what notebooks need is linked, by links that hold where all of it is moved."""
+    """Make the folder of the answers with relative links to the shared files, which hold where the whole is moved."""
     answers = folder / "answers"
     answers.mkdir(exist_ok=True)
     for beside in folder.iterdir():

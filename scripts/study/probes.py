@@ -1,4 +1,4 @@
-"""The two probes of Wang and Chen: what can be read from one row of a position table, and from two.
+"""The two probes of Wang and Chen: they read a position from one row of a table, and the order from two.
 
 A probe is a small model, trained to answer one question from the rows alone. What it can answer stands in the rows.
 A row has about as many numbers as there are rows to learn from, so a probe could learn its rows by heart. A penalty
@@ -49,7 +49,7 @@ def chosen_penalty(
     y: Array,
     penalties: Sequence[float],
 ) -> float:
-    """The penalty whose fit to four fifths of the samples has the smallest loss on the fifth that was held out.
+    """Choose the penalty whose fit to four fifths of the samples has the smallest loss on the fifth held out.
 
     x (samples, features), y (samples,), in random order; `loss(f, y)` is of f = x w + b, one number for each sample.
 
@@ -67,7 +67,7 @@ def chosen_penalty(
 
 
 def squared_error(f: Array, y: Array) -> Array:
-    """What the linear regression is fitted to: `(f - y)^2`.
+    """The loss of linear regression: `(f - y)^2`.
 
     >>> squared_error(np.array([1.0, 5.0]), np.array([1, 2]))
     array([0., 9.])
@@ -76,7 +76,7 @@ def squared_error(f: Array, y: Array) -> Array:
 
 
 def log_loss(f: Array, y: Array) -> Array:
-    """What the logistic regression is fitted to: `-log` of the probability that sigmoid(f) gives to what y is.
+    """The loss of logistic regression: `-log` of the probability that sigmoid(f) gives to the true y.
 
     >>> log_loss(np.array([0.0, 0.0]), np.array([True, False])).round(4)  # log 2
     array([0.6931, 0.6931])
@@ -158,7 +158,7 @@ def absolute_position_data(table: Array, seed: int = 0) -> tuple[Array, Array]:
 
 
 def absolute_position_error(table: Array, seed: int = 0, folds: int = 5, penalty: float | None = None) -> float:
-    """How many positions off a linear function reads a row's position from the row: the mean of |round(x w + b) - p|.
+    """Measure how far off a linear function reads a row's position: the mean of |round(x w + b) - p|.
 
     table (positions, dim) -> the mean over the folds; each row is read by a regression that has not seen it. Without a
     penalty given, each fold chooses one of LINEAR on a part of its training rows. Measured over the seeds 0 to 9: 0.00
@@ -200,7 +200,7 @@ def relative_position_data(table: Array, seed: int = 0, pairs: int = 512) -> tup
 
 
 def later(f: Array) -> Array:
-    """Whether the log odds f say "later". A tie, f = 0, says "not later", as y does for a row beside itself.
+    """Say whether the log odds f mean "later". A tie, f = 0, says "not later", as y does for a row beside itself.
 
     >>> later(np.array([-1.0, 0.0, 1.0]))
     array([False, False,  True])
@@ -212,7 +212,7 @@ def later(f: Array) -> Array:
 def relative_position_error(
     table: Array, seed: int = 0, pairs: int = 512, folds: int = 5, penalty: float | None = None
 ) -> float:
-    """How often logistic regression is wrong about which of two rows stands later: a share between 0 and 1.
+    """Give the share of pairs of rows whose order logistic regression gets wrong.
 
     table (positions, dim) -> the mean over the folds of the share of pairs misjudged; a coin is wrong about 0.5.
     Without a penalty given, each fold chooses one of LOGISTIC on a part of its training pairs: one penalty for all

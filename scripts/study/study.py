@@ -1,4 +1,4 @@
-"""What the study files share: which model they look at, where pictures go, how printed numbers are compared.
+"""The study files share this: their model, the place of their pictures, the comparison of printed numbers.
 
 A study file is a plain script and, through jupytext, a notebook:
 
@@ -97,7 +97,7 @@ class Model(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What prints and pictures call it: the Hub's name, or that of the folder."""
+        """Its name in prints and pictures: the Hub's, or that of the folder."""
         if not self.trained:
             return f"an UNTRAINED {self.source}, random numbers"
         if cached := re.search(r"models--([^/\\]+)[/\\]snapshots", self.source):
@@ -111,12 +111,12 @@ class Model(NamedTuple):
 
     @property
     def is_bert_base(self) -> bool:
-        """Whether this has bert-base-uncased's numbers, which the study files quote."""
+        """Say whether this has bert-base-uncased's numbers, which the study files quote."""
         return self._is("bert-base-uncased")
 
     @property
     def is_minilm(self) -> bool:
-        """Whether this has all-MiniLM-L6-v2's numbers, of which some claims are made alone."""
+        """Say whether this has all-MiniLM-L6-v2's numbers: some claims hold for it alone."""
         return self._is("all-MiniLM-L6-v2") and _blocks(self.source) in (BLOCKS, None)
 
     def _is(self, name: str) -> bool:
@@ -176,7 +176,7 @@ def _told(model: Model, more: str = "") -> Model:
 
 
 def untrained_t5() -> minibert.EmbeddingLayer:
-    """Make a T5 as it is before its first step of training: every table is normal noise of its own width.
+    """Make a T5 before its first step of training: every table is normal noise.
 
     It is a checkpoint in a folder of its own; the layer reads from it until Python ends.
     """
@@ -200,7 +200,7 @@ def temporary() -> Path:
 
 
 def of_letters(model: minibert.EmbeddingLayer | minibert.Encoder) -> bool:
-    """Whether a GPT-2's tokens are letters, as of those that 007_training.py makes: a sentence does not fit into it."""
+    """Say whether a GPT-2's tokens are letters, as 007_training.py makes it: a sentence does not fit into it."""
     return bool(model.config.vocab_size == training.VOCAB)
 
 
@@ -224,7 +224,7 @@ def tiny(case: str) -> minibert.EmbeddingLayer:
 
 
 def plain_block(block: BoundBlock) -> Block:
-    """A bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
+    """Give a bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
 
     def affine(path: str) -> Affine:
         module = block.modules[path]
@@ -254,7 +254,7 @@ def print_rows(model: Model, rows: Array, *, bert_base_uncased: str) -> None:
 
 
 def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
-    """Print a T5's input layer as the reference's tree, with the table of its relative bias, which is in block 0."""
+    """Print a T5's input layer as the reference's tree, with block 0's table of the relative bias."""
     table = layer.attention_position.table
     lines = str(layer).splitlines()
     classes = ("ModuleList", "T5Block", "ModuleList", "T5LayerSelfAttention", "T5Attention")
@@ -266,7 +266,7 @@ def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
 
 
 def assert_printed(rows: Array, printed: str) -> None:
-    """Hold rows to a print of them that is shortened as torch shortens: the first and last three of a long axis."""
+    """Compare rows with torch's shortened print of them: the first and last three of a long axis."""
     for axis, size in enumerate(rows.shape):
         if size > 6:
             rows = np.take(rows, [0, 1, 2, -3, -2, -1], axis)
@@ -299,7 +299,7 @@ def show(drawn: Axes | Sequence[Axes], name: str, of: str, alt: str = "") -> Non
 
 
 def _display(figure: Any, alt: str) -> None:
-    """Put a picture under the cell with its alternative text, which `plt.show` has no place for."""
+    """Put a picture under the cell with its alternative text, which `plt.show` cannot take."""
     from IPython.display import display
 
     png = BytesIO()

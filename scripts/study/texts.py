@@ -1,4 +1,4 @@
-"""What studies 005 to 008 try their findings on: ten texts or words of each kind, written before any was tried."""
+"""Studies 005 to 008 test their findings on these: ten texts or words of each kind, written before any was tried."""
 
 import numpy as np
 
@@ -96,13 +96,13 @@ NEXT = "llonsgttnu"
 
 
 def long_texts() -> list[str]:
-    """Ten texts of 25 sentences each, drawn from those above: 175 to 202 tokens."""
+    """Draw ten texts of 25 sentences each from those above: 175 to 202 tokens."""
     four = [text for texts in MEANINGS.values() for text in texts]
     pool = sorted({*SENTENCES, *four, *(text for texts in (*QUESTIONS, *ROLES) for text in texts)})
     return [" ".join(np.random.default_rng(seed).choice(pool, 25, replace=False)) for seed in range(10)]
 
 
 def spread(found: object, digits: int = 2) -> str:
-    """Say of several numbers the least, the most and the mean."""
+    """Write the smallest, the largest and the mean of several numbers."""
     numbers = np.asarray(found, np.float64)
     return f"{numbers.min():.{digits}f} to {numbers.max():.{digits}f}, mean {numbers.mean():.{digits}f}"

@@ -1,4 +1,4 @@
-"""What 007 trains: the words as ids, a GPT-2 of random numbers, its loss and gradient, the steps, and the saved folder.
+"""The training of 007: the words as ids, a GPT-2 of random numbers, its loss and gradient, the steps, the saved folder.
 
 The formulas are `minibert.equations`: `gpt2_model` forward, `gpt2_model_gradient` backward, `adam` for the step. All
 weights are one long vector, and each array of the model is a view into it, so that one step of Adam moves them all.
@@ -43,28 +43,28 @@ class Words(NamedTuple):
     counts: Array
 
     def of(self, rows: Array) -> Words:
-        """These words, as wide as the longest of them needs."""
+        """Select these words, cut to the longest of them."""
         width = int(np.flatnonzero(self.counts[rows].any(axis=0))[-1]) + 1
         return Words(*(each[rows, :width] for each in self))
 
 
 def words() -> list[str]:
-    """The words beside this file, `words.txt`: what `whole_words` finds in all-MiniLM-L6-v2's vocabulary."""
+    """Read `words.txt`, the words that `whole_words` finds in all-MiniLM-L6-v2's vocabulary."""
     return (SHIPPED.parent / "words.txt").read_text("utf-8").split()
 
 
 def whole_words(tokens: Sequence[str]) -> list[str]:
-    """The words among a vocabulary's tokens: letters alone, from 2 to 15, in the order of the vocabulary."""
+    """Find the words among a vocabulary's tokens: letters alone, from 2 to 15, in the order of the vocabulary."""
     return [token for token in tokens if re.fullmatch(f"[a-z]{{2,{LONGEST}}}", token)]
 
 
 def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part words into those to learn and those to be tested with: every tenth."""
+    """Split words: every tenth is kept for testing."""
     return [word for i, word in enumerate(words) if i % 10], list(words[::10])
 
 
 def as_ids(words: Sequence[str]) -> Words:
-    """Give each letter its id, 1 to 26; the end token is 0, and so is padding."""
+    """Give each letter its id, 1 to 26; the end token and padding have 0."""
     ids = np.zeros((len(words), POSITIONS + 1), np.int64)
     for row, word in zip(ids, words, strict=True):
         row[1 : len(word) + 1] = [LETTERS.index(letter) + 1 for letter in word]
@@ -73,7 +73,7 @@ def as_ids(words: Sequence[str]) -> Words:
 
 
 def random_weights(seed: int = 0) -> Array:
-    """One vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
+    """Draw one vector with all weights of a GPT-2 before training: normal noise, biases 0, norms 1 and 0.
 
     As in GPT-2 the noise is 0.02 wide, and less where a map adds to the sum that runs through all blocks.
     """
@@ -91,7 +91,7 @@ def random_weights(seed: int = 0) -> Array:
 
 
 def model_of(vector: Array) -> Gpt2Weights:
-    """The model's arrays as views into the vector, in the order of `random_weights`."""
+    """Cut the vector into the model's arrays: views, in the order of `random_weights`."""
     taken, dim = 0, DIM
 
     def take(*shape: int) -> Array:
@@ -111,20 +111,20 @@ def model_of(vector: Array) -> Gpt2Weights:
 
 
 def vector_of(model: Gpt2Weights) -> Array:
-    """The arrays of a model, or of its gradient, one after the other."""
+    """Join the arrays of a model, or of its gradient, to one vector."""
     affines = [affine for block in model.blocks for affine in block] + [model.last_norm]
     arrays = [model.wte, model.wpe, *(array for affine in affines for array in affine)]
     return np.concatenate([array.ravel() for array in arrays])
 
 
 def losses(model: Gpt2Weights, words: Words) -> Array:
-    """The cross-entropy of each letter and of each word's end, in nats: (letters,)."""
+    """Compute the cross-entropy of each letter and of each word's end, in nats: (letters,)."""
     logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
     return cross_entropy(logits, words.targets)[words.counts]
 
 
 def loss_and_gradient(vector: Array, words: Words, places: int) -> tuple[float, Array]:
-    """The sum of the losses divided by `places`, and its gradient."""
+    """Compute the sum of the losses divided by `places`, and its gradient."""
     model = model_of(vector)
     logits = gpt2_model(words.ids, np.ones_like(words.ids), model, HEADS)
     loss = cross_entropy(logits, words.targets)[words.counts].sum() / places
@@ -134,13 +134,13 @@ def loss_and_gradient(vector: Array, words: Words, places: int) -> tuple[float, 
 
 
 def rate_at(step: int, steps: int) -> float:
-    """The learning rate: up in a straight line for 100 steps, then down along a cosine to a tenth."""
+    """Give a step's learning rate: it rises linearly for 100 steps, then falls along a cosine to a tenth."""
     done = step / steps
     return RATE * min(step / WARM_UP, 1.0) * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
 def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Array]:
-    """The mean loss over the letters of these words, and its gradient.
+    """Compute the mean loss over the letters of these words, and its gradient.
 
     Two halves of the words are computed side by side, BLAS held to one thread in each: `minibert.threads` does that,
     and shares the cores with whoever else computes. On one core the halves come one after the other, to the same bits.
@@ -167,7 +167,7 @@ def train(vector: Array, words: Words, steps: int = STEPS) -> Iterator[tuple[flo
 
 
 def tensors_of(model: Gpt2Weights) -> dict[str, Array]:
-    """The arrays by the names that GPT-2's files give them; weights as (in, out), query, key and value side by side."""
+    """Name the arrays as GPT-2's files do; weights as (in, out), query, key and value side by side."""
     named = {"wte.weight": model.wte, "wpe.weight": model.wpe}
     for i, block in enumerate(model.blocks):
         three = block.query, block.key, block.value
@@ -227,7 +227,7 @@ def save_checkpoint(
 
 
 def write_tokenizer(path: Path) -> None:
-    """A tokenizer of letters: the end token comes before a text, and stands for whatever is no letter."""
+    """Write a tokenizer of letters: the end token comes before a text, and replaces all that is no letter."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
     vocab = {token: i for i, token in enumerate((END, *LETTERS))}

@@ -1,1 +1,1 @@
-"""The page that computes, `minibert explain --live`: what it is asked, and what it answers."""
+"""The page that computes, `minibert explain --live`: its requests and answers."""

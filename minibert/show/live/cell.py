@@ -1,4 +1,4 @@
-"""One cell of attention, number by number: query times key, scale, what is added, softmax, value.
+"""One cell of attention, number by number: query times key, scale, the terms added, softmax, value.
 
 The queries, keys and values are those of the trace, taken through the block's own steps: norms of each head, rotation,
 shared heads. See `families.parts.plan`.

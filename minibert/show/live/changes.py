@@ -16,7 +16,7 @@ from .state import ATTENTION, STREAM, Patch, State
 
 
 def change_of(encoder: Encoder, state: State, other: Mapping[str, Array] | None, seq: int) -> dict[str, Function]:
-    """Make the change that a state asks for; `other` is the trace of the text beside.
+    """Turn a state into an encoder's `change`; `other` is the trace of the text beside.
 
     A feed-forward that is switched off adds 0; heads and blocks: see `knock_out`. Raises ValueError for a part that is
     not there.
@@ -86,7 +86,7 @@ def with_replaced(layer: EmbeddingLayer, input_ids: Array, replaced: Iterable[tu
 
 
 def _id_of(layer: EmbeddingLayer, typed: str, before: str) -> int:
-    """The id of what was typed: a token's name, or a word that is one token; with a space if the one before has one."""
+    """Find the id of a typed token: its name, or a word that is one token; with a space if the one before has one."""
     tokenizer, spaced = layer.tokenizer, before[:1] in ("Ġ", "▁")
     named = tokenizer.id_of(typed)
     texts = [f" {typed}", typed] if spaced else [typed, f" {typed}"]

@@ -40,7 +40,7 @@ def head_kinds(weights: Array, input_ids: Array) -> Array:
 
 
 def named_kinds(weights: Array, input_ids: Array) -> dict[str, Any]:
-    """The same of all blocks for a page, with the name of the largest that reaches `LEAST`, else "none".
+    """Give these means for all blocks of a page, with the name of the largest that reaches `LEAST`, else "none".
 
     weights (blocks, heads, query, key).
     """

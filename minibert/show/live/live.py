@@ -1,4 +1,4 @@
-"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `server` stands around it.
+"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `server` serves them.
 
 Every number is of a `trace`, with `change=` where something is switched off or put in, or of a formula of `equations`
 on it. The page is the one of `minibert explain --html` with a part more, and draws each state as that page does.
@@ -71,12 +71,12 @@ class Live:
 
     @property
     def answers(self) -> dict[str, Callable[[Any], Any]]:
-        """Name of a question -> what answers it. Each raises ValueError, in words for the page."""
+        """Map each question's name to the method that answers it. Each raises ValueError, in words for the page."""
         every = {"state": self.state, "sample": self.sample, "cell": self.cell, "saved": self.saved}
         return {name: partial(self._in_turn, answer) for name, answer in every.items()}
 
     def _in_turn(self, answer: Callable[[Any], Any], given: Any) -> Any:
-        """Answer as one who computes, among others: BLAS's threads would wait for each other where cores are taken."""
+        """Answer as one of several callers: BLAS's threads would wait for each other on busy cores."""
         found: list[Any] = []
         threads = None if self.encoder is None else self.encoder.threads
         compute(lambda given: found.append(answer(given)), [given], threads)
@@ -201,7 +201,7 @@ class Live:
         return Runs(run, run._replace(beside=None) if as_typed else self._runs(state.typed).typed)
 
     def _live(self, state: State, runs: Runs) -> dict[str, Any]:
-        """The live part's own numbers."""
+        """Give the numbers of the page's live part."""
         told: dict[str, Any] = {
             "state": state.as_json,
             "family": self.layer.family.model_type,

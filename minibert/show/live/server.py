@@ -1,4 +1,4 @@
-"""The server of a page that computes (`minibert explain --live`): the page, and the questions that its script asks.
+"""The server of a page that computes (`minibert explain --live`): it serves the page and answers its script.
 
 Only who has the URL may ask: its token opens the page, and the script sends it with each question. A request to a name
 that is not this machine's is refused, and one that a page of another origin sends; no answer lets such a page read it.
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 class LiveServer(ThreadingHTTPServer):
-    """The server, at a socket that listens.
+    """Serve the page at a listening socket.
 
     page     gives the page, as HTML
     answers  name of a question -> its answer: an object of JSON to another; misuse is a ValueError in words
@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(403, f"another page asks, of {origin!r:.80}; this server answers its own page alone")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with a refusal; unread bytes of the request are not taken for another one."""
+        """Answer with a refusal, and close the connection, so that unread bytes are no second request."""
         self.close_connection = True
         self._send(code, "application/json", json.dumps({"error": {"message": message or "not answered here"}}))
 

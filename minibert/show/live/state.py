@@ -1,4 +1,4 @@
-"""A live page's request: a text, and what is changed in its run. Read from JSON, and checked."""
+"""A live page's request: a text and the changes to its run. Read from JSON, and checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class Patch(NamedTuple):
-    """Values of the other text that are put into this one.
+    """Values of the other text that replace this one's.
 
     what    `stream`: the rows that enter block `block`, or leave the last one; else those its attention or feed-forward
             adds
@@ -43,17 +43,17 @@ class State(NamedTuple):
 
     @property
     def typed(self) -> State:
-        """The text as it was typed, with nothing changed."""
+        """Give the state of the typed text, without a change."""
         return State(self.text)
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """As `read_state` takes it."""
+        """Give the state in the form that `read_state` reads."""
         return {**self._asdict(), "patches": [patch._asdict() for patch in self.patches]}
 
 
 def read_state(given: Any) -> State:
-    """Read and check it. Raises ValueError that names the field."""
+    """Read and check a state. Raises ValueError that names the field."""
     fields = read_object(given, "the state", State._fields)
     return State(
         _text(fields, "text"),
@@ -67,7 +67,7 @@ def read_state(given: Any) -> State:
 
 
 def read_object(given: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
-    """Check that this is an object with no other names. Raises ValueError."""
+    """Check that a value is a JSON object with known names alone. Raises ValueError."""
     if not isinstance(given, dict) or (set(given) - set(known)):
         found = f"the names {', '.join(map(str, given))}" if isinstance(given, dict) else repr(given)
         raise ValueError(f"{what} must be an object with {', '.join(known)}, found {found:.200}")

@@ -111,7 +111,7 @@ def shown_tokens(layer: EmbeddingLayer, input_ids: Array) -> list[str]:
 
 
 class Beside(NamedTuple):
-    """A text that is compared with the page's own; a live page may have none yet, which has no tokens."""
+    """A text compared with the page's text; without tokens while a live page has none."""
 
     text: str
     tokens: list[str]
@@ -136,7 +136,7 @@ class Run(NamedTuple):
 
     @property
     def tokens(self) -> list[str]:
-        """The text's tokens as the page writes them."""
+        """Write the text's tokens for the page."""
         return shown_tokens(self.layer, self.batch["input_ids"])
 
 
@@ -189,7 +189,7 @@ def contents(run: Run) -> Contents:
 
 
 class LivePart(NamedTuple):
-    """The controls of a page that computes, as HTML; `saved`: it asks no server."""
+    """Controls of a page that computes, as HTML; `saved`: the page asks no server."""
 
     style: str = ""
     asked: str = ""
@@ -244,7 +244,7 @@ def written(run: Run, shown_text: str, name: str | None, why_none: str = "", liv
 
 
 def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
-    """The token that is chosen when the page opens: a mask, or the first of the text, behind the special ones.
+    """Choose the token to open the page at: a mask, else the text's first token after the special ones.
 
     In a causal model it is the last token, since the first one sees only itself.
     """
@@ -275,7 +275,7 @@ def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
 
 
 def _formulas(layer: EmbeddingLayer, plan: Plan) -> set[Any]:
-    """The functions that this layer uses, and the whole layer in one function where there is one."""
+    """List the functions that this layer uses, and the function of the whole layer where there is one."""
     used: set[Any] = {step.function for step in plan.values()}
     used.add({"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type))
     for step, module in layer.steps:

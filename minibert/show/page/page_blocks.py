@@ -1,4 +1,4 @@
-"""The second part of the page of `minibert explain --html`: what the blocks after the input layer do with a text.
+"""The second part of the page of `minibert explain --html`: a text's way through the blocks.
 
 `page_blocks.html` and `page_blocks.js` are its template and its script. The attention weights are those of the trace,
 to the bit: 4 bytes for each head and each pair of tokens, times 4/3 for base64. So the page grows with the square of
@@ -38,7 +38,7 @@ def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
 
 
 def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
-    """The second part of the page adds to the template: its elements ("blocks") and its script.
+    """Give the second part of the page: its elements ("blocks") and its script.
 
     data: its `numbers`, as JSON; `listed_before` are the formulas of the first part.
     """

@@ -50,7 +50,7 @@ def listed(used: Container[object], *files: ModuleType) -> str:
 
 
 def _docstring(function: Callable[..., Any]) -> str:
-    """The first sentence of a docstring and its indented formulas, as HTML."""
+    """Write the first sentence of a docstring and its indented formulas as HTML."""
     first, *others = (inspect.getdoc(function) or "").split("\n\n")
     formulas = [inspect.cleandoc("\n" + other) for other in others if other.startswith("    ")]
     words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(" ".join(first.split()), quote=False))

@@ -1,4 +1,4 @@
-"""The part of the page of `minibert explain --html` about a head: what it predicts, from which block on, and why.
+"""The part of the page of `minibert explain --html` about a head: its prediction, from which block on, and why.
 
 `page_prediction.html` and `page_prediction.js` are its template and its script. The logits are those of the trace; a
 page has only the likeliest labels. `contributions` defines the shares.
@@ -48,7 +48,7 @@ NAMES = {
 
 
 def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
-    """The head whose prediction a page shows: the one that config.json names, else the first; None if there is none.
+    """Choose the head whose prediction a page shows: the one that config.json names, else the first, else None.
 
     The text says on the page why a head cannot be computed.
     """
@@ -119,7 +119,7 @@ def part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:
 
 
 def likeliest(logits: Array, k: int) -> Array:
-    """The k largest of each row, largest first: (rows, labels) -> which labels (rows, k)."""
+    """Give the k largest of each row, largest first: (rows, labels) -> which labels (rows, k)."""
     labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
     return np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
 
@@ -135,7 +135,7 @@ def activation_of(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], 
 def _after_each_block(
     encoder: Encoder, head: BoundHead, input_ids: Array, trace: Mapping[str, Array]
 ) -> Iterator[Array]:
-    """The head's logits (n, labels) of the input layer's rows and of each block's; the last are those of the trace.
+    """Compute the head's logits (n, labels) after the input layer and each block; the trace has the last.
 
     One at a time: for 100 tokens and 250,000 labels each of them has 100 MB.
     """
@@ -150,7 +150,7 @@ def _after_each_block(
 
 
 def names_of(encoder: Encoder, head: BoundHead, labels: Array) -> dict[int, str]:
-    """A name for each of these labels."""
+    """Name these labels."""
     asked = np.unique(labels)
     if head.name in ("masked_word", "next_word"):
         return {i: token_name(encoder, i) for i in asked.tolist()}

@@ -1,4 +1,4 @@
-"""The first part of the page of `minibert explain --html`: the bands of colours, and what the norm does."""
+"""The first part of the page of `minibert explain --html`: the bands of colours, and the norm's steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stage(NamedTuple):
 
 
 def stages(trace: Mapping[str, Array], plan: Plan, values: dict[str, Any]) -> Iterator[Stage]:
-    """The stages of one text in the order of computing, with the sums."""
+    """List the stages of one text in the order of computing, with the sums."""
     addends = 0
     for key, step in plan.items():
         if step.kind == "add":
@@ -86,14 +86,14 @@ def packed_group(group: Sequence[Stage]) -> dict[str, Any]:
 
 
 def _reach(rows: Sequence[Array]) -> float:
-    """The largest size on the colour scale: 99 % of the numbers are smaller."""
+    """Find the end of the colour scale: 99 % of the numbers are smaller."""
     numbers = np.abs(np.concatenate([np.ravel(row) for row in rows])) if rows else np.zeros(0)
     finite = numbers[np.isfinite(numbers)]
     return float(np.percentile(finite, 99)) or 1.0 if finite.size else 1.0
 
 
 def norm_of(groups: Sequence[Sequence[Stage]], tokens: Sequence[str]) -> tuple[dict[str, Any] | None, str]:
-    """LayerNorm in float64: numbers for the script, and mean and variance of each token's row in lines of a table."""
+    """Compute LayerNorm in float64: numbers for the script, and a table of each token's mean and variance."""
     made = ((g, s, stage.step) for g, group in enumerate(groups) for s, stage in enumerate(group))
     norm = next(((g, s, step.part) for g, s, step in made if step and step.kind == "norm"), None)
     if norm is None:

@@ -1,1 +1,1 @@
-"""Text for a terminal: explain, info, which token adds what."""
+"""Text for a terminal: explain, info, the contribution of each token."""

@@ -116,7 +116,7 @@ def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
 
 
 def functions(stack: Stack) -> set[Any]:
-    """The functions of `equations` that compute the blocks: those of the steps, and of attention and feed-forward."""
+    """List the functions of `equations` that compute the blocks: of the steps, attention and feed-forward."""
     used = {step.function for i, block in enumerate(stack.blocks) for step in block.plan(i, stack).values()} - {None}
     for block in stack.blocks:
         used |= {

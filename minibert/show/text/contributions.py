@@ -25,7 +25,7 @@ from minibert.models.heads.heads import positions_of
 
 
 class Shares(NamedTuple):
-    """The logits of each part, float64; k logits of each of n rows.
+    """Logits of each part, float64: k logits of each of n rows.
 
     total  (n, k): the logit, less the mean of all labels' where there are several, which softmax does not see
     heads  (n, k, blocks, heads), feed_forward (n, k, blocks), input_layer (n, k), biases (n, k); their sum is `total`
@@ -39,7 +39,7 @@ class Shares(NamedTuple):
 
 
 class _Back:
-    """On the way back from logits to the parts: `g` (tokens, k, width) is the weight of a number here in a logit.
+    """A step on the way back from logits to the parts: `g` (tokens, k, width) weights a number's share in a logit.
 
     `biases` (tokens, k) sums the biases passed so far.
     """
@@ -78,7 +78,7 @@ class _Back:
 
 
 def shares(encoder: Encoder, input_ids: Array, trace: Mapping[str, Array], head: BoundHead, labels: Array) -> Shares:
-    """Take logits apart: what each part of the model adds to them.
+    """Split logits into the terms that each part of the model adds.
 
     `trace` is of one text without padding, of these ids (1, seq), with this head: `encoder.trace(..., head=head.name)`.
     labels (n, k): which labels of each of the n rows that the head gives, a row for each token or one for the text.
@@ -114,7 +114,7 @@ def tokens_of(head: BoundHead, input_ids: Array) -> Array:
 
 
 def _of_heads(back: _Back, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array) -> Array:
-    """Compute the vector that each head of one block adds: (tokens, k, heads). The output map's bias is of no head."""
+    """Compute the vector that each head of one block adds: (tokens, k, heads). No head has the output map's bias."""
     work, own = part.work, _Back(back.g, back.biases)
     assert isinstance(work, BoundAttention)
     if part.within:

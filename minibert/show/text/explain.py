@@ -29,14 +29,14 @@ class Told(NamedTuple):
 
 
 def looked_up(plan: Plan, values: dict[str, Any]) -> dict[str, Array]:
-    """The ids of each kind of lookup, (batch, seq): passed, counted, or the family's default; positions last."""
+    """Give the ids of each kind of lookup, (batch, seq): passed, counted, or the family's default; positions last."""
     counted = {key: step.part.ids for key, step in plan.items() if step.kind in ("ids", "positions")}
     found = {name: value(key, plan, values) for key, name in counted.items()}
     return {name: found[name] for name in sorted(found, key=lambda name: name == POSITIONS) if found[name] is not None}
 
 
 def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
-    """Write a value as an expression of rows that are looked up: "LayerNorm((word + type) + position)"."""
+    """Write a value as an expression of looked-up rows: "LayerNorm((word + type) + position)"."""
     step, name = plan[key], name_of(key)
     of = [each for each in step.of if each in plan and value(each, plan, values) is not None]
     texts = [name] if step.kind == "rows" else [expression(each, plan, values) for each in of]
@@ -52,7 +52,7 @@ def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
 
 
 def name_of(key: str) -> str:
-    """A step's name in the reference's module tree: the last part of its path."""
+    """Give a step's name in the reference's module tree: the last part of its path."""
     return key.rpartition(".")[2]
 
 
@@ -97,7 +97,7 @@ def explain(
 
 
 def heading(name: str, told: Told, rows: Array, bold: Style, dim: Style) -> Iterator[str]:
-    """Write what stands above the numbers of a step: its name, shape, function and formula."""
+    """Write a step's heading: its name, shape, function and formula."""
     yield ""
     function = "" if told.function is None else dim(f"  equations.{told.function.__name__}")
     yield bold(f"{name}  {rows.shape}") + function

@@ -53,7 +53,7 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
 
 
 def _or_why(name: str, tell: Callable[[], dict[str, str]]) -> dict[str, str]:
-    """Tell some facts, or why they are not available: the input layer does not need them."""
+    """List some facts, or say why they are missing: the input layer does not need them."""
     try:
         return tell()
     except MinibertError as error:
@@ -110,7 +110,7 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
 
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
-    """Describe what `encode` gives; no weight is read."""
+    """Describe the vectors of `encode`; no weight is read."""
     from minibert.models.sentences.folder import USES, FolderFiles
     from minibert.models.sentences.saved_folder import SavedFolder
     from minibert.models.sentences.sentence_config import SentenceConfig

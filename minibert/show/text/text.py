@@ -95,7 +95,7 @@ def counted(number: int, what: str) -> str:
 
 
 def styles(colour: bool) -> tuple[Style, Style]:
-    """The codes that make a line bold, and dim: with a terminal's codes, or not at all."""
+    """Give the codes for bold and dim lines; empty where the output is no terminal."""
 
     def of(code: str) -> Style:
         return lambda line: f"{code}{line}{PLAIN}" if colour else line

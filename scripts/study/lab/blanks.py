@@ -1,4 +1,4 @@
-"""Makes the blanks of a lab file, which has the answers in it: so the two cannot disagree.
+"""The blanks of a lab file are made of its answers, so that the two cannot disagree.
 
 A line
 
@@ -21,7 +21,7 @@ def found(source: str) -> list[re.Match[str]]:
 
 
 def opened(source: str, only: int | None = None) -> str:
-    """Give a lab file with all blanks open, or with one alone, counted from 0; the others keep their answer.
+    """Open all blanks of a lab file, or one alone, counted from 0; the others keep their answer.
 
     >>> opened("    return x + 1  # blank: one more\\n")
     '    return ...  # one more\\n'

@@ -1,4 +1,4 @@
-"""Small models of random numbers, on which answers are tried, and a text's way through one: all its intermediates.
+"""Small models of random numbers, on which answers are tried, and all intermediates of a text in one.
 
 Their sizes are drawn too, and their eps is so large that it shows where it stands.
 """
@@ -27,7 +27,7 @@ Numbers = dict[str, np.ndarray]
 
 
 class Way:
-    """A text's way through a model: `values` has each intermediate of the plain steps by its name, one text alone."""
+    """All intermediates of one text in a model: `values` has each of the plain steps by its name."""
 
     def __init__(self, encoder: minibert.Encoder, ids: np.ndarray, head: str) -> None:
         self.encoder, self.ids = encoder, ids
@@ -42,7 +42,7 @@ class Way:
         return self.values[key][0]
 
     def wrong(self, key: str, of: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
-        """Each mistake of the one list: its name, why it is one, and what it makes of `key`, computed from `of`.
+        """Give each mistake of the list: its name, the reason, and its value of `key`, computed from `of`.
 
         First made wherever it can be, then in one place of each block alone.
         """

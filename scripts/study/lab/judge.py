@@ -1,4 +1,4 @@
-"""Say of what an answer gave whether it is right, and if not, which mistake it makes."""
+"""Judge the value that an answer gave: is it right, and if not, which mistake gives it?"""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class WrongNumbersError(NotRightError):
 
 
 class Trial(NamedTuple):
-    """One input of an exercise, what it has to give, and what known mistakes give.
+    """One input of an exercise, its right value, and the values of known mistakes.
 
-    wrong   of each mistake its name, why it is one, and the value
+    wrong   each mistake's name, the reason, and its value
     may     formulas of the library that an answer may call
-    used    what is compared, made of an answer of the right shape
-    writes  whether an answer may write into what it is given
+    used    turns an answer of the right shape into the numbers that are compared
+    writes  whether an answer may write into its arguments
     """
 
     arguments: tuple[Any, ...]
@@ -38,7 +38,7 @@ class Trial(NamedTuple):
 
 
 def judge(name: str, found: Any, trial: Trial) -> None:
-    """Raise NotRightError, with words, where an answer is not what a trial wants."""
+    """Raise NotRightError, whose message names the mistake, where an answer differs from the trial's value."""
     if found is ...:
         raise NotRightError(f"{name} is still open: write your answer in the place of `...`; the comment is a hint")
     if found is None:
@@ -74,7 +74,7 @@ def _same(a: Any, b: Any, trial: Trial) -> bool:
 
 
 def _numbers(name: str, found: Any, wanted: np.ndarray) -> np.ndarray:
-    """What was found as an array, of numbers, or of words where words are wanted."""
+    """Convert an answer to an array of numbers, or of words where words are wanted."""
     try:
         numbers = np.asarray(found)
     except Exception as error:  # noqa: BLE001  a tensor of another library may raise whatever it likes
@@ -98,7 +98,7 @@ def _shape(x: np.ndarray) -> str:
 
 
 def _of_shape(found: np.ndarray, wanted: np.ndarray) -> str:
-    """What may have gone wrong where the shape is another."""
+    """Say what may be wrong where the shape differs."""
     said = f"{_shape(wanted)} is wanted here, found {_shape(found)}"
     if wanted.dtype.kind == "U":
         return f"{wanted.tolist()} is wanted here, found {found.tolist()}"
@@ -115,7 +115,7 @@ def _of_shape(found: np.ndarray, wanted: np.ndarray) -> str:
 
 
 def _of_numbers(found: np.ndarray, wanted: np.ndarray, close: float) -> str:
-    """What may have gone wrong where no known mistake gives these numbers."""
+    """Say what may be wrong where no known mistake gives these numbers."""
     if wanted.dtype.kind == "U":
         return f"{wanted.tolist()} is wanted here, found {found.tolist()}"
     if not np.isfinite(found).all():

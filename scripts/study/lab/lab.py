@@ -1,4 +1,4 @@
-"""What the notebooks of the lab share: `check` says of an answer whether it is right, or which mistake it makes."""
+"""The notebooks of the lab share `check`, which says whether an answer is right, or which mistake it makes."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def check(
 
 
 class EndlessError(BaseException):
-    """An answer computes too long; no `except Exception` of its own catches this."""
+    """An answer computes too long; its `except Exception` does not catch this."""
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Stop what computes longer, where the system can (Windows cannot). Waiting, as for other programs, is free."""
+    """Stop code that computes longer, where the system can (Windows cannot). Time spent waiting does not count."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -113,7 +113,7 @@ def run(answer: FunctionType, trial: Trial, seconds: float | None = None) -> Any
 
 
 def _arrays(x: Any) -> Iterator[np.ndarray]:
-    """All arrays of numbers in nested arguments."""
+    """Find all arrays in nested arguments."""
     if isinstance(x, np.ndarray):
         yield x
     elif isinstance(x, tuple | list):

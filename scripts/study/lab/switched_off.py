@@ -1,4 +1,4 @@
-"""Let the library's own formulas raise while an answer is tried, so that it cannot call what it is to write."""
+"""The library's formulas raise while an answer is tried, so that it cannot call the one that it has to write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS = (minibert.Encoder, Model, EmbeddingLayer)
 
 @lru_cache
 def formulas() -> list[FunctionType]:
-    """All public functions of `minibert.equations` and of the formulas backward, and what computes whole models."""
+    """List all public functions of `minibert.equations` and the formulas backward, and methods of whole models."""
     names = [each.name for each in pkgutil.iter_modules(minibert.equations.__path__, "minibert.equations.")] + BACKWARD
     found = [x for name in names for x in vars(importlib.import_module(name)).values() if isinstance(x, FunctionType)]
     found += [x for each in MODELS for name, x in vars(each).items() if isinstance(x, FunctionType) and _computes(name)]
@@ -36,7 +36,7 @@ def _computes(name: str) -> bool:
 
 
 def _raising(name: str) -> CodeType:
-    """Code that says that a function is switched off: all who hold the function get it, whatever they call it."""
+    """Make code that raises: a function that gets it raises under every name it has."""
     made: dict[str, FunctionType] = {}
     said = f"{name} {OFF}"
     exec(f"def f(*args, **named):\n    raise RuntimeError({said!r})", made)
@@ -45,7 +45,7 @@ def _raising(name: str) -> CodeType:
 
 @contextmanager
 def switched_off(may: Collection[Callable[..., object] | str]) -> Iterator[None]:
-    """Let each formula raise but those that an answer may call, and what these call; after it all are as before."""
+    """Let each formula raise unless an answer may call it; afterwards all work again."""
     kept = [] if may == ALL else [(function, function.__code__) for function in formulas() if function not in may]
     try:
         for function, _ in kept:

@@ -1,4 +1,4 @@
-"""The exercises of the lab as trials: inputs drawn from a seed, what is right on them, and what known mistakes give.
+"""The exercises of the lab as trials: inputs drawn from a seed, their right values, and those of known mistakes.
 
 What is a step of a model has its mistakes out of the one list, `minibert.verify.mistakes`, made on a model that is
 drawn. What is none has them here, in `more`, or in `trials_by_hand.py`.
@@ -30,7 +30,7 @@ More = Sequence[tuple[str, str, Any]]  # mistakes that no step of a model makes:
 
 
 class Norm(NamedTuple):
-    """What a norm has learned, and its eps."""
+    """A norm's weight, bias and eps."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -41,7 +41,7 @@ def by_plan(
     way: Way, arguments: tuple[Any, ...], key: str, of: Sequence[str] = (),
     part: Callable[[np.ndarray], np.ndarray] = lambda x: x, more: Callable[[], More] = lambda: (), **options: Any,
 ) -> list[Trial]:  # fmt: skip
-    """One trial: of a way's intermediate `key`, or a part of it, where `of` are given; its mistakes out of the list."""
+    """Make one trial of the intermediate `key`, or a part of it, given those of `of`; its mistakes are the list's."""
 
     def wrong() -> Iterator[tuple[str, str, Any]]:
         for name, why, x in way.wrong(key, of):

@@ -1,4 +1,4 @@
-"""The exercises of the lab that are no step of a model: trials as in `trials.py`, their mistakes made by hand."""
+"""Trials of the exercises that are no step of a model, with mistakes made by hand; the others are in `trials.py`."""
 
 from __future__ import annotations
 
