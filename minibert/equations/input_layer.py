@@ -1,8 +1,9 @@
 """The input layer of BERT, GPT-2, T5 and their relatives: every formula, from the leaves to the root.
 
-Read it from top to bottom. Each function is one formula; the last two, `bert_input` and `gpt2_input`, are
-whole layers. Nothing here knows a file, a checkpoint or a model's name: arrays come in, an array goes out. A text has
-been cut into tokens before, words or pieces of words (by WordPiece in BERT, by BPE in GPT-2), each with its id.
+Read it from top to bottom. Each function is one formula; `bert_input` and `gpt2_input` are whole layers. Below them
+stand the steps that relatives of BERT and GPT-2 have in other forms or in addition. Nothing here knows a file, a
+checkpoint or a model's name: arrays come in, an array goes out. A text has been cut into tokens before, words or pieces
+of words (by WordPiece in BERT, by BPE in GPT-2), each with its id.
 
 Axes are written as words: batch, seq, dim, vocab. Arrays are float32 unless you pass float64.
 
@@ -77,8 +78,8 @@ def lookup(table: Array, ids: ArrayLike) -> Array:
 def default_position_ids(length: int, past_length: int = 0) -> Array:
     """Count the tokens: `p = past, past + 1, ..., past + length - 1`, shape (1, length), int64.
 
-    `past_length` is how many tokens a cache already holds. Padding is counted like any token, so with left
-    padding the first word does not stand at 0.
+    `past_length` is how many tokens were computed before these. Padding, which fills shorter texts of a batch up, is
+    counted like any token: with padding on the left the first word does not stand at 0.
 
     >>> default_position_ids(3, past_length=2)
     array([[2, 3, 4]])
@@ -86,12 +87,86 @@ def default_position_ids(length: int, past_length: int = 0) -> Array:
     return np.arange(past_length, past_length + length)[None]
 
 
+@cache
+def _ones(dim: int, dtype: np.dtype[Any]) -> Array:
+    """Give a vector of ones, made once: for a short sentence making it takes as long as adding a row up."""
+    return np.ones(dim, dtype)
+
+
+def layer_norm(
+    x: Array, weight: Array, bias: Array | None = None, eps: float = 1e-12, out: Array | None = None
+) -> Array:
+    """Shift and stretch each row to mean 0 and variance 1, then scale and shift each column.
+
+        y = (x - mean) / sqrt(variance + eps) * weight + bias
+
+    x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is the
+    biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
+
+    We pass over the row twice; in one pass, E[x^2] - E[x]^2 loses three digits at mean 100. Both sums are dot products
+    of one row, so its bits do not depend on its neighbours. 1 / sqrt(..) is computed in float64: in float32 the error
+    is a tenth larger.
+    With eps 0 equal numbers become nan. Raises TypeError for float16, which ends at 65504. Source: Ba et al. 2016.
+
+    >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
+    array([[-1., 11.]])
+    """
+    if x.dtype == np.float16:
+        raise TypeError("layer_norm: x must be float32 or float64, found float16; convert it, x.astype(np.float32)")
+    dim = x.shape[-1]
+    mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
+    y: Array = np.subtract(x, mean, out=out)
+    variance = np.vecdot(y, y)[..., None] / np.float64(dim)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no warning where eps is 0
+        y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)  # as the reference, and faster than to divide
+    y *= weight
+    return y if bias is None else np.add(y, bias, out=y)
+
+
+def bert_input(
+    input_ids: Array,
+    token_type_ids: Array,
+    word: Array,
+    token_type: Array,
+    position: Array,
+    weight: Array,
+    bias: Array,
+    eps: float = 1e-12,
+) -> Array:
+    """Compute BERT's whole input layer: `LayerNorm((word + token type) + position)`.
+
+    input_ids and token_type_ids (batch, seq) -> (batch, seq, dim). The order of the sum matters: it shows in
+    the last bit of a third of all entries. Source: Devlin et al. 2018 and its reference implementation.
+
+    >>> table, ones, zeros = np.array([[0.0, 1.0], [2.0, 5.0]]), np.ones(2), np.zeros(2)
+    >>> bert_input(np.array([[1, 0]]), np.array([[0, 0]]), table, table, table, ones, zeros)
+    array([[[-1.,  1.],
+            [-1.,  1.]]])
+    """
+    position_ids = default_position_ids(input_ids.shape[-1])
+    x = lookup(word, input_ids)
+    x = x + lookup(token_type, token_type_ids)
+    x = x + lookup(position, position_ids)
+    return layer_norm(x, weight, bias, eps)
+
+
+def gpt2_input(input_ids: Array, wte: Array, wpe: Array) -> Array:
+    """Compute GPT-2's whole input layer: `word + position`, nothing else.
+
+    input_ids (batch, seq) -> (batch, seq, dim). LayerNorm comes later, inside the first block.
+
+    >>> gpt2_input(np.array([[1, 0]]), wte=np.array([[1.0], [2.0]]), wpe=np.array([[10.0], [20.0]]))
+    array([[[12.],
+            [21.]]])
+    """
+    return lookup(wte, input_ids) + lookup(wpe, default_position_ids(input_ids.shape[-1]))
+
+
 def padding_position_ids(input_ids: Array, padding_idx: int, past_length: int = 0) -> Array:
     """Number the tokens and skip padding, as RoBERTa does: `p = (cumsum(m) + past) * m + padding_idx`.
 
     m = 1 where input_ids != padding_idx, else 0. input_ids (batch, seq) -> (batch, seq), int64. Padding gets row
-    `padding_idx`, the first token `padding_idx + 1`. The ids decide, not the attention mask. Source: RoBERTa's
-    reference implementation.
+    `padding_idx`, the first token `padding_idx + 1`. The ids decide. Source: RoBERTa's reference implementation.
 
     >>> padding_position_ids(np.array([[0, 9, 2, 1, 1]]), padding_idx=1)
     array([[2, 3, 4, 1, 1]])
@@ -104,8 +179,8 @@ def padding_position_ids(input_ids: Array, padding_idx: int, past_length: int = 
 def mask_position_ids(attention_mask: Array, past_length: int = 0) -> Array:
     """Count the tokens that the attention mask keeps, as OPT does: `p = cumsum(m) * m - 1`, without the past columns.
 
-    attention_mask (batch, past + seq) -> (batch, seq), int64. A masked token gets -1, the first real one 0; OPT's
-    table has two more rows in front, so -1 is its row 1. Source: OPT's reference implementation.
+    attention_mask (batch, past + seq), 1 for a token and 0 for padding -> (batch, seq), int64. Padding gets -1, the
+    first token 0; OPT's table has two more rows in front, so -1 is its row 1. Source: OPT's reference implementation.
 
     >>> mask_position_ids(np.array([[0, 1, 1]]))
     array([[-1,  0,  1]])
@@ -148,42 +223,6 @@ def sinusoidal_positions(length: int, dim: int, base: float = 10000.0, layout: s
     return table
 
 
-@cache
-def _ones(dim: int, dtype: np.dtype[Any]) -> Array:
-    """Give a vector of ones, made once: for a short sentence making it takes as long as adding a row up."""
-    return np.ones(dim, dtype)
-
-
-def layer_norm(
-    x: Array, weight: Array, bias: Array | None = None, eps: float = 1e-12, out: Array | None = None
-) -> Array:
-    """Shift and stretch each row to mean 0 and variance 1, then scale and shift each column.
-
-        y = (x - mean) / sqrt(variance + eps) * weight + bias
-
-    x (..., dim), weight and bias (dim,) -> (..., dim). mean and variance are those of one row; the variance is the
-    biased one (divided by dim, not dim - 1) and eps stands under the root. `out` may be x itself.
-
-    We pass over the row twice; in one pass, E[x^2] - E[x]^2 loses three digits at mean 100. Both sums are dot products
-    of one row, so its bits do not depend on its neighbours. 1 / sqrt(..) is computed in float64: in float32 the error
-    is a tenth larger.
-    With eps 0 equal numbers become nan. Raises TypeError for float16, which ends at 65504. Source: Ba et al. 2016.
-
-    >>> layer_norm(np.array([[1.0, 3.0]]), weight=np.array([1.0, 1.0]), bias=np.array([0.0, 10.0]), eps=0.0)
-    array([[-1., 11.]])
-    """
-    if x.dtype == np.float16:
-        raise TypeError("layer_norm: x must be float32 or float64, found float16; convert it, x.astype(np.float32)")
-    dim = x.shape[-1]
-    mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
-    y: Array = np.subtract(x, mean, out=out)
-    variance = np.vecdot(y, y)[..., None] / np.float64(dim)
-    with np.errstate(divide="ignore", invalid="ignore"):  # no warning where eps is 0
-        y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)  # as the reference, and faster than to divide
-    y *= weight
-    return y if bias is None else np.add(y, bias, out=y)
-
-
 def scale(x: Array, factor: float, out: Array | None = None) -> Array:
     """Multiply by one number: `y = factor * x`, as Vaswani et al. do with factor = sqrt(dim).
 
@@ -209,42 +248,3 @@ def project(x: Array, weight: Array, bias: Array | None = None) -> Array:
     if bias is not None:
         y += bias
     return y
-
-
-def bert_input(
-    input_ids: Array,
-    token_type_ids: Array,
-    word: Array,
-    token_type: Array,
-    position: Array,
-    weight: Array,
-    bias: Array,
-    eps: float = 1e-12,
-) -> Array:
-    """Compute BERT's whole input layer: `LayerNorm((word + token type) + position)`.
-
-    input_ids and token_type_ids (batch, seq) -> (batch, seq, dim). The order of the sum matters: it shows in
-    the last bit of a third of all entries. Source: Devlin et al. 2018 and its reference implementation.
-
-    >>> table, ones, zeros = np.array([[0.0, 1.0], [2.0, 5.0]]), np.ones(2), np.zeros(2)
-    >>> bert_input(np.array([[1, 0]]), np.array([[0, 0]]), table, table, table, ones, zeros)
-    array([[[-1.,  1.],
-            [-1.,  1.]]])
-    """
-    position_ids = default_position_ids(input_ids.shape[-1])
-    x = lookup(word, input_ids)
-    x = x + lookup(token_type, token_type_ids)
-    x = x + lookup(position, position_ids)
-    return layer_norm(x, weight, bias, eps)
-
-
-def gpt2_input(input_ids: Array, wte: Array, wpe: Array) -> Array:
-    """Compute GPT-2's whole input layer: `word + position`, nothing else.
-
-    input_ids (batch, seq) -> (batch, seq, dim). LayerNorm comes later, inside the first block.
-
-    >>> gpt2_input(np.array([[1, 0]]), wte=np.array([[1.0], [2.0]]), wpe=np.array([[10.0], [20.0]]))
-    array([[[12.],
-            [21.]]])
-    """
-    return lookup(wte, input_ids) + lookup(wpe, default_position_ids(input_ids.shape[-1]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +188,19 @@ def test_order_of_the_sum_shows_in_the_bits(minilm: Path) -> None:
     word, kind, position = (trace[f"embeddings.{name}_embeddings"] for name in ("word", "token_type", "position"))
     assert same_bits(trace["sum"], (word + kind) + position)
     assert (trace["sum"] != (word + position) + kind).mean() > 0.1  # measured 0.34
+
+
+# -- the order of reading ------------------------------------------------------------------------------------------
+
+
+def test_the_two_whole_layers_stand_before_what_other_families_do() -> None:
+    """A reader meets all that BERT and GPT-2 need, and nothing else, above `gpt2_input`."""
+    source = inspect.getsource(equations)
+    assert re.findall(r"^def ([a-z]\w+)", source, re.MULTILINE)[:6] == [
+        "check_ids",
+        "lookup",
+        "default_position_ids",
+        "layer_norm",
+        "bert_input",
+        "gpt2_input",
+    ]
