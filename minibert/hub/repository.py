@@ -53,7 +53,8 @@ def resolve(
     """
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    offline = "local_files_only is set" if local_files_only else "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else ""
+    offline = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else ""
+    offline = "you asked for local files only" if local_files_only else offline
     cache = Path(cache_folder or os.environ.get("SENTENCE_TRANSFORMERS_HOME") or HF_HUB_CACHE).expanduser().absolute()
     found = Repository(name, revision or "main", cache, token, offline)
     if not offline and found.revision != found.commit:
@@ -62,16 +63,16 @@ def resolve(
         except HubError as error:
             if not found.commit:
                 raise
-            found.offline = str(error)
+            found.offline = f"the Hub refused or did not answer ({str(error).partition('; ')[0]})"
     if not found.commit:
-        raise found.refusal("", f"not in the cache, and {offline}")
+        raise found.refusal("", f"it is not in the cache, and {offline}")
     return found
 
 
 class Repository:
     """One model at one commit: files, and a checkpoint. Several threads may use it at once.
 
-    commit: at first the last known one, "" where none is. offline: the reason why the Hub is not asked, if it is not.
+    commit: at first the last known one, "" where none is. offline: the reason why the Hub is not asked, "" where it is.
     """
 
     def __init__(self, name: str, revision: str, cache: Path, token: str | None = None, offline: str = "") -> None:
@@ -181,14 +182,14 @@ class Repository:
         return _one_line(f"{self.name} at {self.revision}" + (f", {name}" if name else ""))
 
     def refusal(self, file: str, reason: str) -> HubError:
-        """Word a refusal of the client, the server or the disk, and say what to do."""
+        """Make the error of a refusal by the client, the server or the disk, with the remedies."""
         name, page = self.name, f"{self._endpoint}/{self.name}"
         return HubError(
             f"{self.describe(file)}: {_one_line(reason)}; see {page} and check the spelling (a folder is written "
             f"./{name.removeprefix(ORGANIZATION)}); for a gated or private model accept its conditions there, then log "
-            "in with `hf auth login` or set HF_TOKEN; without a network use local_files_only for a cached model, a "
-            f"mirror in HF_ENDPOINT, or a folder made elsewhere with `hf download {name} --local-dir FOLDER` or, for "
-            "the input layer alone, with `extract`"
+            "in with `hf auth login` or set HF_TOKEN; without a network set HF_HUB_OFFLINE=1 and use a cached model, "
+            "name a mirror in HF_ENDPOINT, or copy a folder made on another machine by "
+            f"`hf download {name} --local-dir FOLDER` or, for the input layer alone, by `minibert extract`"
         )
 
     def _last_known(self) -> str:
@@ -225,14 +226,14 @@ class Repository:
                 # a cache that another program filled: if it holds the model, a file that it lacks does not exist
                 held = any(map(self.cached, ("config.json", "modules.json")))
                 if not held or wanted.endswith((SINGLE, INDEX)):
-                    raise self.refusal(wanted, f"not in the cache, and {self.offline}")
+                    raise self.refusal(wanted, f"it is not in the cache, and {self.offline}")
                 return []
             if self._files is None:
                 self.ask()
             return self._files or []
 
     def _headers(self) -> dict[str, str]:
-        """Give the header that says who asks: the user's token."""
+        """Give the header with the user's token."""
         from huggingface_hub import constants, get_token
 
         if self._token is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
@@ -247,9 +248,9 @@ class Repository:
 
     @contextmanager
     def _in_words(self, file: str = "") -> Iterator[None]:
-        """Ask nothing where we are offline; make each failure one HubError."""
+        """Send no request while offline; turn each failure into one HubError."""
         if self.offline:
-            raise self.refusal(file, f"not in the cache, and {self.offline}")
+            raise self.refusal(file, f"it is not in the cache, and {self.offline}")
         try:
             yield
         except MinibertError:

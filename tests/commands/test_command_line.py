@@ -24,7 +24,7 @@ from minibert.commands import explain
 from minibert.errors import Option, error_of
 from minibert.threads.kernels import kernel
 
-WAYS_OUT = ("--model or MINIBERT_MODEL", "./", "local_files_only", "`extract`", "HF_ENDPOINT")  # without a Hub
+WAYS_OUT = ("--model or MINIBERT_MODEL", "./", "HF_HUB_OFFLINE=1", "`minibert extract`", "HF_ENDPOINT")  # without a Hub
 
 
 # -- the command as a whole --------------------------------------------------------------------------------------

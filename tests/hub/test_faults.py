@@ -18,7 +18,15 @@ from minibert.hub.repository import resolve
 
 FLOAT32 = np.dtype("float32")
 SIZE = len(FILES["model.safetensors"])
-WAYS = ("is written ./", "hf auth login", "HF_TOKEN", "local_files_only", "HF_ENDPOINT", "hf download", "`extract`")
+WAYS = (
+    "is written ./",
+    "hf auth login",
+    "HF_TOKEN",
+    "HF_HUB_OFFLINE=1",
+    "HF_ENDPOINT",
+    "hf download",
+    "`minibert extract`",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -236,7 +236,7 @@ def test_what_is_not_cached_fails_at_once(tmp_path: Path, how: str) -> None:
         message = watched(code, environment(hub.endpoint, tmp_path) | variables)
         assert hub.requests == []
     assert "org/bert at" in message
-    assert "`extract`" in message
+    assert "`minibert extract`" in message
 
 
 # -- killed, and watched by a person ----------------------------------------------------------------------------
