@@ -19,6 +19,7 @@ from minibert.show.page.page_prediction import token_name
 from minibert.show.text.explain import first_of_text, name_of
 
 from . import plot
+from .terms import PARTS, shares_of, terms_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,6 +58,7 @@ def picture(
     relative-bias, rotary         the position scheme inside attention
     attention                     of a whole model (`load_encoder`): all heads, or one (`block` and `head`, default 0)
     patching                      of a whole model and two texts: which hidden states carry the prediction of `text`
+    terms                         of a whole model: which of block 0's nine terms its scores are made of, head by head
 
     `token` chooses another token for rows and sum, counted from 0 as `explain` does; default: the text's first, after
     the special ones. For patching it says whose prediction it is: see `patching_map`. `model` is the name above the
@@ -142,10 +144,24 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
     return ax
 
 
-def _attention(encoder: Encoder, asked: Asked) -> Any:
-    batch = encoder.tokenize(_needed(asked.text, "attention"))
+def _batch(encoder: Encoder, text: str | None, kind: str) -> dict[str, Any]:
+    batch: dict[str, Any] = encoder.tokenize(_needed(text, kind))
     if not batch["input_ids"].size:
         raise ValueError("the text has no tokens; give another one")
+    return batch
+
+
+def _terms(encoder: Encoder, asked: Asked) -> Any:
+    terms = terms_of(encoder, _batch(encoder, asked.text, "terms"))
+    if terms.shape[-1] == 1:
+        raise ValueError("of one token no scores can be compared; give a longer text")
+    ax = plot.term_shares(shares_of(encoder, terms), PARTS)
+    ax.set_title("block 0: query with key", loc="left")
+    return ax
+
+
+def _attention(encoder: Encoder, asked: Asked) -> Any:
+    batch = _batch(encoder, asked.text, "attention")
     blocks, heads = len(encoder.stack.blocks), encoder.stack.heads
     if not blocks:
         raise ValueError("a static model has no blocks, and so no attention; name a whole model")
@@ -188,7 +204,7 @@ def _rotary(layer: EmbeddingLayer, _: Asked) -> Any:
 
 OF_ONE_TOKEN = ("rows", "sum", "patching")
 OF_ONE_HEAD = ("attention",)
-OF_BLOCKS = (*OF_ONE_HEAD, "patching")  # of a whole model, not of its input layer
+OF_BLOCKS = (*OF_ONE_HEAD, "terms", "patching")  # of a whole model, not of its input layer
 # kind -> its function, from a layer or a whole model and the choices, and its line in the help
 PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "rows": (_rows, "Some rows of the position table, over a token's row"),
@@ -199,6 +215,7 @@ PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "table": (lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
     "sum": (_sum, "The steps from one token to its vector"),
     "attention": (_attention, "The attention weights of each token: all heads, or one"),
+    "terms": (_terms, "What block 0's scores are made of: word, position, rest, by head"),
     "patching": (_patching, "Which hidden states carry a prediction: those of --text, put into the run of --other"),
     "relative-bias": (
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),

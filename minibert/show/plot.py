@@ -257,6 +257,23 @@ def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) 
     return ax
 
 
+def term_shares(shares: Array, parts: Sequence[str], ax: Axes | None = None) -> Axes:
+    """Each term's share of the scores' variance, in percent: a line for each term, a column for each head.
+
+    shares (parts, parts, heads), from `equations.term_shares`. A violet term works against the others.
+    """
+    heads, percent = shares.shape[-1], 100 * shares.reshape(-1, shares.shape[-1])
+    ax = _axes(ax, 0.5 * heads + 3.5, 4)
+    _image(ax, percent, "share of the variance, %", (-100.0, 100.0), aspect="auto")
+    for (line, head), share in np.ndenumerate(percent):
+        ink = "white" if abs(share) > 60 else "black"
+        ax.text(head, line, str(round(share)), ha="center", va="center", fontsize="x-small", color=ink)
+    ax.set_xticks(range(heads))
+    ax.set_yticks(range(len(percent)), [f"{query} with {key}" for query in parts for key in parts])
+    ax.set_xlabel("head")
+    return ax
+
+
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     """Draw a bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 

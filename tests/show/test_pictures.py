@@ -20,6 +20,7 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.patching import patching_map
 from minibert.show import plot
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
+from minibert.show.terms import PARTS, shares_of, terms_of
 
 WORDS, BYTES = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5)), "he was here"
 
@@ -162,6 +163,16 @@ def test_gpt2_s_triangle_shows_and_one_of_block_and_head_means_0_for_the_other(g
     assert np.array_equal(drawn(every.axes[0]).filled(0)[seq + 1 : 2 * seq + 1, -seq:], trace["attentions.1"][0, 3])
 
 
+def test_terms_are_in_percent_and_each_line_names_its_parts(gpt2: Encoder) -> None:
+    shares = 100 * shares_of(gpt2, terms_of(gpt2, gpt2.tokenize(BYTES)))
+    ax = picture("terms", gpt2, BYTES).axes[0]
+    assert np.array_equal(drawn(ax).filled(np.nan), shares.reshape(9, -1)) and np.allclose(shares.sum(axis=(0, 1)), 100)
+    lines = [label.get_text() for label in ax.get_yticklabels()]
+    assert lines == [f"{query} with {key}" for query in PARTS for key in PARTS]
+    written = {text.get_position(): text.get_text() for text in ax.texts}
+    assert written == {(h, i): str(round(share)) for (i, h), share in np.ndenumerate(shares.reshape(9, -1))}
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "choice", "says"),
     [
@@ -174,6 +185,9 @@ def test_gpt2_s_triangle_shows_and_one_of_block_and_head_means_0_for_the_other(g
         ("attention", BYTES, {"other": BYTES}, "'attention' is not about two texts; leave out other"),
         ("patching", None, {"other": BYTES}, "'patching' is about a text"),
         ("patching", BYTES, {"other": BYTES, "block": 0}, "'patching' shows no single block or head"),
+        ("terms", BYTES, {"head": 0}, "'terms' shows no single block or head"),
+        ("terms", None, {}, "'terms' is about a text"),
+        ("terms", "h", {}, "of one token no scores can be compared; give a longer text"),
     ],
 )
 def test_what_cannot_be_drawn_of_a_whole_model_is_said(
