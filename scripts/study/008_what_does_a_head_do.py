@@ -2,25 +2,19 @@
 # # What a head does
 #
 # A picture of attention weights shows where a head looks. It does not show whether that matters. To know what a part of
-# a model does, take it away, or put other values in its place, and look at what comes out. Here heads, blocks and
-# positions are knocked out (papers call it *ablation*), one text's values are put into another's (*activation
-# patching*), and the hidden state of every block is asked what it would predict (*lens*). Each finding is tried on ten
-# texts or words, and the text says how often it held.
+# a model does, take it away, and look at what comes out. Here heads, blocks and positions are knocked out (papers call
+# it *ablation*). Each finding is tried on ten texts, and the text says how often it held.
 #
 # * Michel, Levy, Neubig 2019, *Are Sixteen Heads Really Better than One?*
 #   ([arXiv:1905.10650](https://arxiv.org/abs/1905.10650)): heads knocked out one by one.
-# * nostalgebraist 2020, *interpreting GPT: the logit lens*.
 
 # %%
-import os
-
 import matplotlib.pyplot as plt
 import numpy as np
 import study
 import texts
 
 import minibert
-from minibert.equations.blocks import softmax
 
 # two right programs differ in the last bits of a matrix product; measured here: 4e-6
 CLOSE = 2e-5
@@ -196,171 +190,7 @@ if model.is_minilm:
     assert [np.count_nonzero(found < usual) for found in (bag, same_row)] == [9, 6]
 
 # %% [markdown]
-# ## Step 6: patching, or where the difference sits
-#
-# Two texts differ in one word. Run the second, but give that one token, where it enters block `i`, the vector that it
-# has in the first. How far does this move the second text towards the first? Before block 0 all
-# the way: there nothing else differs. After the last block only as far as the token's own part of the mean.
-#
-# In all-MiniLM-L6-v2, for "river" and "city", it is still 0.90 before the last block, and 0.36 after it. Of ten such
-# pairs it is 0.64 to 0.99 before the last block, 0.25 to 0.43 after it, and in all ten the last block is the one that
-# takes the most. So the difference stays at the token for five blocks, and the last one hands it to the others. That
-# agrees with step 4: of the last block these answers need the heads. How much stays depends on the word: the least is
-# that of "good" and "bad".
-
-
-# %%
-def shares(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> np.ndarray:
-    """Measure how far the patched token goes, before block 0 and after each block."""
-    (place,) = np.flatnonzero(first["input_ids"][0] != second["input_ids"][0])  # one token, at one place
-    theirs = encoder.trace(**first)
-    start, goal = (encoder(**batch)[0].mean(axis=0) for batch in (second, first))
-
-    def patched(i: int) -> float:
-        def put(values: np.ndarray) -> np.ndarray:
-            values[0, place] = theirs[f"hidden_states.{i}"][0, place]
-            return values
-
-        found = encoder(**second, change={f"hidden_states.{i}": put})[0].mean(axis=0)
-        return float((found - start) @ (goal - start) / ((goal - start) @ (goal - start)))
-
-    alone = (theirs[f"hidden_states.{blocks}"] - encoder(**second))[0, place] / len(theirs["hidden_states.0"][0])
-    way = np.array([patched(i) for i in range(blocks + 1)])
-    assert abs(way[0] - 1) < 1e-3
-    own = alone @ (goal - start) / ((goal - start) @ (goal - start))
-    assert abs(way[-1] - own) < 1e-3, "the token's own part of the mean"
-    return way
-
-
-pairs = [[encoder.tokenize(text) for text in pair] for pair in texts.SWAPS]
-first, second = pairs[0]
-ways = np.array([shares(*pair) for pair in pairs])
-print("share of the way, patched before block 0 and after each block:")
-for (text, _), way in zip(texts.SWAPS, ways, strict=True):
-    print(f"{text:34} {way.round(2)}")
-last_takes_most = int(np.count_nonzero(np.diff(ways).argmin(axis=1) == blocks - 1))
-print(f"before the last block {texts.spread(ways[:, -2])}; after it {texts.spread(ways[:, -1])}; ", end="")
-print(f"the last block takes the most in {last_takes_most} of {len(ways)}")
-if model.is_minilm:
-    ends = [(round(float(column.min()), 2), round(float(column.max()), 2)) for column in ways[:, -2:].T]
-    assert ends == [(0.64, 0.99), (0.25, 0.43)] and last_takes_most == 10 and ways[:, -2].argmin() == 1
-    assert np.abs(ways[0, -2:] - [0.90, 0.36]).max() < 6e-3
-else:
-    print(f"the text above quotes all-MiniLM-L6-v2; not for this model, {model.name}")
-
-# %% [markdown]
-# ## Step 7: a lens in every block
-#
-# GPT-2 predicts by its last norm and its word table. The same two can be put after any block: what would it predict
-# if it ended here? After the last block that is the prediction itself.
-#
-#     lens_i = LayerNorm(hidden_states.i) @ wte^T,   and after the last block the logits
-#
-# (The last hidden state is a sum of what all heads and feed-forwards have added. So the logit itself can be parted into
-# their shares: *direct logit attribution*. The page of `minibert explain --html` shows it.)
-#
-# The small GPT-2 of `007_training.py` knows words, letter by letter. After "wonderfu" it says "l". Before block 0 the
-# lens says "u", the letter that is there: the same table stands at the entrance. Block 0 finds the "l" (0.62), the
-# other two make it surer (0.81). Of ten words: before block 0 the lens says the letter that is there in all ten; after
-# block 0 it says what the model will say in nine. But it is surer with each block in two alone: in the other eight a
-# later block takes some of the probability back.
-
-
-# %%
-def lenses_of(ids: list[int]) -> list[np.ndarray]:
-    """Give the logits for the next token, before block 0 and after each block."""
-    found = gpt2.trace([ids])
-    made = [gpt2["ln_f"](found[f"hidden_states.{i}"][0, -1:])[0] @ table.T for i in range(depth)]
-    return [*made, found[f"hidden_states.{depth}"][0, -1] @ table.T]  # the last has passed the norm
-
-
-gpt2, ids = study.gpt2_encoder()
-shipped = not os.environ.get(study.VARIABLES["gpt2"])
-rows = [gpt2.tokenize(word)["input_ids"][0].tolist() for word in texts.BEGUN] if shipped else [ids]
-ids, depth, table = rows[0], len(gpt2.stack.blocks), gpt2.embeddings.wte.weight
-lenses = lenses_of(ids)
-predicted = int(lenses[-1].argmax())
-for i, lens in enumerate(lenses):
-    rank = int(np.count_nonzero(lens > lens[predicted])) + 1
-    best, token = gpt2.tokens([int(lens.argmax()), predicted])
-    chance = softmax(lens.copy())[predicted]
-    print(f"after {i} blocks: {token!r} has probability {chance:.3f}, place {rank}; the likeliest is {best!r}")
-logits = gpt2.logits([ids], head="next_word")[0, -1]
-assert np.abs(lenses[-1] - logits).max() < CLOSE * max(1, np.abs(logits).max())
-there, early, surer = [], [], []
-for row in rows:
-    found = lenses_of(row)
-    said = [int(lens.argmax()) for lens in found]
-    chances = [float(softmax(lens.copy())[said[-1]]) for lens in found]
-    there.append(said[0] == row[-1])
-    early.append(said[1] == said[-1])
-    surer.append(bool(np.all(np.diff(chances) > 0)))
-    print(f"{''.join(gpt2.tokens(row[1:])):10} lens says {gpt2.tokens(said)}; the last one's {np.round(chances, 3)}")
-print(f"the letter that is there before block 0: {sum(there)} of {len(rows)}; ", end="")
-print(f"the prediction after block 0: {sum(early)}; surer with each block: {sum(surer)}")
-if shipped:
-    chances = [float(softmax(lens.copy())[predicted]) for lens in lenses]
-    assert gpt2.tokens([int(lens.argmax()) for lens in lenses]) == ["u", "l", "l", "l"]
-    assert np.abs(np.array(chances) - [0.000, 0.625, 0.719, 0.806]).max() < 2e-3
-    assert len(rows) == 10 and (sum(there), sum(early), sum(surer)) == (10, 9, 2)
-else:
-    print("what the text above says is the small GPT-2's; not for this model")
-
-# %% [markdown]
-# ## Step 8: the heads that a prediction needs
-#
-# Each head of GPT-2 is knocked out, and the log of the prediction's probability is looked at again. Below 0: the
-# prediction needs the head. Above 0: without the head it is surer.
-#
-# After "wonderfu" two heads of block 0 are needed, head 0 (-1.19) and head 2 (-0.60); no other moves it by more than
-# 0.2. Without both it moves by -4.96, far more than their sum: each can do some of the other's work. Over ten words the
-# head that is needed most moves it by -1.22 to -0.06, and it changes from word to word: seven different heads. The last
-# finding holds more often: without the two heads that are needed most it moves by more than their sum in 8 of 10 words.
-
-
-# %%
-def log_probability(ids: list[int], predicted: int, change: dict | None = None) -> float:
-    logits = gpt2.logits([ids], head="next_word", change=change)[0, -1].astype(np.float64)
-    return float(logits[predicted] - logits.max() - np.log(np.exp(logits - logits.max()).sum()))
-
-
-def moves(ids: list[int], predicted: int) -> np.ndarray:
-    """Measure how far each head moves the log probability: (blocks, heads)."""
-    knocked = [[minibert.knock_out(gpt2, heads=[(i, j)]) for j in range(gpt2.stack.heads)] for i in range(depth)]
-    found = np.array([[log_probability(ids, predicted, change) for change in row] for row in knocked])
-    return found - log_probability(ids, predicted)
-
-
-most, largest, both, more = [], [], [], 0
-for row in rows:
-    last = int(gpt2.logits([row], head="next_word")[0, -1].argmax())
-    found = moves(row, last)
-    two = [tuple(map(int, np.unravel_index(place, found.shape))) for place in np.argsort(found.ravel())[:2]]
-    gone = log_probability(row, last, minibert.knock_out(gpt2, heads=two)) - log_probability(row, last)
-    most.append(two[0])
-    largest.append(float(found.min()))
-    both.append(gone)
-    more += gone < sum(found[place] for place in two)
-    print(f"{''.join(gpt2.tokens(row[1:])):10} needed most, (block, head): {two[0]} {found[two[0]]:.2f}, ", end="")
-    print(f"{two[1]} {found[two[1]]:.2f}; without both {gone:.2f}")
-    if row == ids:
-        needed = found
-print(f"{len(set(most))} heads are needed most in {len(rows)} words; the largest move {texts.spread(largest)}")
-print(f"without the two the move is more than their sum in {more} of {len(rows)} words")
-usually = log_probability(ids, predicted)
-assert abs(log_probability(ids, predicted, minibert.knock_out(gpt2)) - usually) < CLOSE, "nothing is knocked out"
-if shipped:
-    assert most[0] == (0, 0) and np.abs(needed[0, [0, 2]] - [-1.19, -0.60]).max() < 0.01
-    assert np.sort(np.abs(needed).ravel())[-3] < 0.2 and abs(both[0] + 4.96) < 0.02
-    assert len(set(most)) == 7 and more == 8
-    assert (round(min(largest), 2), round(max(largest), 2)) == (-1.22, -0.06)
-else:
-    print("what the text above says is the small GPT-2's; not for this model")
-assert needed.shape == (depth, gpt2.stack.heads) and np.isfinite(needed).all() and np.abs(needed).max() > CLOSE
-
-# %% [markdown]
 # ## Exercises
 #
 # 1. All heads of a block are knocked out. What does its attention add to each token?
-# 2. Without positions BERT cannot tell who chased whom. Can GPT-2?
-# 3. Put the first text's values of *all* tokens into the second, after block `i`. What comes out?
+# 2. Blocks 2 and 3 are knocked out. Which encoder computes the same?

@@ -133,7 +133,7 @@ check(share, (start, goal, start + 0.25 * (goal - start)), 0.25)
 # ## Exercise 7 (grade 3): patching
 #
 # Run `text`, but give the token at `place` the hidden state that it has in `other` before block `i`. Return the changed
-# run's last hidden state (seq, dim). (`008_what_does_a_head_do.py` draws conclusions from it.)
+# run's last hidden state (seq, dim). (`patching_and_lens.py` draws conclusions from it.)
 
 # %%
 

@@ -1,0 +1,23 @@
+# %% [markdown]
+# ## Answers
+#
+# 1. Yes: its mask is left. The last token sees all others, and does not know their order at block 0. But a token in the
+#    middle sees only those before it, so its vector depends on which they are, and the next block sees that. Without
+#    positions *and* mask the order is lost.
+
+# %%
+turned = [*ids[-2::-1], ids[-1]]
+for mask in (False, True):
+    change = minibert.knock_out(gpt2, positions=True, mask=mask)
+    apart = np.abs(gpt2([ids], change=change)[0, -1] - gpt2([turned], change=change)[0, -1]).max()
+    print(f"without positions{' and mask' if mask else ''}: the last vectors are up to {apart:.1e} apart")
+    assert (apart < 1e-3) == mask
+
+# %% [markdown]
+# 2. The first text's own vector: between two blocks, the hidden states are all that there is of a text.
+
+# %%
+theirs = encoder.trace(**first)
+for i in range(blocks + 1):
+    found = encoder(**second, change={f"hidden_states.{i}": theirs[f"hidden_states.{i}"]})
+    assert np.abs(found - encoder(**first)).max() < CLOSE
