@@ -17,6 +17,7 @@ import minibert
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
+from minibert.models.patching import patching_map
 from minibert.show.live.live import Live
 
 pytestmark = pytest.mark.browser
@@ -159,6 +160,24 @@ def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
         tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu", {"hidden_states.2": put})))
         tab.locator("#undo").tap()
         tab.says("#changed", "nothing")
+        # a map of the text's states in the second text's run: with a token more it is refused in words
+        tab.locator("#typedbeside").fill("beautiful")
+        tab.says("#patchfrom", "9: l")
+        tab.locator("#mapit").tap()
+        tab.says("#mapsaid", "as many tokens, found 9 and 10")
+        tab.locator("#typedbeside").fill("wonderou")
+        tab.says("#patchfrom", "7: o")
+        assert tab.locator("#mapsaid").inner_text() == ""
+        tab.locator("#mapit").tap()
+        tab.says("#mapsaid", "l at token 8: probability 0.806, in the second text 0.00142")
+        found = patching_map(encoder, "wonderfu", "wonderou").shares
+        rows = [row.locator("th, td").all_inner_texts() for row in tab.locator("#map tbody tr").all()]
+        assert [row[0] for row in rows] == ["before block 0", "before block 1", "before block 2", "after the last"]
+        assert np.abs(np.array([row[1:] for row in rows], float) - found).max() <= 0.0051
+        assert tab.locator("#map thead th").all_inner_texts()[-2:] == ["f | o", "u"]
+        tab.locator("fieldset input[value='7']").check(force=True)
+        tab.wait_for_function("!document.querySelector('#map td')")  # it was another token's
+        tab.locator("fieldset input[value='8']").check(force=True)
         # top-k 1 leaves the likeliest
         tab.locator("#topk").fill("1")
         assert tab.says("#sampled", r"chosen: (\w+) \(100.00\u00a0%\); 1 of the words") == "l"

@@ -17,10 +17,13 @@ import minibert
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import next_word_probabilities
+from minibert.models.patching import patching_map
+from minibert.show.live import live as live_module
 from minibert.show.live.live import MOST_TOKENS, Live
 from minibert.show.live.state import LONGEST, read_state
 
 TEXT, OTHER = "we lived above", "the clouds above"
+PAIR = ("wonderfu", "wonderou")
 CLOSE = 3e-5  # of cosines and probabilities in float32, beside the same in float64
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 
@@ -122,6 +125,28 @@ def test_a_word_is_chosen_by_temperature_top_k_and_top_p(gpt2: Live) -> None:
     assert gpt2.sample(question | {"seed": 7}) == gpt2.sample(question | {"seed": 7})
     assert gpt2.sample(question | {"temperature": 0.0, "seed": 3})["sampled"] == ["l", 1.0]
     assert found["appended"] == found["sampled"][0]
+
+
+def test_the_map_is_of_the_texts_as_typed(gpt2: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpt2.encoder is not None
+    state = {"text": "wonderfu", "beside": "wonderou", "heads": [[0, 0]]}
+    for token in (8, 7):
+        answer, found = gpt2.map({"state": state, "token": token}), patching_map(gpt2.encoder, *PAIR, token)
+        assert np.array_equal(answer["shares"], found.shares) and answer["token"] == token
+        assert answer["chances"] == pytest.approx(np.exp([found.clean, found.corrupted]).tolist())
+        assert answer["word"] == gpt2.encoder.tokens([found.label])[0]
+        assert answer["tokens"][1:] == [*"wonder", "f | o", "u"]
+    assert np.ptp(answer["shares"]) > 0.9
+    html = gpt2.saved({"state": state, "token": 7, "map": answer})["html"]
+    assert data_of_script(html, "livedata")["saved"]["map"] == json.loads(json.dumps(answer))
+    monkeypatch.setattr(live_module, "MAPPED", 9)
+    for given, says in (
+        ({"text": "wonderfu"}, "a second text; write one"),
+        ({"text": "wonderfu", "beside": "wonder"}, "found 9 and 7"),
+        ({"text": "a" * 12, "beside": "b"}, "up to 9 tokens, found 13"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            gpt2.map({"state": given, "token": 3})
 
 
 def test_kinds_are_measured_on_the_weights(gpt2: Live) -> None:

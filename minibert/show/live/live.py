@@ -19,6 +19,7 @@ from minibert.equations.sentences import cosine, mean
 from minibert.errors import Option, parts_of
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.patching import patching_map
 from minibert.show.page import page_prediction
 from minibert.show.page.page import (
     KEPT,
@@ -43,10 +44,11 @@ from .state import State, integer, read_object, read_state
 MOST_TOKENS = 128
 FEW_POSITIONS = 24
 COMPARED = 5  # likeliest predictions of each of two runs
+MAPPED = 32  # tokens of a map: each has a run for each block
 REMEMBERED = 4  # runs
 SHOWN = 12  # likeliest words beside a sampled one
 SAMPLED = ("masked_word", "next_word")  # heads whose labels are words
-SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_sampling")
+SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_map", "live_sampling")
 
 
 class Runs(NamedTuple):
@@ -72,7 +74,7 @@ class Live:
     @property
     def answers(self) -> dict[str, Callable[[Any], Any]]:
         """Map each question's name to the method that answers it. Each raises ValueError, in words for the page."""
-        every = {"state": self.state, "sample": self.sample, "cell": self.cell, "saved": self.saved}
+        every = dict(state=self.state, sample=self.sample, cell=self.cell, map=self.map, saved=self.saved)
         return {name: partial(self._in_turn, answer) for name, answer in every.items()}
 
     def _in_turn(self, answer: Callable[[Any], Any], given: Any) -> Any:
@@ -157,10 +159,36 @@ class Live:
             raise ValueError("this model has no blocks here, so it has no attention weights")
         return opened_cell(self.encoder, runs.run.trace, *numbers)
 
+    def map(self, given: Any) -> dict[str, Any]:
+        """Map which hidden states of the text carry its prediction at a token into the second text's run.
+
+        Both texts are as typed: see `patching_map`.
+        """
+        fields = read_object(given, "the question", ("state", "token"))
+        state, token = read_state(fields.get("state")), integer(fields.get("token"), "token")
+        if self.encoder is None or not state.beside:
+            raise ValueError("a map needs a model with blocks and a second text; write one at the top")
+        count = self._batch(state.text, "the text")["input_ids"].shape[1]
+        if count > MAPPED:
+            raise ValueError(
+                f"a map takes up to {MAPPED} tokens, found {count}: each of them is a run; shorten the text"
+            )
+        found = patching_map(self.encoder, state.text, state.beside, token)
+        name = partial(page_prediction.token_name, self.encoder)
+        pairs = found.ids.T.tolist()
+        return {
+            "shares": found.shares.tolist(),
+            "tokens": [name(own) if own == other else f"{name(own)} | {name(other)}" for own, other in pairs],
+            "token": found.token,
+            "word": name(found.label),
+            "chances": np.exp([found.clean, found.corrupted]).tolist(),
+        }
+
     def saved(self, given: Any) -> dict[str, str]:
         """Write one state as a page that needs no server; the request stands in it."""
-        fields = read_object(given, "the question", ("state", "token", "sample", "cell"))
-        return {"html": self.page("", {name: fields.get(name) for name in ("state", "token", "sample", "cell")})}
+        known = ("state", "token", "sample", "cell", "map")
+        fields = read_object(given, "the question", known)
+        return {"html": self.page("", {name: fields.get(name) for name in known})}
 
     # -- runs ------------------------------------------------------------------------------------------------
 

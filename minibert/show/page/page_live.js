@@ -60,7 +60,7 @@ const byId = (id) => document.getElementById(id);
   };
   const save = async () => {
     try {
-      const { html } = await live.ask("saved", { state: live.state, token, sample: live.sample ?? null, cell: live.opened ?? null });
+      const { html } = await live.ask("saved", { state: live.state, token, sample: live.sample ?? null, cell: live.opened ?? null, map: live.mapped ?? null });
       const link = make("a", { href: URL.createObjectURL(new Blob([html], { type: "text/html" })), download: "minibert.html" });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);
