@@ -19,6 +19,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sampling import next_word_probabilities
 from minibert.models.patching import patching_map
 from minibert.show.live import live as live_module
+from minibert.show.live.kinds import named_kinds
 from minibert.show.live.live import MOST_TOKENS, Live
 from minibert.show.live.state import LONGEST, read_state
 
@@ -157,12 +158,39 @@ def test_kinds_are_measured_on_the_weights(gpt2: Live) -> None:
         own, queries = weights[block, head], range(2, len(tokens))
         same = [sum(own[i, j] for j in range(len(tokens)) if j != i and tokens[j] == tokens[i]) for i in queries
                 if tokens.count(tokens[i]) > 1]  # fmt: skip
-        means = [np.mean([own[i, i - 1] for i in queries]), np.mean([own[i, 0] for i in queries]), np.mean(same)]
-        assert np.allclose(kinds["shares"][block][head], means, atol=1e-12)
+        means = [np.mean([own[i, i - 1] for i in queries]), 0, np.mean([own[i, 0] for i in queries]), np.mean(same)]
+        assert np.allclose(kinds["shares"][block][head][:4], means, atol=1e-12)
+        assert kinds["shares"][block][head][4] is None, "this tokenizer has no separator"
         name = kinds["kinds"][int(np.argmax(means))] if max(means) >= kinds["least"] else "none"
         assert kinds["names"][block][head] == name
     few = gpt2.state({"text": "a"})["numbers"]["livedata"]["kinds"]
-    assert few["shares"][0][0] == [None] * 3 and few["names"][0][0] == "none"
+    assert few["shares"][0][0] == [None] * 5 and few["names"][0][0] == "none"
+
+
+SEP, IDS = 3, np.array([2, 7, 8, 9, 8, 3])  # a word twice, the separator at the end
+PLANTED = {
+    "previous token": np.eye(6, k=-1), "next token": np.eye(6, k=1), "first token": np.eye(6)[[0] * 6],
+    "same word": np.eye(6)[[0, 1, 4, 0, 2, 1]], "[SEP]": np.eye(6)[[5] * 6], "none": np.full((6, 6), 1 / 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("most", [1.0, 0.55])
+def test_a_head_gets_the_name_of_the_attention_that_is_planted(name: str, most: float) -> None:
+    weights = most * PLANTED[name] + (1 - most) / 6
+    found = named_kinds(weights[None, None], IDS, SEP, "[SEP]")
+    assert found["names"] == [[name]]
+    assert len(found["kinds"]) == len(found["shares"][0][0]) == 5
+
+
+def test_the_separator_is_the_tokenizer_s() -> None:
+    live = Live(minibert.load_encoder(SMALL_GPT2.parent / "bert-words"))
+    answer = live.state({"text": "questi[MASK]n"})
+    kinds, weights = answer["numbers"]["livedata"]["kinds"], weights_of(answer)
+    assert kinds["kinds"][-1] == "[SEP]"
+    for (block, head), _ in np.ndenumerate(weights[..., 0, 0]):
+        assert kinds["shares"][block][head][4] == pytest.approx(weights[block, head, 2:, -1].mean())
+        assert kinds["shares"][block][head][1] == pytest.approx(np.diag(weights[block, head], k=1)[2:].mean())
 
 
 def test_the_page_opens_at_its_state_and_is_saved_with_one(gpt2: Live) -> None:

@@ -244,9 +244,14 @@ class Live:
         return told | {
             "blocks": blocks,
             "words": self.head is not None and self.head.name in SAMPLED,
-            "kinds": named_kinds(weights, runs.run.batch["input_ids"][0]),
+            "kinds": self._kinds(weights, runs.run.batch["input_ids"][0]),
             "change": self._change(self.encoder, runs),
         }
+
+    def _kinds(self, weights: Array, input_ids: Array) -> dict[str, Any]:
+        """Name each head's kind, with the tokenizer's name of the separator."""
+        name = self.layer.tokenizer.named.get("sep")
+        return named_kinds(weights, input_ids, name and self.layer.tokenizer.id_of(name), name)
 
     def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
         """Measure how far a change has moved the prediction of each token; without a head, the mean of all tokens."""

@@ -63,8 +63,8 @@ if (live.given.blocks) {
       box.classList.toggle("off", off("heads", [b, h]) || off("blocks", b));
     }
     for (const { button, list, part } of switches) button.setAttribute("aria-checked", String(!off(list, part)));
-    byId("kindsay").textContent = `Below a square: the kind that the head looks like in this text, and the measure: the mean share of a query's weight that goes to the token before it, to the first token, or to the same word elsewhere (queries from token 2 on). The largest of the three is the kind if it is ${least} or more, else “none”.`;
-    byId("kindwork").textContent = chosen === "mean" ? "Press a square to read its three measures." : `head ${chosen} of block ${own}: ${measured(own, Number(chosen))[1]}; looks like: ${measured(own, Number(chosen))[0]}`;
+    byId("kindsay").textContent = `Below a square: the kind that the head looks like in this text, and the measure: the mean share of a query's weight that goes to the token before it, to the one after it, to the first token, to the same word elsewhere, or to the separator between texts (queries from token 2 on). The largest is the kind if it is ${least} or more, else “none”.`;
+    byId("kindwork").textContent = chosen === "mean" ? "Press a square to read its measures." : `head ${chosen} of block ${own}: ${measured(own, Number(chosen))[1]}; looks like: ${measured(own, Number(chosen))[0]}`;
   });
   for (const choice of [chosenBlock, chosenHead]) choice.addEventListener("change", () => live.parts.forEach((drawn) => drawn()));
 } else {
