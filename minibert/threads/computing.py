@@ -1,10 +1,10 @@
-"""Computing on several threads: each tile with all that is in it on one of ours, and BLAS held to one thread meanwhile.
+"""Computing on several threads: each tile on one of our threads, with BLAS held to one thread meanwhile.
 
 BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
 too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
 
-A thread that computes has a `Slot`, and there are no more slots than cores: of eight callers on two cores two compute,
-and the others sleep until one is free.
+A thread that computes has a `Slot`, and there are no more slots than cores: with eight callers on two cores,
+two compute at a time, and the others sleep until one is free.
 """
 
 from __future__ import annotations
