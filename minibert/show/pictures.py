@@ -215,8 +215,8 @@ PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "table": (lambda layer, _: plot.table_image(position_table(layer)), "The whole position table"),
     "sum": (_sum, "The steps from one token to its vector"),
     "attention": (_attention, "The attention weights of each token: all heads, or one"),
-    "terms": (_terms, "What block 0's scores are made of: word, position, rest, by head"),
-    "patching": (_patching, "Which hidden states carry a prediction: those of --text, put into the run of --other"),
+    "terms": (_terms, "The terms of block 0's scores: word, position, rest, by head"),
+    "patching": (_patching, "The change of a prediction by each state of --text in --other"),
     "relative-bias": (
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),
         "The bias of each head by distance, as in T5",
