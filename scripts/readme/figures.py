@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Print the table of figures of scripts/bench/README.md: from the benchmark's last whole run; the size counted now.
+"""Print README's table of figures: size counted now, all else from the benchmark's last whole run.
 
-python scripts/readme/figures.py
+python scripts/readme/figures.py        needs the extra `bench`, whose packages are counted
 """
 
 from __future__ import annotations
@@ -12,43 +12,64 @@ from pathlib import Path
 from installed_size import NAME, closure
 
 RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "results.md"
-ST = "sentence-transformers"
-START = "import, load, encode one sentence"
-# what it is, section of the benchmark, first cell of its row, what stands in the third, the sentence
-ROWS = (
-    ("start, model loaded, one sentence", "sentences", START, "import numpy", "{ratio} of a bare `import numpy`"),
-    ("the same", "sentences", START, ST, "{ratio} as sentence-transformers"),
-    ("its peak memory", "sentences", "its peak memory", ST, "{own}, theirs {other}"),
-    ("speed, 600 texts", "sentences", "encode 600 texts", ST, "{ratio} as sentence-transformers"),
-    ("speed, input layer 32 x 128", "forward", "bert 32 x 128", "transformers", "{ratio} as the reference's module"),
-)
-FETCHED = "sh scripts/test tests/hub/test_layers.py -k seven_tokens"
+SECTION = "sentences"
+PEERS = {"sentence-transformers": ("sentence-transformers",), "ONNX Runtime": ("onnxruntime", "tokenizers")}
+# what README says, and the first cell of the benchmark's row
+ROWS = {
+    "start, model loaded, one sentence": "import, load, encode one sentence",
+    "peak memory of that": "its peak memory",
+    "one text": "encode 1 text",
+    "16 texts": "encode 16 texts",
+    "600 texts": "encode 600 texts",
+}
 
 
-def cells(section: str) -> list[list[str]]:
-    """Give the table of one section of the results, row by row."""
-    text = RESULTS.read_text(encoding="utf-8").partition(f"### {section}\n")[2].partition("\n### ")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+def section() -> str:
+    """Give the benchmark's section of sentences: its table, and the line about the machine below it."""
+    return RESULTS.read_text(encoding="utf-8").partition(f"### {SECTION}\n")[2].partition("\n### ")[0]
 
 
-def figure(section: str, what: str, peer: str) -> dict[str, str]:
-    """Find one row: our figure, the other's, and the ratio in words."""
-    for row in cells(section):
-        if len(row) > 3 and row[0] == what and peer in row[2]:
-            other = re.match(r"[\d.]+ \S+", row[2])
-            return {"own": row[1], "other": other[0] if other else "", "ratio": row[3].replace("**", "")}
-    return {"own": "not measured", "other": "", "ratio": "not measured:"}
+def figures(row: str) -> list[str]:
+    """Find our figure in a row of the benchmark, and each peer's. Raises LookupError where the run has none."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section().splitlines()]
+    cells = {peer: line for peer in PEERS for line in lines if line[0] == row and line[2].endswith(f" {peer}")}
+    if cells.keys() != PEERS.keys():
+        raise LookupError(f"{RESULTS} has no row {row!r} beside {' and '.join(PEERS)} in its section {SECTION}")
+    own = {line[1] for line in cells.values()}
+    assert len(own) == 1, f"two figures of one contender: {own}"
+    return [*own, *(line[2].removesuffix(f" {peer}") for peer, line in cells.items())]
+
+
+def difference(peer: str) -> str:
+    """Give the largest difference from a peer's vectors that the benchmark found."""
+    found = re.findall(rf"\| encode [^\n]* {peer} \|[^\n]* results differ by ([\de-]+)", section())
+    return max(found, key=float)
+
+
+def machine() -> str:
+    """Name the machine and the versions that these figures are of."""
+    (line,) = [line for line in section().splitlines() if re.search("[0-9] cores, ", line)]
+    return re.sub(r" (?:L\d|tokenizers|safetensors|transformers|model2vec) [^,;]+[,;]", "", line.partition(". ")[0])
+
+
+def measured() -> str:
+    """Make the rows that the benchmark has, and the line about the machine."""
+    rows = {what: figures(row) for what, row in ROWS.items()}
+    rows["vectors differ from minibert's by"] = ["", *map(difference, PEERS)]
+    return "\n".join(f"| {what} | {' | '.join(cells)} |" for what, cells in rows.items()) + f"\n\n{machine()}."
+
+
+def installed() -> list[int]:
+    """Count the megabytes of minibert and of each peer, with all that they need."""
+    packages = [(NAME,), *PEERS.values()]
+    return [round(sum({k: v for p in names for k, v in closure(p).items()}.values()) / 1e6) for names in packages]
 
 
 def main() -> None:
     """Print the table."""
-    print("| what | minibert | the command |")
-    print("|---|---|---|")
-    for what, section, row, peer, sentence in ROWS:
-        print(f"| {what} | {sentence.format(**figure(section, row, peer))} | `python scripts/bench {section}` |")
-    size = sum(closure(NAME).values())
-    print(f"| bytes fetched, one sentence through BERT's layer | under 1 MB of 440 MB; a test holds it | `{FETCHED}` |")
-    print(f"| installed | {size / 1e6:.0f} MB with all that it needs | `python scripts/readme/installed_size.py` |")
+    print(f"| | minibert | {' | '.join(PEERS)} |\n|---|---|---|---|")
+    print(f"| installed, compiled files not counted | {' | '.join(f'{size:,} MB' for size in installed())} |")
+    print(measured())
 
 
 if __name__ == "__main__":

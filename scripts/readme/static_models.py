@@ -77,7 +77,7 @@ def ranked(encode: Encode, pairs: Pairs) -> NDArray[np.int64]:
 
 
 def right(encode: Encode) -> int:
-    """Count the contrasts of README in which the sentence that shares the meaning is nearer."""
+    """Count the contrasts of contrasts.py in which the sentence that shares the meaning is nearer."""
     found = (encode(list(three)) for three in (*CONTRASTS, NEGATION, ROLES))
     return sum(bool(first @ meaning > first @ words) for first, words, meaning in found)
 
@@ -110,7 +110,7 @@ def main() -> None:
             print(f"| {kind} | {len(pairs):,} | {' | '.join(cells)} |")
         count = len((*CONTRASTS, NEGATION, ROLES))
         cells = [f"{right(encode)} of {count}" for encode in ways.values()]
-        print(f"| the contrasts of README, meaning before words | {count} | {' | '.join(cells)} | |")
+        print(f"| the five contrasts above, meaning before words | {count} | {' | '.join(cells)} | |")
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ if model.is_minilm:
     assert np.abs(np.array(found) - [0.017, 0.062, 0.497, 0.925]).max() < 1e-3
 
 # %% [markdown]
-# What is it good for? Three questions of README, each with a text that shares words and one that shares the meaning.
+# What is it good for? Three questions, each with a text that shares words and one that shares the meaning.
 # The margin is how much nearer the second is; below 0 the answer is wrong. MiniLM gets all three. Its rows as they are
 # get one, just so. Centred alone they are no better, weighted alone a little. Both together get two. "What time does
 # the store open?" stays with the train: without context "what time does" is most of the question.

@@ -8,20 +8,19 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import word_models
 from checkpoints import pack
 from command_line import WITHOUT_TORCH, Patch, Printed
 from limits import CHILD_SECONDS
-from needed import absent, missing
+from needed import absent, missing, module_of
 
 import minibert
-from minibert.cli import main
+from minibert.cli import _opened, main
 from minibert.families.rows import BLOCKS as ROWS_OF_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,8 +36,7 @@ PARTS = {
     for command, body in re.findall(r"<!-- \$ (.+?) -->\n(.*?)<!-- end -->", page.read_text("utf-8"), re.DOTALL)
 }
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-\d+)?"
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-(OWN_FAMILY,) = re.findall(r"```python\n(.*?family=MINE.*?)```", FAMILIES, re.DOTALL)
+(OWN_FAMILY,) = re.findall(r"```python\n([^`]*family=MINE[^`]*)```", FAMILIES)
 
 
 def ran(command: str | list[str], folder: Path = ROOT, **environment: str) -> str:
@@ -63,24 +61,28 @@ def run(code: str, folder: Path, **environment: str) -> str:
     return ran([sys.executable, "-W", "error", "-c", code], folder, **environment)
 
 
-def test_the_ten_lines_run_on_the_demos_checkpoint(minilm: Path, tmp_path: Path) -> None:
-    printed = run(BLOCKS[0], tmp_path, MINIBERT_MODEL=str(minilm))
-    assert len([line for line in BLOCKS[0].splitlines() if line]) == 10
-    for line in ("(2, 7, 384)", "embeddings.LayerNorm (2, 7, 384)", "'clouds'", "(2, 384)"):
-        assert line in printed
-    assert printed.startswith("BertEmbeddings(\n  (word_embeddings): Embedding(30522, 384, padding_idx=0)")
+def test_it_is_read_in_one_sitting() -> None:
+    assert len(README.splitlines()) <= 150 and len(README.split()) <= 1300
+    doors = re.findall(r"^## The \w+'s door\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
+    assert [(len(door.splitlines()) <= 5, door.count("](")) for door in doors] == [(True, 1)] * 3
 
 
-def test_the_lines_about_blocks_run_and_their_families_are_the_package_s(minilm: Path, tmp_path: Path) -> None:
-    (code,) = [block for block in BLOCKS if "attentions.0" in block]
-    printed = "(2, 7, 384)\n(2, 12, 7, 7) (2, 7, 1536) (2, 7, 384)\n(2, 384)\n"
-    assert run(code, tmp_path, MINIBERT_MODEL=str(minilm)) == printed
-    said = README[README.index("`load_encoder` loads the blocks too") : README.index("All other families have")]
-    assert set(re.findall(r"`([\w-]+)`", said)) == {"load_encoder", *ROWS_OF_BLOCKS}
+def test_the_ten_lines_print_what_stands_below_them(minilm: Path, tmp_path: Path) -> None:
+    ((code, shown),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 10
+    assert run(code, tmp_path, MINIBERT_MODEL=str(minilm)) == shown
+
+
+def test_the_page_of_families_lists_the_blocks_that_there_are() -> None:
+    table = FAMILIES.partition("\n## Blocks\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w, -]+?)(?:: the encoder)? \|", table, re.MULTILINE)[1:]
+    assert sorted(name for row in rows for name in row.split(", ")) == sorted(ROWS_OF_BLOCKS)
+    said = f"Of {len(minibert.FAMILIES)} model types it computes the input layer, and of {len(ROWS_OF_BLOCKS)} of them"
+    assert said in README.replace("\n", " ")
 
 
 def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
-    (code,) = [block for block in BLOCKS if ".fill(" in block]
+    (code,) = re.findall(r"```python\n([^`]*\.fill\(.*?)```", FAMILIES, re.DOTALL)
     code = code.replace("./scripts", f"{ROOT}/scripts")
     code = code.replace("cross-encoder/ms-marco-MiniLM-L6-v2", str(ROOT / "tests/reference/uses-reranker"))
     printed = run(code, tmp_path, PYTHONIOENCODING="utf-8:replace")
@@ -89,32 +91,55 @@ def test_the_lines_about_words_run_on_tiny_models(tmp_path: Path) -> None:
     assert len(re.findall(r"{'corpus_id': [01], 'score': 0\.\d+, 'text': '[AJ]", printed)) == 2
 
 
-def test_the_embedders_commands_run(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With MINIBERT_MODEL set, as the page says: `rank` cannot do with that model."""
-    (block,) = re.findall(r"^## The embedder's door\n\n```sh\n(.*?)```", README, re.DOTALL | re.MULTILINE)
-    block = block.replace("cross-encoder/ms-marco-MiniLM-L6-v2", str(ROOT / "tests/reference/uses-reranker"))
+def test_the_commands_of_the_doors_run(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the page's order: `--against` gets the file of `--save`. `explain --live` would wait for a reader."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
-    for name in ("questions", "recipes"):
-        Path(f"{name}.txt").write_text("we lived above the clouds\n")
-    pq.write_table(pa.table({"text": ["we lived above the clouds"]}), "questions.parquet")
-    commands = [shlex.split(line, comments=True)[1:] for line in block.splitlines() if " serve " not in line]
-    assert {command[0]: main(command) for command in commands} == dict.fromkeys(
-        ("encode", "similar", "rank", "bulk", "search", "embed"), 0
-    )
+    Path("questions.txt").write_text("we lived above the clouds\n")
+    commands = [shlex.split(line) for line in re.findall(r"`minibert (\w+ [^`]+)`", README.replace("\n", " "))]
+    assert [command[0] for command in commands] == ["explain", "verify", "verify", "encode", "similar"]
+    assert _opened("explain")[1].parse(commands[0][1:]).live
+    assert [main(command) for command in commands[1:]] == [0] * 4
 
 
-def test_the_students_commands_name_a_model_that_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo's model, which MINIBERT_MODEL names, has no head: a line that leaves -m out fails."""
-    monkeypatch.setenv("MINIBERT_MODEL", str(ROOT / "tests/reference/sentences-dense"))
-    lines = re.findall(r"`minibert ((?:fill|next) .+?)`", README)
-    assert len(lines) == 4
-    for name in ("bert", "gpt2"):
-        word_models.write(tmp_path / name, name)
-    for line in lines:
-        small = "scripts/study" in line  # the first lines work in a clone as they stand
-        command = line.replace("bert-base-uncased", "bert").replace("-m ", f"-m {ROOT if small else tmp_path}/")
-        assert main(shlex.split(command)) == 0
+def test_the_figures_are_those_of_the_benchmarks_last_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `python scripts/bench sentences` they are filled in by `python scripts/readme/tables.py figures`."""
+    monkeypatch.syspath_prepend(ROOT / "scripts/readme")
+    figures = module_of(ROOT / "scripts/readme/figures.py")
+    shown = PARTS["python scripts/readme/figures.py"]
+    assert figures.measured() in shown
+    size = sum(figures.closure(figures.NAME).values()) / 1e6
+    (said,) = re.findall(r"\| installed, .*? \| (\d+) MB \|", shown)
+    assert 0.9 * int(said) < size < 1.1 * int(said)
+
+
+@pytest.mark.reference
+def test_the_table_of_packages_names_calls_that_are_there() -> None:
+    """Neither fastembed nor TransformerLens is installed here: their columns are read by people alone."""
+    import model2vec
+    import sentence_transformers
+    import transformers
+
+    places: dict[str, tuple[Any, ...]] = {
+        "minibert": (minibert, minibert.Encoder),
+        "transformers": (transformers, transformers.GenerationMixin),
+        "sentence-transformers": (sentence_transformers, sentence_transformers.SentenceTransformer),
+        "model2vec": (model2vec, model2vec.StaticModel),
+    }
+    section = README.partition("## Beside other packages")[2].partition("\n\nSentence")[0]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"]
+    for head, _, *cells in zip(*table, strict=True):
+        package, _, series = head.partition(" ")
+        if package in places:
+            assert version(package).startswith(f"{series}.") if series else package == "minibert"
+            names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+            assert len(names) > 1 and [name for name in names if not there(places[package], name)] == []
+
+
+def there(places: tuple[Any, ...], name: str) -> bool:
+    """Tell whether one of them has this attribute, or is a package with a module of this name."""
+    modules = [place.__name__ for place in places if hasattr(place, "__path__")]
+    return any(hasattr(place, name) for place in places) or any(not absent(f"{module}.{name}") for module in modules)
 
 
 def test_the_private_family_runs(tmp_path: Path) -> None:
