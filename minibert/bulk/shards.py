@@ -162,7 +162,9 @@ def finished(folder: Path) -> tuple[list[Path], dict[str, Any]]:
         shards = shards_of(folder)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder}: there is no such folder; name a folder that bulk wrote") from None
-    said = about(shards[-1]) if shards else {}
+    if not shards:
+        raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
+    said = about(shards[-1])
     if not said.get("last"):
         raise ValueError(f"{folder}: not complete; what is there is whole, and the same command goes on after it")
     return shards, said

@@ -66,7 +66,8 @@ class Texts:
         asked = {text_column: "text_column", **dict.fromkeys(keep or (), "keep")}
         asked = {self.id_column: "id_column", **asked} if self.id_column else asked
         for name in [each for each in asked if each not in flat]:
-            wrong = f"expected a flat column {name!r}; there are {', '.join(map(repr, flat))}; name another with "
+            known = ", ".join(map(repr, flat)) or "none"
+            wrong = f"expected a flat column {name!r}; there are {known}; name another with "
             raise error_of(ValueError, wrong, Option(asked[name]), place=where)
         kept = dict.fromkeys([*asked, *(flat if keep is None else ())])
         self._own = self.schema = pa.schema([every.field(name) for name in kept])

@@ -70,6 +70,10 @@ class Parser(argparse.ArgumentParser):
         """Print one line, without the usage."""
         self.exit(2, f"{refusal(self.prog, message)}\n")
 
+    def _refuse_option(self, word: str) -> NoReturn:
+        near = did_you_mean(word.partition("=")[0], self._option_string_actions)
+        self.error(f"there is no option {word}{near}")
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             found = f"{value!r} is none of {', '.join(action.choices)}{did_you_mean(value, action.choices)}"
@@ -82,12 +86,14 @@ class Parser(argparse.ArgumentParser):
         for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse takes the beginning of a name for it
             if (remedy := self.gone.get(name := word.partition("=")[0])) is not None:
                 self.error(f"{name} has gone: {remedy}")
+            known = any(each.startswith(name) for each in self._option_string_actions)
+            if word.startswith("--") and " " not in word and not known:
+                self._refuse_option(word)  # argparse would first miss or refuse another argument
         # after "--" everything is a text, which argparse's intermixed parsing ignores
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)
         if unknown and unknown[0].startswith("-"):
-            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
-            self.error(f"there is no option {unknown[0]}{near}")
+            self._refuse_option(unknown[0])
         if unknown:
             self.error(f"unexpected argument {' '.join(map(repr, unknown))}; put a text of several words in quotes")
         if hasattr(arguments, "model"):
@@ -107,12 +113,12 @@ class Parser(argparse.ArgumentParser):
         try:
             yield
         except HubError as error:
-            if not getattr(arguments, "unnamed", False):
-                raise
-            raise HubError(
-                f"no model was named, and the default, {self.usual}, cannot be had from the Hub; name a folder with "
-                f"--model or MINIBERT_MODEL; the Hub: {error}"
-            ) from None
+            if getattr(arguments, "unnamed", False):
+                error.args = (
+                    f"no model was named, and the default, {self.usual}, cannot be had from the Hub; name a folder "
+                    f"with --model or MINIBERT_MODEL; the Hub: {error}",
+                )
+            raise
 
 
 def _number(kind: type, expected: str, word: str) -> Any:

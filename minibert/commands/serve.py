@@ -119,7 +119,7 @@ def answer(
     most = connections(server.limits.waiting)
     config = uvicorn.Config(
         server.app(), loop="asyncio", http=patient(most), ws="none", lifespan="off",
-        log_level=max(log_level, "warning", key=LEVELS.index), access_log=False, server_header=False,
+        log_level=max(log_level, "warning", key=LEVELS.index), use_colors=False, access_log=False, server_header=False,
         proxy_headers=False, backlog=max(min(ACCEPTED, most // 2), 1), timeout_graceful_shutdown=server.limits.grace,
     )  # fmt: skip
     server.record.open()

@@ -108,6 +108,7 @@ REFUSED = [
     ("a.csv", b"text,text\n1,2\n", {}, "each once, found 'text', 'text'"),
     ("a.csv", b"text\xff\n", {}, "each once, found"),
     ("a.csv", b"a,b\n1,2\n", {}, "expected a flat column 'text'; there are 'a', 'b'; name another with text_column"),
+    ("a.jsonl", b"\x00\xff", {}, "expected a flat column 'text'; there are none; name another with text_column"),
     ("a.csv", b"text\nb\n", {"id_column": "key"}, "flat column 'key'; there are 'text'; name another with id_column"),
     ("a.jsonl", b'{"text": "a", "x": [1]}\n', {"keep": ["x"]}, "flat column 'x'; there are 'text'; .* with keep"),
     ("a.jsonl", b'{"text": "a", "vector": 1}\n', {}, "a column 'vector' is added, and there is one already"),

@@ -145,9 +145,10 @@ def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     path = out / "vectors-00001.arrow"
     path.write_bytes(before[path.name].replace(b"clouds!", b"clouds?"))
     assert f"{path}: damaged, its column 'text' is not what was written" in failure(capsys, "-o", out, "--check")
-    assert failure(capsys, "-o", tmp_path / "none", "--check") == (
-        f"{tmp_path / 'none'}: there is no such folder; name a folder that bulk wrote"
-    )
+    (tmp_path / "empty").mkdir()
+    for name, found in (("none", "there is no such folder"), ("empty", "it holds no shard")):
+        said = failure(capsys, "-o", tmp_path / name, "--check")
+        assert said == f"{tmp_path / name}: {found}; name a folder that bulk wrote"
 
 
 def test_stdin_is_the_input_where_none_is_named(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

@@ -67,6 +67,8 @@ def test_help_and_version(capsys: Printed) -> None:
         (["embed", "--normalise", "x"], "there is no option --normalise; did you mean --normalize?"),
         (["embed", "x", "--troncate=1"], "there is no option --troncate=1; did you mean --truncate?"),
         (["info", "--fly\na"], r"there is no option --fly\na"),
+        (["plot", "--html", "x"], "there is no option --html"),
+        (["rank", "we", "--fiel", "x"], "there is no option --fiel; did you mean --file?"),
         (["explain"], "the following arguments are required: TEXT"),
         (["explain", "we", "lived", "above"], "unexpected argument 'lived' 'above'; put a text of several words in qu"),
         (["plot", "rotarie"], "argument PICTURE: 'rotarie' is none of rows, similarity, "),

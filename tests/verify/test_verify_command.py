@@ -110,6 +110,9 @@ def test_a_hub_that_is_not_there_ends_with_3(capsys: Printed, monkeypatch: pytes
     monkeypatch.setattr("minibert.verify.verify.load", absent)
     assert main(["verify", "some-model"]) == 3
     assert "no answer" in capsys.readouterr().err
+    monkeypatch.delenv("MINIBERT_MODEL", raising=False)
+    assert main(["verify"]) == 3
+    assert "error: no model was named, and the default, " in capsys.readouterr().err
     assert run(capsys, "some-model") == (3, {"format": 1, "passed": False, "error": "no answer"})
 
 
