@@ -100,7 +100,7 @@ def test_options_of_sentence_vectors_and_a_model_without_a_prompt() -> None:
         assert np.allclose(answer["data"][0]["embedding"], want, atol=1e-6) and answer["truncated"] == 1
 
 
-def test_its_warnings_have_no_colour(monkeypatch: Patch) -> None:
+def test_its_warnings_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     """uvicorn would colour its own on a terminal, whatever NO_COLOR says."""
     seen: list[bool | None] = []
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: seen.append(self.config.use_colors))
