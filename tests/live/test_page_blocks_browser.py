@@ -182,9 +182,9 @@ def test_a_tapped_cell_shows_its_own_weight(opened: Open, real: tuple[Encoder, s
         assert chosen(tab) == str(i) and tab.locator("#takes tr.chosen th").inner_text() == names[1]
     tab.locator(".lines rect[data-from='8']").tap()
     assert "bank gives [SEP] the weight" in tab.locator("#lookwork").inner_text()
-    tab.locator(".square .above bdi").nth(3).tap()
+    tab.locator("#attended .square .above bdi").nth(3).tap()
     assert "bank gives of the weight" in tab.locator("#lookwork").inner_text()
-    tab.locator(".square .beside bdi").nth(7).tap()
+    tab.locator("#attended .square .beside bdi").nth(7).tap()
     assert chosen(tab) == "7"
     tap(tab, "#cosines", 1, 6)
     assert tab.locator("#pairwork").inner_text().startswith("positions 1 (the) and 6 (was): ")
@@ -257,8 +257,8 @@ def test_more_than_forty_tokens_have_names_with_room(opened: Open, real: tuple[E
     tab, tokens = opened(page(encoder, LONG)), encoder.tokens(encoder.tokenize(LONG)["input_ids"][0])
     assert len(tokens) > 40
     for side in ("above", "beside"):
-        assert tab.locator(f".square .{side} bdi").all_inner_texts() == tokens
-    names, grid = tab.locator(".square .beside bdi"), tab.locator("#weights").bounding_box()
+        assert tab.locator(f"#attended .square .{side} bdi").all_inner_texts() == tokens
+    names, grid = tab.locator("#attended .square .beside bdi"), tab.locator("#weights").bounding_box()
     boxes = [names.nth(i).bounding_box() for i in (0, len(tokens) - 1)]
     assert min(box["height"] for box in boxes) >= 12
     assert boxes[0]["y"] == pytest.approx(grid["y"], abs=3)

@@ -23,6 +23,9 @@ from minibert.show.live.live import Live
 pytestmark = pytest.mark.browser
 
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
+# tables and squares of which a part is hidden on a desk
+CUT = """[...document.querySelectorAll(".wide, .scrolled")].filter((e) => e.scrollWidth > e.clientWidth)
+    .map((e) => e.ariaLabel)"""
 SENTENCE = "The bank of the river was muddy"
 
 
@@ -80,6 +83,13 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
     with closing(Tab(browser, url, color_scheme="light", viewport=viewport, accept_downloads=True)) as tab:
         tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu")))
         assert tab.evaluate("document.documentElement.scrollWidth") == 1280
+        assert tab.evaluate(CUT) == []
+        positions = [str(i) for i in range(9)]
+        for side in ("above", "beside"):
+            assert tab.locator(f"#pair .square .{side} bdi").all_inner_texts() == positions
+        tab.locator("#pair .square .beside bdi").nth(8).click()
+        tab.locator("#pair .square .above bdi").nth(4).click()
+        assert tab.locator("#pairwork").inner_text().startswith("positions 8 (u) and 4 (d): ")
         # a head off: its switch by the arrow keys, from the first one, of block 0
         tab.locator("#headgrid .switch").first.focus()
         for key in ("ArrowRight", "ArrowDown", "Space"):
@@ -147,7 +157,7 @@ def test_by_touch_in_the_dark(browser: Any, gpt2: tuple[Encoder, str]) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         tab.locator("#second summary").tap()
         tab.locator("#typedbeside").fill("beautifu")
-        tab.says("#beside", "The other text")
+        tab.says("#beside", "The other text: beautifu")
         tab.locator("#patchblock").select_option("2")
         tab.locator("#patch button").tap()
         tab.says("#changed", "stream before block 2: token 8, u has the value of token 8, u of the second text")
@@ -212,6 +222,7 @@ def test_a_model_without_a_head_and_its_kinds(browser: Any, minilm: Path) -> Non
         with page as (_, server), closing(Tab(browser, server.url)) as tab:
             assert "no head" in tab.locator("#nohead").inner_text()
             assert tab.locator("#headgrid canvas").count() == 72
+            assert tab.evaluate(CUT) == [], "Chromium's own window is 1280 wide"
             tab.locator("#headgrid .look").nth(2).click()
             own = trace["attentions.0"][0, 2]
             share = float(tab.says("#kindwork", r"head 2 of block 0: previous token (\d\.\d\d)"))

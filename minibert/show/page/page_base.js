@@ -60,6 +60,16 @@ const drawSquare = (canvas, side, share, cell = null, map = VIRIDIS) => {
     if (cell !== null) pen.strokeRect(cell * scale - out, token * scale - out, scale + 2 * out, scale + 2 * out);
   });
 };
+// names above and beside a square, those of the chosen row and column in bold; more than FEW need ROOM pixels each
+const FEW = 40, ROOM = 14;
+const nameSides = (canvas, names, row, column) => {
+  const host = canvas.parentElement;
+  if (count > FEW) host.style.setProperty("--side", `${count * ROOM}px`);
+  else host.style.removeProperty("--side");
+  for (const [side, chosen] of [["above", column], ["beside", row]]) {
+    one(`.${side}`, host).replaceChildren(...names.map((name, i) => make("bdi", { textContent: name, className: i === chosen ? "chosen" : "" })));
+  }
+};
 const within = (place) => Math.min(Math.max(place, 0), count - 1);
 const pointed = (event) => {  // at which row and column of a square
   const box = event.currentTarget.getBoundingClientRect();
@@ -69,7 +79,8 @@ const pointed = (event) => {  // at which row and column of a square
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const take = (i) => one(`fieldset input[value="${i}"]`).click();
 // a square of tokens by tokens answers to a mouse that points, to a tap or click, and to the arrow keys. `tell` a cell
-// that is pointed at; `select` one that is to stay; `here` is the one that was selected last
+// that is pointed at; `select` one that is to stay; `here` is the one that was selected last. A name chooses its row or
+// column
 const answering = (canvas, tell, select, here) => {
   canvas.tabIndex = 0;
   canvas.addEventListener("pointermove", (event) => tell(...pointed(event)));
@@ -82,4 +93,8 @@ const answering = (canvas, tell, select, here) => {
     const [i, j] = here();
     select(within(i + down), within(j + right));
   });
+  for (const [side, choose] of [["above", (j) => select(here()[0], j)], ["beside", take]]) {
+    const host = one(`.${side}`, canvas.parentElement);
+    host.addEventListener("click", ({ target }) => target.localName === "bdi" && choose([...host.children].indexOf(target)));
+  }
 };

@@ -1,7 +1,6 @@
 "use strict";
 // The second part. `data`, `token`, `count` and the functions that are not here come from the first part.
 let behind, attention, sums, biases, biased, distances, pairs;
-const FEW = 40, ROOM = 14; // more tokens than FEW need so many pixels each for their names
 const takeBlocks = (given) => {
   behind = given;
   [pairs, distances] = [count * count, 2 * count - 1];
@@ -10,8 +9,6 @@ const takeBlocks = (given) => {
   biases = behind.scores.bias && unpack(behind.scores.bias);
   biased = biases ? biases.length / (behind.heads * distances) : 1; // blocks that have their own: all or one for all
   key = null;
-  if (count > FEW) one(".square").style.setProperty("--side", `${count * ROOM}px`);
-  else one(".square").style.removeProperty("--side");
 };
 const chosenBlock = document.getElementById("block"), chosenHead = document.getElementById("head");
 const grid = document.getElementById("weights"), said = document.getElementById("lookwork"), linesHost = one(".lines");
@@ -65,10 +62,7 @@ const drawGrid = () => {
   drawSquare(grid, 440, (i) => (weights[i] === 0 ? null : weights[i] / top), key);
   grid.setAttribute("aria-label", `${who()}: weights of ${count} by ${count} tokens, up to ${written(top)}; the table has the chosen token's`);
   legend(document.getElementById("weightslegend"), 0, top);
-  for (const [side, chosen] of [["above", key], ["beside", token]]) {
-    one(`.square .${side}`).replaceChildren(...data.tokens.map((name, i) =>
-      make("bdi", { textContent: name, className: i === chosen ? "chosen" : "" })));
-  }
+  nameSides(grid, data.tokens, token, key);
 };
 
 const short = (name) => ([...name].length > 14 ? `${[...name].slice(0, 13).join("")}…` : name);
@@ -158,9 +152,6 @@ if (count && behind.blocks) {
     drawBehind();
   });
   answering(grid, tell, select, here);
-  const names = (side) => [...one(`.square .${side}`).children];
-  one(".square .beside").addEventListener("click", ({ target }) => target.localName === "bdi" && take(names("beside").indexOf(target)));
-  one(".square .above").addEventListener("click", ({ target }) => target.localName === "bdi" && select(token, names("above").indexOf(target)));
   linesHost.addEventListener("pointermove", ({ target }) => target.dataset.from && tell(token, Number(target.dataset.from)));
   linesHost.addEventListener("pointerleave", () => tell(...here()));
   linesHost.addEventListener("click", ({ target }) => {

@@ -46,6 +46,7 @@
     byId("changed").replaceChildren(...(items.length ? items : [make("li", { textContent: "nothing" })]));
   };
   const drawForms = () => {
+    one("#beside b").textContent = live.state.beside;
     one("#replace label").textContent = `Put in the place of token ${token}, “${data.tokens[token]}”:`;
     one("#patch button").textContent = `into token ${token}, “${data.tokens[token]}”`;
     byId("patch").hidden = !beside;

@@ -131,6 +131,7 @@ const tellPair = (i, j) => {
 const drawCosines = () => {
   const lowest = cosines.reduce((a, x) => Math.min(a, x), 0);
   drawSquare(square, 352, (i) => (cosines[i] + 1) / 2, other, SIGNED);
+  nameSides(square, data.similarity.positions, token, other);
   square.setAttribute("aria-label", `cosine similarity of ${count} positions, from ${lowest.toFixed(2)} to 1; the table beside it has the chosen row`);
   legend(one("#pair .legend"), -1, 1, SIGNED);
   document.getElementById("likes").replaceChildren(...data.tokens.map((name, i) => {
