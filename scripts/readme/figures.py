@@ -7,6 +7,8 @@ python scripts/readme/figures.py        needs the extra `bench`, whose packages 
 from __future__ import annotations
 
 import re
+from collections import ChainMap
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from installed_size import NAME, closure
@@ -16,11 +18,11 @@ SECTION = "sentences"
 PEERS = {"sentence-transformers": ("sentence-transformers",), "ONNX Runtime": ("onnxruntime", "tokenizers")}
 # what README says, and the first cell of the benchmark's row
 ROWS = {
-    "start, model loaded, one sentence": "import, load, encode one sentence",
-    "peak memory of that": "its peak memory",
-    "one text": "encode 1 text",
-    "16 texts": "encode 16 texts",
-    "600 texts": "encode 600 texts",
+    "start, load the model, encode one sentence": "import, load, encode one sentence",
+    "peak memory of that process": "its peak memory",
+    "encode one text": "encode 1 text",
+    "encode 16 texts": "encode 16 texts",
+    "encode 600 texts": "encode 600 texts",
 }
 
 
@@ -55,20 +57,27 @@ def machine() -> str:
 def measured() -> str:
     """Make the rows that the benchmark has, and the line about the machine."""
     rows = {what: figures(row) for what, row in ROWS.items()}
-    rows["vectors differ from minibert's by"] = ["", *map(difference, PEERS)]
+    rows["vectors differ from minibert's by at most"] = ["-", *map(difference, PEERS)]
     return "\n".join(f"| {what} | {' | '.join(cells)} |" for what, cells in rows.items()) + f"\n\n{machine()}."
 
 
 def installed() -> list[int]:
     """Count the megabytes of minibert and of each peer, with all that they need."""
-    packages = [(NAME,), *PEERS.values()]
-    return [round(sum({k: v for p in names for k, v in closure(p).items()}.values()) / 1e6) for names in packages]
+    sizes = []
+    for packages in ((NAME,), *PEERS.values()):
+        try:
+            each = [closure(package) for package in packages]
+        except PackageNotFoundError as error:
+            told = f"figures.py counts the size of {error.name}, which is not here: pip install '.[bench]'"
+            raise SystemExit(told) from None
+        sizes.append(round(sum(dict(ChainMap(*each)).values()) / 1e6))
+    return sizes
 
 
 def main() -> None:
     """Print the table."""
     print(f"| | minibert | {' | '.join(PEERS)} |\n|---|---|---|---|")
-    print(f"| installed, compiled files not counted | {' | '.join(f'{size:,} MB' for size in installed())} |")
+    print(f"| installed, without Python's compiled files | {' | '.join(f'{size:,} MB' for size in installed())} |")
     print(measured())
 
 

@@ -33,10 +33,10 @@ def draw(model: str) -> Image.Image:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         tab = chromium.new_page(color_scheme="light", viewport={"width": 1000, "height": 2000})
         tab.set_content(html)
-        # README's words stand in place of the page's
-        hidden = "header > :not(h1), section:not(#attended), #attended > p:not(:has(select)), #celled, #takes"
-        tab.add_style_tag(content=hidden + " { display: none !important } fieldset { position: static !important }")
         tab.locator(f"fieldset input[value='{BANK}']").check(force=True)
+        # README's words stand in place of the page's
+        hidden = "header > :not(h1), fieldset, section:not(#attended), #attended > p:not(:has(select)), #celled, #takes"
+        tab.add_style_tag(content=hidden + " { display: none !important }")
         tab.locator("#block").select_option(BLOCK)
         tab.locator("#head").select_option(HEAD)
         grid = tab.locator("#weights").bounding_box()

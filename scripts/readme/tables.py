@@ -30,7 +30,7 @@ def main(words: list[str]) -> None:
         if words and not any(word in command for word in words):
             return part.group(0)
         printed = subprocess.run(
-            command, shell=True, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+            command, shell=True, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
         )
         body = printed.stdout.strip("\n")
         fenced = body if body.startswith("|") or "\n|" in body else f"```\n{body}\n```"
