@@ -98,8 +98,9 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {' '.join(map(repr, unknown))}; put a text of several words in quotes")
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
-        if (k := getattr(arguments, "k", None)) is not None and k < 1:
-            raise ValueError(f"-k must be an integer >= 1, found {k}")
+        for name, option in (("k", "-k"), ("threads", "--threads")):
+            if (count := getattr(arguments, name, None)) is not None and count < 1:
+                raise ValueError(f"{option} must be an integer >= 1, found {count}")
         return arguments
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -272,7 +272,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("rank", "we", "-m", DENSE, "--file", NOWHERE), "encode_query and encode_document; for scores of pairs name the"),
     (("rank", "we", "-m", LABELS, "--file", NOWHERE), "rank needs one number a pair, but this model has 3 labels"),
     ((*RANK, NOWHERE, "-k", "0"), "-k must be an integer >= 1, found 0"),
-    ((*RANK, NOWHERE, "--threads", "0"), "threads must be an integer >= 1"),
+    ((*RANK, NOWHERE, "--threads", "0"), "--threads must be an integer >= 1, found 0"),
     ((*RANK, NOWHERE), "/nowhere: No such file"),
     ((*RANK, "BYTES"), "line 2 of"),
     (("classify", "we", "-m", DENSE), "there is no head 'classes'; it has no head"),
