@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from threading import Condition, get_ident
+from threading import Condition, RLock, get_ident
 from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
@@ -70,7 +70,8 @@ class _Work:
 
     def __init__(self) -> None:
         # taken for a fork as well: threadpoolctl has a lock, which a child made meanwhile would find locked for ever
-        self.changed = Condition()
+        self.lock = RLock()  # and `with` takes the lock, not the Condition: see pool.py
+        self.changed = Condition(self.lock)
         # by the id of a slot: its thread, and whether it is small; not the slot itself: a dropped one is given back
         self.taken: dict[int, tuple[int, bool]] = {}
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
@@ -81,13 +82,13 @@ class _Work:
 
     def enter(self, slot: Slot) -> None:
         own = get_ident()
-        with self.changed:
+        with self.lock:
             self.changed.wait_for(lambda: sum(thread != own for thread, _ in self.taken.values()) < slot.most)
             self.taken[id(slot)] = own, slot.small
             self._hold()
 
     def leave(self, slot: Slot) -> None:
-        with self.changed:
+        with self.lock:
             try:
                 self.taken.pop(id(slot), None)
                 self._hold()
@@ -169,8 +170,8 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _work.changed.acquire(),
-        after_in_parent=lambda: _work.changed.release(),
+        before=lambda: _work.lock.acquire(),
+        after_in_parent=lambda: _work.lock.release(),
         after_in_child=_in_child,
     )
 

@@ -2,6 +2,9 @@
 
 Not concurrent.futures: its threads keep the process alive while one of them reads a silent pipe, it takes no job once
 the main thread has ended, and a command that starts in a tenth of a second would import its logging.
+
+No Event, Semaphore or `with` of a Condition: their code is Python's own, and a Ctrl-C between two of its steps leaves
+their lock closed for ever. A Lock opens and closes in one step.
 """
 
 from __future__ import annotations
@@ -9,12 +12,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from threading import Event, Lock, Semaphore, Thread
+from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -32,7 +35,8 @@ class Job(Generic[T]):
     """Work that is done once: by a thread of the pool, or by a caller that wants the result before one has begun."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self._turn, self.ended = work, Lock(), Event()
+        self._work, self._turn, self._running = work, Lock(), Lock()
+        self._running.acquire()  # until it has ended
         self._found: list[T] = []
         self._error: BaseException | None = None
 
@@ -49,7 +53,7 @@ class Job(Generic[T]):
                 self._error = error
             finally:
                 del self._work  # and what it holds
-                self.ended.set()
+                self._running.release()
 
     def finish(self) -> T:
         """Do the work unless it has begun; give what it gives, or raise what it raises."""
@@ -58,10 +62,15 @@ class Job(Generic[T]):
 
     def wait(self) -> T:
         """Give what the work gives, or raise what it raises, once another thread has done it."""
-        self.ended.wait()
+        self.join()
         if self._error is not None:
             raise self._error
         return self._found[0]
+
+    def join(self) -> None:
+        """Wait until the work has ended."""
+        with self._running:
+            pass
 
 
 class _Pool:
@@ -69,12 +78,13 @@ class _Pool:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
-        self._idle, self._count = Semaphore(0), 0  # threads without a job, and all
+        self._idle, self._count = deque[None](), 0  # one for each thread without a job; how many threads there are
 
     def start(self, job: Job[Any]) -> bool:
         """Whether a thread takes the job; else it is done by the caller that finishes it."""
         self._jobs.put(job)
-        if self._idle.acquire(blocking=False):
+        with suppress(IndexError):
+            self._idle.pop()
             return True
         if self._count == MOST_THREADS:
             return False
@@ -90,7 +100,7 @@ class _Pool:
     def _work(self) -> None:
         while True:
             self._jobs.get().run()
-            self._idle.release()
+            self._idle.append(None)
 
 
 _pool = _Pool()
@@ -160,7 +170,7 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
         begun = [helper for helper in helpers if not helper.begins()]
         if not any(isinstance(error, KeyboardInterrupt) for error in failed):  # after Ctrl-C nothing is waited for
             for helper in begun:
-                helper.ended.wait()
+                helper.join()
     for helper in begun:
         helper.finish()
 
@@ -217,5 +227,5 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
             try:
                 job.finish()
             except KeyboardInterrupt:
-                job.ended.wait()
+                job.join()
                 raise

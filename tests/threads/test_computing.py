@@ -306,8 +306,8 @@ def test_no_child_is_made_while_another_thread_sets_the_number(blas: Blas, monke
     for thread in threads:
         thread.join()
     assert codes == [0]
-    assert computing._work.changed.acquire(blocking=False), "the parent has not opened it again"
-    computing._work.changed.release()
+    assert computing._work.lock.acquire(blocking=False), "the parent has not opened it again"
+    computing._work.lock.release()
 
 
 # -- no more than there are cores --------------------------------------------------------------------------------------

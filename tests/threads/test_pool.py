@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -31,7 +32,7 @@ def script(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
 
 def all_idle() -> None:
     """Wait until no thread of the pool has a job."""
-    while pool._pool._idle._value < pool._pool._count:  # type: ignore[attr-defined]
+    while len(pool._pool._idle) < pool._pool._count:
         time.sleep(0.001)
 
 
@@ -165,6 +166,28 @@ def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way(error:
         parallel_for(work, range(9), 2)
     assert ended == ([8] if error is ValueError else [])  # and no further one was begun
     goes_on.set()
+
+
+def test_ctrl_c_leaves_no_lock_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Condition.__enter__` has its lock a step before its `with` statement knows: none of ours is used so."""
+    monkeypatch.setattr(pool, "_pool", pool._Pool())
+    enter, together = threading.Condition.__enter__, threading.Barrier(6)
+    parallel_for(lambda _: together.wait(), range(6), 6)  # so that no thread is to be started
+    all_idle()
+
+    def used(condition: threading.Condition) -> Any:
+        if threading.current_thread().name.startswith(("MainThread", "minibert_")):
+            pytest.fail("a Condition's lock is taken by its own `with`")
+        return enter(condition)
+
+    monkeypatch.setattr(threading.Condition, "__enter__", used)
+    assert list(prefetch(str, range(3), at_once=True)) == ["0", "1", "2"]
+    all_idle()
+    computing.compute(str, range(3), 2)
+    all_idle()
+    with behind(str) as submit:
+        submit(1)
+        submit(2)
 
 
 def test_an_error_of_a_helper_reaches_the_caller() -> None:
