@@ -2,22 +2,27 @@
 
 A line `<!-- from PATH -->` in a page of the site becomes the project's file PATH, a line `<!-- from PATH: HEADING -->`
 what stands there below that heading. A link from such a text leads to the page of the site that shows its file whole,
-or else to a page with the file's source. The line HELP becomes what the commands say of themselves.
+or else to a page with the file's source. The line HELP becomes what the commands say of themselves, a line
+`<!-- names: NAME ... -->` a table of these public names and commands, and the line BY_NAME a list of all of them.
 """
 
 from __future__ import annotations
 
+import inspect
 import posixpath
 import re
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(__file__).with_name("pages")
 HELP = "<!-- help of each command -->"
+BY_NAME = "<!-- all names -->"
+NAMES = re.compile(r"^<!-- names: ([^>]+) -->$", re.MULTILINE)
 FROM = re.compile(r"^<!-- from ([\w./-]+)(?:: (.+?))? -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)(\[[^\]\n]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
@@ -29,6 +34,7 @@ WHOLE = {
     for path, heading in FROM.findall(page.read_text("utf-8"))
     if not heading
 }
+WHOLE |= {page.relative_to(ROOT).as_posix(): page.relative_to(PAGES).as_posix() for page in PAGES.rglob("*.md")}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -46,6 +52,12 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if HELP in markdown:
         return markdown.replace(HELP, commands())
+    if BY_NAME in markdown:
+        names = {name for found in NAMES.findall(markdown) for name in found.split()}
+        markdown = markdown.replace(
+            BY_NAME, " · ".join(map(reference, sorted(names, key=lambda name: name.strip("$").lower())))
+        )
+        return NAMES.sub(lambda found: table(found[1].split()), markdown)
     here = posixpath.dirname(page.file.src_uri)
     text = FROM.sub(lambda found: linked(part(*found.groups()), posixpath.dirname(found[1]), here), markdown)
     # a bar in the code of a table's cell: elsewhere it has to be escaped, here the backslash would be shown
@@ -57,6 +69,29 @@ def on_post_build(config: Any) -> None:
     for page in Path(config.site_dir).rglob("*.html"):
         if asked := OTHER_HOST.findall(page.read_text("utf-8")):
             raise ValueError(f"{page} asks another host: {asked[0]}")
+
+
+def reference(name: str) -> str:
+    """Give the link to what the reference says of a public name, without `minibert.`, or of a command: `$encode`."""
+    if name.startswith("$"):
+        return f"[`minibert {name[1:]}`](commands.md#minibert-{name[1:]})"
+    return f"[`{name}`][minibert.{name}]"
+
+
+def table(names: list[str]) -> str:
+    """Give each name beside the first sentence of its docstring, or of a command its line of the help."""
+    return "\n".join(
+        ["| name | what it does |", "|---|---|", *(f"| {reference(name)} | {said(name)} |" for name in names)]
+    )
+
+
+def said(name: str) -> str:
+    if name.startswith("$"):
+        from minibert.cli import COMMANDS
+
+        return COMMANDS[name[1:]]
+    first = (inspect.getdoc(resolve_name(f"minibert.{name}")) or "").partition("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<=[.?])\s", first)[0].replace("|", "\\|")
 
 
 def commands() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import email
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -26,11 +27,14 @@ METADATA = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def build(project: Path, folder: Path, *options: str) -> Path:
     if absent("hatchling"):
         missing("hatchling not installed; it is in the extra `test`")
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder), *options]
+    result = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return folder
 
@@ -72,6 +76,19 @@ def test_the_archives_hold_the_package_and_little_else(wheel: dict[str, bytes], 
     entries = configparser.ConfigParser()
     entries.read_string(wheel[f"minibert_numpy-{VERSION}.dist-info/entry_points.txt"].decode())
     assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}
+
+
+def test_a_container_copies_all_that_pip_needs(wheel: dict[str, bytes], tmp_path: Path) -> None:
+    text = (ROOT / "scripts/readme/recipes/Dockerfile").read_text("utf-8")
+    for *sources, target in (line.split() for line in re.findall(r"^COPY (.+ /source/\S*)$", text, re.MULTILINE)):
+        for source in sources:
+            to = tmp_path / target.strip("/") / (Path(source).name if target.endswith("/") else "")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+            copy(ROOT / source, to)
+    (file,) = build(tmp_path / "source", tmp_path / "dist", "-t", "wheel").iterdir()
+    with zipfile.ZipFile(file) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == wheel
 
 
 def test_metadata_and_its_five_packages(metadata: email.message.Message) -> None:

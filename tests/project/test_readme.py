@@ -161,12 +161,21 @@ def test_the_private_family_runs(tmp_path: Path) -> None:
     assert np.allclose(json.loads(printed), expected, atol=1e-6)
 
 
+def anchors(page: Path) -> set[str]:
+    """Give the names by which links find a page's headings."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_points_to_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"`[^`\n]+`(?!\])", "", text)  # a recipe in backticks may look like a link
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", prose) if "://" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\((?!\w+:)([^)#]*)(?:#([^)]+))?\)", prose)
+    assert [link for link, _ in links if not (page.parent / link).exists()] == []
+    pointed = [(link, anchor) for link, anchor in links if anchor]
+    assert [each for each in pointed if each[1] not in anchors(page.parent / each[0] if each[0] else page)] == []
     commands = re.findall(r"(?:sh|python) (scripts/[\w/.]+)", text)
     runs = [ROOT / command / "__main__.py" if (ROOT / command).is_dir() else ROOT / command for command in commands]
     assert [path for path in runs if not path.is_file()] == []

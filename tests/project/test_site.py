@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import distilled
 import numpy as np
 import pytest
 import word_models
+from limits import CHILD_SECONDS
 from needed import module_of
 from served import needs_server, opened, straight
 
@@ -30,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "scripts/site"
 MOVING = sorted((SITE / "pages").glob("from_*.md"))
 REFERENCE = ROOT / "tests/reference"
+CLASSES: dict[str, type] = {"encoder": minibert.Encoder, "embedding_layer": minibert.EmbeddingLayer}
 SAME = 1e-5  # what the pages say, times max(1, size); measured 6.3e-7 of distances around 21
 STEP = 1  # of int8, where a number lies between two steps
 HALF = 1e-3  # of rows that are kept in float16, as the page says
@@ -197,10 +201,30 @@ def test_the_reference_has_every_public_name_and_shows_no_other() -> None:
     shown = "".join(whole_pages().values()) + (ROOT / "README.md").read_text("utf-8")
     shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/readme/recipes").glob("*.py"))
     shown += "".join(file.read_text("utf-8") for file in (ROOT / "scripts/study").rglob("*.py"))
-    for page, of in {"encoder": minibert.Encoder, "embedding_layer": minibert.EmbeddingLayer}.items():
+    for page, of in CLASSES.items():
         assert left_out(page) <= set(dir(of))
         for name in left_out(page):
             assert not re.search(rf"\b(encoder|layer|model|bert|gpt2)\.{name}\b", shown), name
+
+
+def test_the_reference_by_task_has_every_public_name_with_a_sentence() -> None:
+    own = hooks()
+    text = (SITE / "pages/api/tasks.md").read_text("utf-8")
+    named = {name for found in own.NAMES.findall(text) for name in found.split()}
+    methods = {
+        f"{of.__name__}.{name}"
+        for page, of in CLASSES.items()
+        for name in set(dir(of)) - left_out(page)
+        if name[0] != "_" and isinstance(getattr(of, name), FunctionType | property)
+    }
+    parts = {f"families.{name}" for name in set(minibert.families.__all__) - {"FAMILIES", "Family"}}
+    commands = {f"${name}" for name in COMMANDS}
+    assert named == {*minibert.__all__, *methods, *parts, *commands, "bulk.stored.StoredVectors"}
+    assert all(map(own.said, named))
+    assert own.table(["load", "$encode"]).splitlines()[-1] == (
+        f"| [`minibert encode`](commands.md#minibert-encode) | {COMMANDS['encode']} |"
+    )
+    assert own.table(["search"]).splitlines()[-1].startswith("| [`search`][minibert.search] | Give for each query ")
 
 
 def left_out(name: str) -> set[str]:
@@ -246,19 +270,25 @@ def test_every_command_that_a_page_shows_is_one() -> None:
     assert tried >= {"encode", "similar", "rank", "bulk", "search", "serve", "verify", "explain"}
 
 
-def test_the_verifiers_and_the_first_commands_run(
-    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", ["index", "student", "verifier", "embedder"])
+def test_the_commands_of_a_first_page_run(
+    page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIBERT_MODEL", str(minilm))
-    texts = (main(["verify", "--print-texts"]), capsys.readouterr().out)[1].splitlines()
-    pages = whole_pages()
-    lines = [line for name in ("index", "verifier") for line in re.findall(r"^minibert .+", pages[f"{name}.md"], re.M)]
+    Path("scripts").symlink_to(ROOT / "scripts")
+    for name in ("questions", "recipes"):
+        Path(f"{name}.txt").write_text("we lived above the clouds\nI am Sinan\n")
+    text = whole_pages()[f"{page}.md"].replace("cross-encoder/ms-marco-MiniLM-L6-v2", str(REFERENCE / "uses-reranker"))
     port = (SITE / "port.py").read_text("utf-8")
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+             for line in block.splitlines() if line.startswith("minibert ")]  # fmt: skip
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
         if words == ["verify", "--vectors", "vectors.npy"]:
-            np.save("vectors.npy", minibert.load_encoder(minilm).encode([json.loads(text)["text"] for text in texts]))
+            main(["verify", "--print-texts"])
+            texts = [json.loads(text)["text"] for text in capsys.readouterr().out.splitlines()]
+            np.save("vectors.npy", minibert.load_encoder(minilm).encode(texts))
         if words[-1] == "port.safetensors":  # first as the page shows it, then mended as it says
             exec(port, {})
             assert main(words) == 1
@@ -266,7 +296,33 @@ def test_the_verifiers_and_the_first_commands_run(
             exec(port.replace(", ddof=1", ""), {})
         if "--seeds" not in words:  # which asks the Hub
             assert main(words) == 0, line
-    assert len(lines) >= 9
+        capsys.readouterr()
+    assert len(lines) >= 3
+    if page == "embedder":
+        (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        exec(code, {})
+        assert capsys.readouterr().out.count("we lived above the clouds") == 1
+
+
+def test_vectors_from_before_an_upgrade_are_compared(minilm: Path, tmp_path: Path) -> None:
+    (block,) = re.findall(r"```sh\n(cat texts.*?)```", (SITE / "pages/production.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "texts.txt").write_text("we lived above the clouds\nI am Sinan\n")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"MINIBERT_MODEL": str(minilm), "PATH": path}
+
+    def run(lines: str) -> int:
+        return subprocess.run(
+            ["sh", "-e", "-c", lines], cwd=tmp_path, env=environment, capture_output=True, timeout=CHILD_SECONDS
+        ).returncode
+
+    assert run(block) == 0
+    np.save(tmp_path / "before.npy", np.load(tmp_path / "before.npy")[:, ::-1])
+    assert run(block.splitlines()[1]) == 1
+
+
+def test_each_page_begins_with_what_its_reader_can_do_then() -> None:
+    for name, text in whole_pages().items():
+        assert re.match(r"# .+\n\nAfter this page you \w+ [^\n]", text), name
 
 
 def test_the_requests_of_the_servers_page_are_answered(minilm: Path) -> None:
@@ -302,6 +358,41 @@ def test_old_and_new_calls_give_the_same(
         assert compared, f"nothing to compare in {new}"
         for name in compared:
             same(theirs[name], ours[name], HALF if "distill" in old else SAME)
+
+
+@pytest.mark.reference
+@pytest.mark.filterwarnings("default")  # mteb's own, of torch and scikit-learn
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="mteb 2.26 asks for Python 3.11")
+def test_mteb_gives_the_scores_of_sentence_transformers(minilm: Path) -> None:
+    import mteb
+    from mteb.mocks import MockBitextMiningTask, MockClusteringTask, MockRerankingTask, MockRetrievalTask, MockSTSTask
+    from mteb.types import PromptType
+    from sentence_transformers import SentenceTransformer
+
+    text = (SITE / "pages/from_sentence_transformers.md").read_text("utf-8")
+    (code,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
+    lines, _, run = code.replace("sentence-transformers/all-MiniLM-L6-v2", str(minilm), 1).rpartition("\nscores = ")
+    assert run.startswith("mteb.evaluate(Minibert(), ")
+    names: dict[str, Any] = {"minibert": minibert}
+    exec(lines, names)
+    kinds = (MockSTSTask, MockRetrievalTask, MockRerankingTask, MockBitextMiningTask, MockClusteringTask)
+    scores = [
+        [
+            mteb.evaluate(model, [task()], cache=None, show_progress_bar=False).task_results[0].get_score()
+            for task in kinds
+        ]
+        for model in (names["Minibert"](), SentenceTransformer(str(minilm)))
+    ]
+    assert np.allclose(*scores, atol=SAME) and len(set(scores[0])) > 2
+    ours, prompts = names["Minibert"](), {"query": "find: ", "document": "text: "}
+    ours.encoder = minibert.load_encoder(minilm, prompts=prompts)
+    for kind, called in {
+        None: "encode",
+        PromptType.query: "encode_query",
+        PromptType.document: "encode_document",
+    }.items():
+        found = ours.encode([{"text": ["a cat"]}, {"text": ["a dog", "a bird"]}], prompt_type=kind)
+        assert np.array_equal(found, getattr(ours.encoder, called)(["a cat", "a dog", "a bird"]))
 
 
 def same(expected: Any, found: Any, within: float) -> None:
