@@ -24,7 +24,7 @@ HELP = "<!-- help of each command -->"
 BY_NAME = "<!-- all names -->"
 NAMES = re.compile(r"^<!-- names: ([^>]+) -->$", re.MULTILINE)
 FROM = re.compile(r"^<!-- from ([\w./-]+)(?:: (.+?))? -->$", re.MULTILINE)
-LINK = re.compile(r"(!?)(\[[^\]\n]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)(\[[^\]]*\]\()([^)#\s]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
 OTHER_HOST = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
 WIDTH = 80  # letters of a line of help
@@ -34,6 +34,7 @@ WHOLE = {
     for path, heading in FROM.findall(page.read_text("utf-8"))
     if not heading
 }
+WHOLE |= {"README.md": "index.md"}  # which shows what links of other pages lead to
 WHOLE |= {page.relative_to(ROOT).as_posix(): page.relative_to(PAGES).as_posix() for page in PAGES.rglob("*.md")}
 
 

@@ -179,11 +179,11 @@ def test_no_docstring_loses_words_or_is_cut_on_the_site(as_markdown: Callable[[s
 def test_links_lead_to_pages_or_to_sources() -> None:
     own = hooks()
     text = (
-        "[a](../../tests/reference/GOLDEN.md#x) [e](../equations) [b](bert.py) [c](#here) "
+        "[a\na](../../tests/reference/GOLDEN.md#x) [e](../equations) [b](bert.py) [c](#here) "
         "![d](../../scripts/readme/gallery/page.png)"
     )
     assert own.linked(text, "minibert/families", "") == (
-        "[a](golden.md#x) [e](api/equations.md) [b](source/minibert/families/bert.py.md) [c](#here) "
+        "[a\na](golden.md#x) [e](api/equations.md) [b](source/minibert/families/bert.py.md) [c](#here) "
         "![d](source/scripts/readme/gallery/page.png)"
     )
 
