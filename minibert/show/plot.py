@@ -173,20 +173,16 @@ def table_image(table: Array, ax: Axes | None = None) -> Axes:
 def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axes | None = None) -> Axes:
     """Draw how one token's vector is computed: every addend, their sum, and the result of LayerNorm.
 
-    addends: name -> row (dim,), in the order in which they are added; normed (dim,). The addends and the sum are
-    drawn on one scale, so that their sizes compare. LayerNorm's row has a scale of its own, and says so. The numbers
-    before each line are its scale, those behind it the mean and the standard deviation.
+    addends: name -> row (dim,), in the order in which they are added; normed (dim,). Each line has its own scale, so
+    that a small row shows its shape: the numbers before a line are its scale, those behind it the mean and the standard
+    deviation.
     """
     ax = _axes(ax, 12, 1 + 0.8 * (len(addends) + 2))
     total = np.sum(list(addends.values()), axis=0)
-    rows = {**addends, "sum": total}
-    reach = max(float(np.abs(row).max()) for row in rows.values()) or 1.0
-    gains = [0.48 / reach] * len(rows)
-    if normed is not None:
-        rows["LayerNorm\n(a scale of its own)"] = normed
-        gains.append(0.48 / (float(np.abs(normed).max()) or 1.0))
+    rows = {**addends, "sum": total, **({} if normed is None else {"LayerNorm": normed})}
     heights = range(len(rows) - 1, -1, -1)  # first addend on top
-    for height, row, gain in zip(heights, rows.values(), gains, strict=True):
+    for height, row in zip(heights, rows.values(), strict=True):
+        gain = 0.48 / (float(np.abs(row).max()) or 1.0)
         ax.axhline(height, color="0.8", linewidth=0.6)
         ax.plot(np.arange(len(row)), height + gain * row, color=DARK, linewidth=0.8)
         _scale(ax, height, gain)

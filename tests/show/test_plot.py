@@ -171,22 +171,24 @@ def test_table_image_shows_all_values_of_an_even_table_and_a_spike_beyond_its_co
 # the sum
 
 
-def test_sum_steps_draw_addends_and_sum_on_one_scale(ax: Axes) -> None:
-    addends = {"word": normal(8), "token type": normal(8, seed=4), "position": normal(8, seed=5)}
+def test_sum_steps_draw_each_line_on_its_own_scale(ax: Axes) -> None:
+    addends = {"word": normal(8), "token type": normal(8, seed=4) / 40, "position": normal(8, seed=5)}
     total = addends["word"] + addends["token type"] + addends["position"]
     normed = 50 * normal(8, seed=6)
     plot.sum_steps(addends, normed, ax)
     lines = [line for line in ax.lines if len(line.get_ydata()) == 8]
     heights = [4, 3, 2, 1, 0]
-    shapes = [np.asarray(line.get_ydata()) - height for line, height in zip(lines, heights, strict=True)]
-    gain = shapes[0][0] / addends["word"][0]
-    for shape, row in zip(shapes[:4], [*addends.values(), total], strict=True):
-        assert np.allclose(shape, gain * row, rtol=1e-9, atol=1e-12)
-    assert np.allclose(shapes[4] / shapes[4].max(), normed / normed.max())
-    assert max(np.abs(shape).max() for shape in shapes) < 0.5, "no line reaches into its neighbour's place"
-    scale = next(text for text in ax.texts if text.get_text().endswith(" -"))  # stands where the line would have it
-    assert scale.xy[1] - heights[0] == pytest.approx(gain * float(scale.get_text().removesuffix(" -")))
-    names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm\n(a scale of its own)"]
+    scales = [text for text in ax.texts if text.get_text().endswith(" -")]
+    assert len(scales) == 2 * len(heights), "two numbers before each line"
+    for line, height, row, lower, upper in zip(
+        lines, heights, [*addends.values(), total, normed], scales[::2], scales[1::2], strict=True
+    ):
+        shape = np.asarray(line.get_ydata()) - height
+        assert np.allclose(shape, 0.48 * row / np.abs(row).max(), rtol=1e-9, atol=1e-12)
+        for scale in (lower, upper):  # it stands where the line would have it
+            number = float(scale.get_text().removesuffix(" -"))
+            assert scale.xy[1] - height == pytest.approx(0.48 * number / np.abs(row).max())
+    names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm"]
     assert texts_of(ax.get_yticklabels()) == names and list(ax.get_yticks()) == heights
     notes = [text for text in texts_of(ax.texts) if text.startswith("mean")]
     assert notes[3] == f"mean {total.mean():.3f}\nstd {total.std():.3f}" and len(notes) == 5
