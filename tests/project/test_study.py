@@ -117,7 +117,10 @@ SAID = {
     "008_what_does_a_head_do": ("9 of 10 fall, and of 6 of 10 questions it is missed most\n",),
     "009_static_models": ("centred: 'the' 5.14 long, the median word 6.91; 99% of words are longer\n",),
     "common_mistakes": ("\n8 of 19 pass: ",),
-    "patching_and_lens": ("the last block takes the most in 10 of 10\n",),
+    "patching_and_lens": (
+        "the last block takes the most in 10 of 10\n",
+        "above 0.4 after block 0: letter 8, mask 7 of 9\n",
+    ),
     "five_minutes": ("man [-1.4  0.2 -0.2  1.4]  bites [ 0.2  1.4 -1.4 -0.2]  dog [ 1.4 -0.2  0.2 -1.4]\n",),
 }
 
