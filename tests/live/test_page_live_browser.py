@@ -19,6 +19,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
 from minibert.models.patching import patching_map
 from minibert.show.live.live import Live
+from minibert.show.terms import shares_of, terms_of
 
 pytestmark = pytest.mark.browser
 
@@ -144,6 +145,28 @@ def test_by_keyboard_on_a_desk(browser: Any, gpt2: tuple[Encoder, str], tmp_path
         assert tab.locator("#typed").is_disabled() and switch_is_off(tab)
         again = [float(text) for text in tab.locator("#celldot td:last-child").all_inner_texts()]
         assert again == shown
+
+
+def test_a_term_is_taken_out_of_block_0(browser: Any, gpt2: tuple[Encoder, str]) -> None:
+    encoder, url = gpt2
+    terms = terms_of(encoder, encoder.tokenize("wonderfu"))
+    with closing(Tab(browser, url, color_scheme="light", viewport={"width": 1280, "height": 800})) as tab:
+        shown = tab.locator("#terms .switch").all_inner_texts()
+        shares = shares_of(encoder, terms)
+        assert shown == [f"{round(100 * share)}\u00a0%" for share in shares.mean(axis=-1).ravel()]
+        tab.locator("#headgrid .look").nth(2).click()
+        tab.says("#ninesaid", "The shares are those of head 2 of block 0")
+        assert tab.locator("#terms .switch").nth(4).inner_text() == f"{round(100 * shares[1, 1, 2])}\u00a0%"
+        tab.locator("#terms .switch").first.focus()
+        for key in ("ArrowRight", "ArrowDown", "Space"):
+            tab.keyboard.press(key)
+        tab.says("#changed", "block 0's scores are without the query's position with the key's position")
+        left = {encoder.stack.blocks[0].attention.scores: lambda scores: scores - terms[1, 1].astype(np.float32)}
+        tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu", left)))
+        assert switch_is_off(tab) and tab.evaluate("document.documentElement.scrollWidth") == 1280
+        tab.locator("#changed button").click()
+        tab.says("#nownow", likeliest(encoder, chances(encoder, "wonderfu")))
+        assert not switch_is_off(tab)
 
 
 def switch_is_off(tab: Tab) -> bool:

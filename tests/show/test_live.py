@@ -22,6 +22,7 @@ from minibert.show.live import live as live_module
 from minibert.show.live.kinds import named_kinds
 from minibert.show.live.live import MOST_TOKENS, Live
 from minibert.show.live.state import LONGEST, read_state
+from minibert.show.terms import PARTS, shares_of, terms_of
 
 TEXT, OTHER = "we lived above", "the clouds above"
 PAIR = ("wonderfu", "wonderou")
@@ -58,6 +59,27 @@ def test_what_is_switched_off_is_off_in_the_page(name: str, tmp_path: Path) -> N
     cosine = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
     assert answer["numbers"]["livedata"]["half"] == (name == "t5"), "its page says that the decoder predicts"
     assert answer["numbers"]["livedata"]["change"]["cosine"] == pytest.approx(cosine, abs=CLOSE) and cosine < 0.99
+
+
+def test_a_term_is_taken_out_of_block_0(tmp_path: Path) -> None:
+    encoder = minibert.load_encoder(encoders.write_with_words(tmp_path / "bert", "bert"))
+    live, terms = Live(encoder), terms_of(encoder, encoder.tokenize(TEXT))
+    state = {"text": TEXT, "terms": [[1, 1], [0, 1]]}
+    answer, left = live.state(state), terms.sum(axis=(0, 1)) - terms[1, 1] - terms[0, 1]
+    assert np.abs(weights_of(answer)[0] - softmax(left)).max() < CLOSE
+    assert np.abs(weights_of(live.state({"text": TEXT}))[0] - softmax(left)).max() > 1000 * CLOSE
+    told = answer["numbers"]["livedata"]["terms"]
+    assert np.array_equal(told["shares"], shares_of(encoder, terms)) and told["parts"] == PARTS
+    for block in (0, 1):
+        cell = live.cell({"state": state, "block": block, "head": 2, "query": 1, "key": 3})
+        assert cell["sum"] == pytest.approx(cell["score"], abs=CLOSE)
+        assert sorted(each["name"] for each in cell["terms"]) == [
+            f"{name} with position, taken out" for name in ("position", "word") if block == 0
+        ]
+    rotary = Live(minibert.load_encoder(encoders.write_with_words(tmp_path / "llama", "llama")))
+    assert rotary.state({"text": TEXT})["numbers"]["livedata"]["terms"] is None
+    with pytest.raises(ValueError, match="llama adds no positions in its input layer"):
+        rotary.state(state)
 
 
 def test_values_of_another_text_are_put_in(tmp_path: Path) -> None:
@@ -235,6 +257,10 @@ def test_an_input_layer_alone_has_a_page_too(tmp_path: Path) -> None:
         ({"text": "a", "heads": [[0, 9]]}, "head 9 is not there"),
         ({"text": "a", "blocks": [True]}, "must be an integer"),
         ({"text": "a", "feed_forwards": [7]}, "block 7 is not there"),
+        (
+            {"text": "a", "terms": [[0, 3]]},
+            r"terms\[0\] must be two of the numbers 0\.\.2, for word, position, rest, found",
+        ),
         ({"text": "a", "replaced": [[5, "b"]]}, "token 5 is not there"),
         ({"text": "a", "replaced": [[1, "bcd"]]}, "must be one token"),
         ({"text": "a", "replaced": [[1, "\ud800"]]}, r"replaced\[0\] must name a token"),

@@ -11,24 +11,31 @@ from minibert.families.parts.bound_blocks import BoundAttention, BoundFeedForwar
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.knock_out import Function, knock_out
+from minibert.show.terms import terms_of
 
 from .state import ATTENTION, STREAM, Patch, State
 
 
-def change_of(encoder: Encoder, state: State, other: Mapping[str, Array] | None, seq: int) -> dict[str, Function]:
-    """Turn a state into an encoder's `change`; `other` is the trace of the text beside.
+def change_of(
+    encoder: Encoder, state: State, other: Mapping[str, Array] | None, batch: Mapping[str, Array]
+) -> dict[str, Function]:
+    """Turn a state into an encoder's `change`; `other` is the trace of the text beside, `batch` the text's ids.
 
-    A feed-forward that is switched off adds 0; heads and blocks: see `knock_out`. Raises ValueError for a part that is
-    not there.
+    A feed-forward that is switched off adds 0; heads and blocks: see `knock_out`. A term is taken off block 0's scores:
+    that of the text's own rows, also where others are put in. Raises ValueError for a part that is not there.
     """
     change: dict[str, Function] = dict(knock_out(encoder, heads=state.heads, blocks=state.blocks))
     for block in state.feed_forwards:
         _then(change, added(encoder, False, block), np.zeros_like)
+    if state.terms:
+        terms = terms_of(encoder, batch)
+        left_out = sum(terms[pair] for pair in set(state.terms)).astype(encoder.dtype)
+        _then(change, encoder.stack.blocks[0].attention.scores, lambda scores: scores - left_out)
     for patch in state.patches:
         if other is None:
             raise ValueError("values can be put in from a second text; give one")
         name = patched_name(encoder, patch)
-        _check_places(patch, seq, other["hidden_states.0"].shape[1])
+        _check_places(patch, batch["input_ids"].shape[1], other["hidden_states.0"].shape[1])
         _then(change, name, _put(other[name], patch))
     return change
 

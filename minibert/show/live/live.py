@@ -6,7 +6,7 @@ on it. The page is the one of `minibert explain --html` with a part more, and dr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from minibert.show.page.page import (
     written,
 )
 from minibert.show.page.page_parts import as_json, filled
+from minibert.show.terms import PARTS, shares_of, terms_of
 from minibert.show.text.text import visible
 from minibert.threads.computing import compute
 
@@ -154,10 +155,16 @@ class Live:
         """One cell of attention, number by number."""
         fields = read_object(given, "the question", ("state", "block", "head", "query", "key"))
         numbers = [integer(fields.get(name), name) for name in ("block", "head", "query", "key")]
-        runs = self._runs(read_state(fields.get("state")))
+        state = read_state(fields.get("state"))
+        runs = self._runs(state)
         if self.encoder is None:
             raise ValueError("this model has no blocks here, so it has no attention weights")
-        return opened_cell(self.encoder, runs.run.trace, *numbers)
+        found, (block, *cell) = opened_cell(self.encoder, runs.run.trace, *numbers), numbers
+        for a, b in set(state.terms) if block == 0 else ():
+            number = -float(terms_of(self.encoder, runs.run.batch)[(a, b, *cell)])
+            found["terms"].append({"name": f"{PARTS[a]} with {PARTS[b]}, taken out", "number": number})
+            found["sum"] += number
+        return found
 
     def map(self, given: Any) -> dict[str, Any]:
         """Map which hidden states of the text carry its prediction at a token into the second text's run.
@@ -220,8 +227,8 @@ class Live:
         if state.beside:
             pair = self._batch(state.beside, "the other text")
             other = Beside(state.beside, shown_tokens(self.layer, pair["input_ids"]), self.encoder.trace(**pair))
-        batch["input_ids"] = ids = with_replaced(self.layer, batch["input_ids"], state.replaced)
-        change = change_of(self.encoder, state, other and other.trace, ids.shape[1])
+        batch["input_ids"] = with_replaced(self.layer, batch["input_ids"], state.replaced)
+        change = change_of(self.encoder, state, other and other.trace, batch)
         trace = self.encoder.trace(**batch, change=change or None, head=head)
         adds_up = not (state.blocks or state.patches)
         run = Run(self.layer, self.encoder, self.head, batch, trace, first, other, adds_up)
@@ -246,12 +253,13 @@ class Live:
             "words": self.head is not None and self.head.name in SAMPLED,
             "kinds": self._kinds(weights, runs.run.batch["input_ids"][0]),
             "change": self._change(self.encoder, runs),
+            "terms": _terms(self.encoder, runs.run.batch),
         }
 
     def _kinds(self, weights: Array, input_ids: Array) -> dict[str, Any]:
         """Name each head's kind, with the tokenizer's name of the separator."""
         name = self.layer.tokenizer.named.get("sep")
-        return named_kinds(weights, input_ids, name and self.layer.tokenizer.id_of(name), name)
+        return named_kinds(weights, input_ids, self.layer.tokenizer.id_of(name) if name else None, name)
 
     def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
         """Measure how far a change has moved the prediction of each token; without a head, the mean of all tokens."""
@@ -269,6 +277,17 @@ class Live:
             for row, own in enumerate(labels)
         ]
         return {"each": self.head.takes == "every", "chance": chance, "rows": rows}
+
+
+def _terms(encoder: Encoder, batch: Mapping[str, Array]) -> dict[str, Any] | None:
+    """Give each term's share by head, None where a head's scores do not differ; None of a model without nine terms."""
+    try:
+        shares = shares_of(encoder, terms_of(encoder, batch))
+    except ValueError:
+        return None
+    told = shares.astype(object)
+    told[~np.isfinite(shares)] = None
+    return {"parts": PARTS, "shares": told.tolist()}
 
 
 def _union(first: Array, second: Array) -> Array:

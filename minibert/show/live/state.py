@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from minibert.show.terms import PARTS
+
 LONGEST = 4_000  # letters of a text
 MOST = 600  # changes of one kind
 STREAM, ATTENTION, FEED_FORWARD = "stream", "attention", "feed-forward"
@@ -31,6 +33,7 @@ class State(NamedTuple):
     """The settings of a live page.
 
     replaced  (position, token): another token at that place; heads: (block, head)
+    terms     (query's part, key's part), in the order of `terms.PARTS`: taken out of block 0's scores
     """
 
     text: str
@@ -39,6 +42,7 @@ class State(NamedTuple):
     heads: tuple[tuple[int, int], ...] = ()
     feed_forwards: tuple[int, ...] = ()
     blocks: tuple[int, ...] = ()
+    terms: tuple[tuple[int, int], ...] = ()
     patches: tuple[Patch, ...] = ()
 
     @property
@@ -62,6 +66,7 @@ def read_state(given: Any) -> State:
         _some(fields, "heads", _head),
         _some(fields, "feed_forwards", integer),
         _some(fields, "blocks", integer),
+        _some(fields, "terms", _term),
         _some(fields, "patches", _patch),
     )
 
@@ -114,6 +119,14 @@ def _replacement(value: Any, what: str) -> tuple[int, str]:
 def _head(value: Any, what: str) -> tuple[int, int]:
     block, head = _pair(value, what, "[block, head]")
     return integer(block, what), integer(head, what)
+
+
+def _term(value: Any, what: str) -> tuple[int, int]:
+    says = f"two of the numbers 0..{len(PARTS) - 1}, for {', '.join(PARTS)}"
+    query, key = _pair(value, what, says)
+    if any(integer(each, what) >= len(PARTS) for each in (query, key)):
+        raise ValueError(f"{what} must be {says}, found {value!r:.40}")
+    return query, key
 
 
 def _patch(value: Any, what: str) -> Patch:

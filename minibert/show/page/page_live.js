@@ -50,13 +50,13 @@ const byId = (id) => document.getElementById(id);
     }
     document.body.classList.remove("busy");
   };
-  live.unchanged = { replaced: [], heads: [], feed_forwards: [], blocks: [], patches: [] };
+  live.unchanged = { replaced: [], heads: [], feed_forwards: [], blocks: [], terms: [], patches: [] };
   // a text that is typed anew has other tokens: what was changed of them, or put into them, is undone
   const asTyped = () => {
     const text = byId("typed").value, beside = byId("typedbeside").value;
     if (text === live.wanted.text && beside === live.wanted.beside) return;
-    const { heads, feed_forwards, blocks } = live.wanted, same = text === live.wanted.text;
-    live.change({ ...live.unchanged, text, beside, heads, feed_forwards, blocks, replaced: same ? live.wanted.replaced : [] });
+    const { heads, feed_forwards, blocks, terms } = live.wanted, same = text === live.wanted.text;
+    live.change({ ...live.unchanged, text, beside, heads, feed_forwards, blocks, terms, replaced: same ? live.wanted.replaced : [] });
   };
   const save = async () => {
     try {

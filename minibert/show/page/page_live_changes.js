@@ -34,6 +34,7 @@
     heads: ([b, h]) => `head ${h} of block ${b} is off`,
     feed_forwards: (b) => `the feed-forward of block ${b} is off`,
     blocks: (b) => `block ${b} is off`,
+    terms: ([query, key]) => `block 0's scores are without the query's ${live.given.terms.parts[query]} with the key's ${live.given.terms.parts[key]}`,
     patches: ({ what, block, place, source }) => `${what === "stream" ? `stream ${block < live.given.blocks ? `before block ${block}` : "after the last block"}` : `${WHERE[what]} in block ${block}`}: ${nameAt(data.tokens, place)} has the value of ${place === null ? "the second text" : `${nameAt(beside?.tokens, source)} of the second text`}`,
   };
   const listChanges = () => {

@@ -46,6 +46,23 @@ if (live.given.blocks) {
   };
   wander(cells.map(({ button }) => button), behind.heads);
   wander(switches.map(({ button }) => button), behind.heads + 2);
+  const nine = live.given.terms ? live.given.terms.parts.flatMap((query, a) => live.given.terms.parts.map((key, b) => turning("terms", [a, b], `query's ${query} with key's ${key}`, ""))) : [];
+  byId("nine").hidden = !nine.length;
+  if (nine.length) {
+    const { parts } = live.given.terms;
+    one("#terms thead").append(make("tr", {}, make("td"), ...parts.map((key) => make("th", { scope: "col", textContent: `key's ${key}` }))));
+    one("#terms tbody").append(...parts.map((query, a) => make("tr", {}, make("th", { scope: "row", textContent: `query's ${query}` }), ...parts.map((_, b) => make("td", {}, nine[3 * a + b])))));
+    wander(nine, 3);
+  }
+  const tellTerms = () => {
+    const head_ = chosenBlock.value === "0" && chosenHead.value !== "mean" ? Number(chosenHead.value) : null;
+    byId("ninesaid").textContent = head_ === null ? "The shares are the mean of all heads of block 0; press a square of block 0 for one head's." : `The shares are those of head ${head_} of block 0.`;
+    nine.forEach((button, i) => {
+      const all = live.given.terms.shares[Math.floor(i / 3)][i % 3], of = head_ === null ? all : [all[head_]];
+      button.textContent = of.includes(null) ? "–" : `${Math.round(100 * of.reduce((sum, x) => sum + x, 0) / of.length)}\u00a0%`;
+      button.setAttribute("aria-label", `query's ${live.given.terms.parts[Math.floor(i / 3)]} with key's ${live.given.terms.parts[i % 3]}: share ${button.textContent}`);
+    });
+  };
   const measured = (b, h) => {
     const { kinds, shares, names } = live.given.kinds;
     const told = kinds.map((kind, i) => `${kind} ${shares[b][h][i] === null ? "–" : shares[b][h][i].toFixed(2)}`);
@@ -63,6 +80,7 @@ if (live.given.blocks) {
       box.classList.toggle("off", off("heads", [b, h]) || off("blocks", b));
     }
     for (const { button, list, part } of switches) button.setAttribute("aria-checked", String(!off(list, part)));
+    if (nine.length) tellTerms();
     byId("kindsay").textContent = `Below a square: the kind that the head looks like in this text, and the measure: the mean share of a query's weight that goes to the token before it, to the one after it, to the first token, to the same word elsewhere, or to the separator between texts (queries from token 2 on). The largest is the kind if it is ${least} or more, else “none”.`;
     byId("kindwork").textContent = chosen === "mean" ? "Press a square to read its measures." : `head ${chosen} of block ${own}: ${measured(own, Number(chosen))[1]}; looks like: ${measured(own, Number(chosen))[0]}`;
   });

@@ -36,7 +36,7 @@ if (live.given.words) {
   });
   byId("append").addEventListener("click", () => {
     seed += 1;
-    live.change({ ...live.unchanged, heads: live.wanted.heads, feed_forwards: live.wanted.feed_forwards, blocks: live.wanted.blocks, text: live.state.text + live.sample.appended });
+    live.change({ ...live.unchanged, heads: live.wanted.heads, feed_forwards: live.wanted.feed_forwards, blocks: live.wanted.blocks, terms: live.wanted.terms, text: live.state.text + live.sample.appended });
   });
   one("fieldset").addEventListener("change", choose_);
   live.parts.push(choose_);

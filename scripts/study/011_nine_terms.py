@@ -1,0 +1,230 @@
+# %% [markdown]
+# # Nine terms: why may three tables be added, and which one decides where a head looks?
+#
+# BERT adds three rows for each token: its word's, its position's and its token type's. In the sum nobody can tell which
+# number came from which table. How can a head then look by the position alone, as head 2 of block 0 does in
+# `005_attention.py`? It never takes the sum apart. A score is a product of two sums, and that is the sum of the
+# products of their parts. So the score parts by itself, exactly, and a head's maps can make one term large and leave
+# another small.
+#
+# This file parts the scores of block 0, measures which term decides in each head, takes terms away, and looks at two
+# small models before and after training.
+#
+# * Ke, He, Liu 2021, *Rethinking Positional Encoding in Language Pre-training* (TUPE,
+#   [arXiv:2006.15595](https://arxiv.org/abs/2006.15595)): word with position is noise, they say, and leave it out.
+
+# %%
+import masked
+import matplotlib.pyplot as plt
+import numpy as np
+import study
+import texts
+import training
+
+import minibert
+from minibert.equations.blocks import Affine, split_heads
+from minibert.equations.nine_terms import normed_parts, score_terms
+from minibert.show import plot
+from minibert.show.terms import PARTS, shares_of, terms_of
+
+# two right programs differ in the last bits of a matrix product; measured here: 2e-6
+CLOSE = 2e-5
+
+# %% [markdown]
+# ## Step 1: three parts, through LayerNorm
+#
+#     x = word + position + rest        y = (x - mean(x)) / std(x) * weight + bias
+#
+# Subtracting the mean and multiplying by `weight` can be done part by part: the results add up. Only `std` is of the
+# whole sum. Given that one number of a token, LayerNorm is *linear*: each part is centred, divided by the token's `std`
+# and multiplied by `weight`. What is left, the token type's row and `bias`, is called the *rest*.
+
+# %%
+model = study.load("bert")
+encoder = minibert.load_encoder(model.source)
+batch = encoder.tokenize("The bank of the river was muddy.")
+tokens = encoder.tokens(batch["input_ids"][0])
+trace = encoder.trace(**batch)
+word, position, token_type = (trace[f"embeddings.{name}_embeddings"][0] for name in ("word", "position", "token_type"))
+norm = encoder["embeddings.LayerNorm"]
+parts = np.stack([word, np.broadcast_to(position, word.shape), token_type]).astype(np.float64)
+entered = normed_parts(parts, norm.weight, norm.bias, norm.eps)
+for name, rows in zip(PARTS, entered, strict=True):
+    print(f"{name:8} {rows.shape}, mean length {np.linalg.norm(rows, axis=-1).mean():.2f}")
+assert np.abs(entered.sum(axis=0) - trace["hidden_states.0"][0]).max() < CLOSE, "what enters block 0"
+
+# %% [markdown]
+# ## Step 2: nine terms
+#
+#     q = q_word + q_position + q_rest        k = k_word + k_position + k_rest
+#     score = q . k / sqrt(head_dim) = (q_word . k_word + q_word . k_position + ... + q_rest . k_rest) / sqrt(head_dim)
+#
+# The maps to queries and keys are linear too; their biases go to the rest. Three parts of the query meet three of the
+# key: nine terms. "Position with word" is the query's position with the key's word.
+#
+# All of a head's choice is in its two maps. In the sentence above the position's part enters block 0 half as long as
+# the word's. In all-MiniLM-L6-v2's queries it is 2.5 times as long in head 2, and 0.6 times in head 0, of the same
+# rows. For word rows and position rows have different directions, and a map stretches some and shrinks others. That is
+# why tables may be added: what counts is not the sum, but what a map reads from it.
+
+# %%
+part, heads = "encoder.layer.0.attention.self", encoder.stack.heads
+maps = [encoder[f"{part}.{name}"] for name in ("query", "key")]
+query, key = (Affine(each.weight, each.bias) for each in maps)
+terms = score_terms(entered, query, key, heads, scale=1 / np.sqrt(encoder.dim // heads))
+print(f"{terms.shape}: query's part, key's part, head, query, key")
+print(f"head 2: the query of {tokens[3]!r} with the key of {tokens[2]!r}, whose parts are {', '.join(PARTS)}")
+for name, row in zip(PARTS, terms[:, :, 2, 3, 2], strict=True):
+    print(f"  query's {name:8} {row.round(2)}")
+print(f"  sum {terms[:, :, 2, 3, 2].sum():.2f}, the model's score {trace[f'{part}.scores'][0, 2, 3, 2]:.2f}")
+assert np.abs(terms.sum(axis=(0, 1)) - trace[f"{part}.scores"][0]).max() < CLOSE
+assert np.abs(terms - terms_of(encoder, batch)).max() < CLOSE, "one call does all of this, for any model that allows it"
+lengths = np.linalg.norm(split_heads(entered[:2] @ query.weight.T, heads), axis=-1).mean(axis=-1)  # (2, heads)
+by_word = lengths[1] / lengths[0]
+print(f"length of the position's part by the word's, in each head's queries: {by_word.round(2)}")
+if model.is_minilm:
+    enter = np.linalg.norm(entered[:2], axis=-1).mean(axis=-1)
+    assert [round(float(found), 1) for found in (enter[1] / enter[0], by_word[2], by_word[0])] == [0.5, 2.5, 0.6]
+
+# %% [markdown]
+# ## Step 3: which term decides
+#
+# Softmax sees only how scores differ from key to key. So the *share* of a term is of the scores' variance over the
+# keys: how much of their differences it explains. The nine shares of a head have the sum 100 %; a term that works
+# against the sum of all has a share below 0.
+#
+# In the ten sentences of `texts.py` head 2 of all-MiniLM-L6-v2 is position with position (91 to 98 %), heads 0 and 1
+# are mostly word with word (57 to 74 %, and 50 to 85 %). Head 9 is rest with word (76 to 99 %): it looks at certain
+# words, whoever asks, most of all at `[CLS]` (0.26 to 0.41 of its weight).
+#
+# TUPE calls word with position noise. It has at most 15 % in any head of any sentence; but position with word has 20 to
+# 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position has 40 to 45 % in head
+# 11, position with word at most 4 % in any head. In head 9 it works against the others there (-52 to -48 %).
+
+# %%
+kinds = {"sentences": texts.SENTENCES, "long texts": texts.long_texts()}
+shares = {
+    kind: 100 * np.stack([shares_of(encoder, terms_of(encoder, encoder.tokenize(text))) for text in some])
+    for kind, some in kinds.items()
+}  # (texts, query's part, key's part, heads)
+WORD, POSITION, REST = range(3)
+NAMED = {f"{PARTS[a]} with {PARTS[b]}": (a, b) for a, b in ((0, 0), (1, 1), (2, 0), (0, 1), (1, 0))}
+for kind, found in shares.items():
+    for name, (a, b) in NAMED.items():
+        most = int(found[:, a, b].mean(axis=0).argmax())
+        print(f"{kind}: {name} is most in head {most}: {texts.spread(found[:, a, b, most], 0)} %")
+if model.is_minilm:
+    short, long = (found.round().astype(int) for found in shares.values())
+    said = [short[:, 1, 1, 2], short[:, 0, 0, 0], short[:, 0, 0, 1], short[:, 2, 0, 9], short[:, 1, 0, 3]]
+    said += [long[:, 0, 1, 11], long[:, 1, 0, 9]]
+    ends = [(91, 98), (57, 74), (50, 85), (76, 99), (20, 63), (40, 45), (-52, -48)]
+    assert [(each.min(), each.max()) for each in said] == ends
+    assert short[:, 0, 1].max() == 15 and long[:, 1, 0].max() == 4
+study.show(
+    plot.term_shares(shares["sentences"].mean(axis=0) / 100, PARTS), "shares", of=model.name,
+    alt="a table of colours: a row for each of the nine terms, a column for each head, the mean share of ten sentences",
+)  # fmt: skip
+
+# %% [markdown]
+# ## Step 4: a term taken away
+#
+# A share says what the scores are made of. Does the model need it? `change=` puts other values into a run: a name of
+# the trace, and a function that gets its values and gives others. Here the function takes one term off the scores of
+# all heads of block 0. Two numbers say what that does: how much of a query's attention weight moves to other keys
+# (0 to 1), and the cosine of the sentence vector (the mean of the last rows) to the usual one.
+#
+# Without position with position head 2 looks at `[CLS]` with all its weight, in place of the token before (1.00, now
+# 0.10). Yet the sentence vectors stay: cosine 0.978 at least. Without both terms across, which TUPE leaves out, it is
+# 0.998 at least, though head 9 moves 0.31 of its weight. But without rest with word it falls to 0.00 to 0.19: the later
+# blocks need what block 0 gathers from certain words, whoever asks. So a large share is no proof of need, nor the other
+# way round. (TUPE's models learn without these terms; here they are taken from a model that has learned with them.)
+
+
+# %%
+def without(batch: dict[str, np.ndarray], *pairs: tuple[int, int]) -> dict[str, np.ndarray]:
+    """The trace of a text without some terms."""
+    found = terms_of(encoder, batch)
+    left_out = sum(found[pair] for pair in pairs).astype(np.float32) if pairs else 0
+    return encoder.trace(**batch, change={f"{part}.scores": lambda scores: scores - left_out})
+
+
+def cosine(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    first, second = (each[f"hidden_states.{len(encoder.stack.blocks)}"][0].mean(axis=0) for each in (one, other))
+    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+
+
+batches = [encoder.tokenize(sentence) for sentence in texts.SENTENCES]
+usual = [encoder.trace(**each) for each in batches]
+cosines, moved = {}, {}
+CASES = {name: [pair] for name, pair in NAMED.items()} | {"both of word and position": [(0, 1), (1, 0)]}
+for name, pairs in CASES.items():
+    changed = [without(each, *pairs) for each in batches]
+    cosines[name] = np.array([cosine(*both) for both in zip(changed, usual, strict=True)])
+    apart = [np.abs(one["attentions.0"] - two["attentions.0"])[0] for one, two in zip(changed, usual, strict=True)]
+    moved[name] = np.array([each.sum(axis=-1).mean(axis=-1) / 2 for each in apart])  # (texts, heads)
+    most = int(moved[name].mean(axis=0).argmax())
+    print(f"without {name}: head {most} moves {moved[name][:, most].mean():.2f} of its weight; ", end="")
+    print(f"cosine {texts.spread(cosines[name], 3)}")
+gone = [without(each, (POSITION, POSITION)) for each in batches]
+on_before = [np.mean([np.diagonal(each["attentions.0"][0, 2], -1).mean() for each in some]) for some in (usual, gone)]
+on_first = np.mean([each["attentions.0"][0, 2, :, 0].mean() for each in gone])
+print(f"head 2 on the token before: {on_before[0]:.2f}, without position with position {on_before[1]:.2f}; ", end="")
+print(f"then on the first token {on_first:.2f}")
+if model.is_minilm:
+    assert [f"{found:.2f}" for found in (*on_before, on_first)] == ["1.00", "0.10", "1.00"]
+    attended = [each["attentions.0"][0, 9, :, 0].mean() for each in usual]  # head 9 on [CLS]
+    assert (f"{min(attended):.2f}", f"{max(attended):.2f}") == ("0.26", "0.41")
+    least = [f"{cosines[name].min():.3f}" for name in ("position with position", "both of word and position")]
+    assert least == ["0.978", "0.998"] and f"{moved['both of word and position'][:, 9].mean():.2f}" == "0.31"
+    found = cosines["rest with word"]
+    assert (f"{found.min():.2f}", f"{found.max():.2f}") == ("0.00", "0.19")
+assert np.abs(without(batch)[f"{part}.scores"] - trace[f"{part}.scores"]).max() == 0, "no term, no change"
+axes = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")[1]
+for ax, found, title in zip(axes, (usual[0], gone[0]), ("head 2", "without position with position"), strict=True):
+    plot.attention_grid(found["attentions.0"][0, 2], tokens, ax=ax).set_title(title, loc="left")
+study.show(
+    list(axes), "without", of=model.name,
+    alt="two grids: the attention weights of head 2 of block 0, a line below the diagonal; without a term, columns",
+)  # fmt: skip
+
+# %% [markdown]
+# ## Step 5: before and after training
+#
+# Is this how a model begins, or what it learns? Two small models of `learning` letters tell: `bert-words`, which finds
+# hidden letters, and `gpt2-words`, which says the next one. Ten words that neither was trained on.
+#
+# Before training the four terms of word and position have about the same share: 15 to 19 % in `bert-words`, 21 to 29 %
+# in `gpt2-words`. Their scores hardly differ (standard deviation 0.28 and 0.02). After it they do (2.4 and 2.0), and
+# position with position has 78 % and 44 %, the two terms across together 19 % and 26 %, which were 36 % and 55 %: both
+# models have learned to tell the tables apart.
+
+# %%
+long_words = [word for word in training.parted(training.words())[1] if len(word) > 7]
+unseen = long_words[:: len(long_words) // 10][:10]
+folder = study.temporary()
+small = {
+    "bert-words before": masked.save(masked.random_weights(), folder / "bert"), "bert-words after": masked.SHIPPED,
+    "gpt2-words before": training.save(training.model_of(training.random_weights()), folder / "gpt2"),
+    "gpt2-words after": study.GPT2,
+}  # fmt: skip
+means, spread = {}, {}
+for name, source in small.items():
+    letters = minibert.load_encoder(source)
+    parted = [terms_of(letters, letters.tokenize(each)) for each in unseen]
+    means[name] = 100 * np.mean([shares_of(letters, each) for each in parted], axis=(0, -1))  # of all words and heads
+    spread[name] = float(np.mean([each.sum(axis=(0, 1)).std() for each in parted]))
+    told = ", ".join(f"{what} {means[name][pair]:.0f} %" for what, pair in NAMED.items())
+    print(f"{name}: deviation {spread[name]:.2f}; {told}")
+
+across = {name: round(found[0, 1] + found[1, 0]) for name, found in means.items()}
+both = [np.round(means[f"{name} before"][:2, :2]) for name in ("bert-words", "gpt2-words")]
+assert [(found.min(), found.max()) for found in both] == [(15, 19), (21, 29)]
+assert [round(found[1, 1]) for found in means.values()][1::2] == [78, 44] and [*across.values()] == [36, 19, 55, 26]
+assert [f"{found:.2f}" for found in spread.values()] == ["0.28", "2.38", "0.02", "2.02"]
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Put a word's row and its position's row side by side, in place of adding them. Which map gives the same queries?
+# 2. The terms with the key's rest are small in BERT, and in GPT-2 their share is 0. Why?
+# 3. Two words of a sentence change places. What becomes of position with position?
