@@ -32,9 +32,9 @@ class Rows(NamedTuple):
     text     each text begins at a multiple of so many rows
     total    all rows are a multiple of so many
     numbers  rows times outputs are more than this: smaller products take another way
-    volume   and rows times outputs times width more than this, where a weight is stored transposed, (width, outputs)
+    volume   and rows times outputs times width more than this, where a weight's memory is (width, outputs)
     wide     rows that are more than half of it beyond a multiple of it are filled up to the next: that is faster
-    columns  up to so many rows are multiplied as columns, `weight @ x^T`, which reads the weight as it is stored
+    columns  up to so many rows are multiplied as columns, `weight @ x^T`, where a weight's memory is (outputs, width)
     """
 
     text: int = 1
@@ -55,14 +55,14 @@ class Rows(NamedTuple):
         rows = _multiple(max(rows, fewest), self.total)
         return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
 
-    def fewest(self, outputs: int, width: int, transposed: bool = False) -> int:
+    def fewest(self, outputs: int, width: int, in_order: bool = False) -> int:
         """The fewest rows with which a product with this weight takes the usual way.
 
         >>> rows = Rows(numbers=1200, volume=1_000_000)
-        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, transposed=True)
+        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, in_order=True)
         (4, 38, 7)
         """
-        volume = self.volume // (outputs * width) if transposed else 0
+        volume = self.volume // (outputs * width) if in_order else 0
         return max(self.numbers // outputs, volume) + 1
 
 
@@ -128,7 +128,7 @@ def _name() -> str:
     return next((each.architecture for each in libraries() if hasattr(each, "architecture")), "unknown")
 
 
-Shape = tuple[int, int, bool]  # outputs and width of a weight, and whether it is stored transposed
+Shape = tuple[int, int, bool]  # outputs and width of a weight, and whether its memory is (width, outputs)
 
 
 def rows_for(shapes: Iterable[Shape], dtype: np.dtype[Any], same_bits: bool) -> Rows:
@@ -158,9 +158,9 @@ def try_rows(shapes: Iterable[Shape], dtype: np.dtype[Any]) -> Rows | None:
     """
     random = np.random.default_rng(0)
     weights = []
-    for outputs, width, transposed in sorted(set(shapes)):
+    for outputs, width, in_order in sorted(set(shapes)):
         made = random.standard_normal((width, min(outputs, TRIED_OUTPUTS))).astype(dtype)
-        weights.append(made.T if transposed else np.ascontiguousarray(made.T))
+        weights.append(made.T if in_order else np.ascontiguousarray(made.T))
     with Slot(1):  # BLAS is held to one thread, as in a run
         for each in MULTIPLES:
             if all(_same(each, weight, random) for weight in weights):

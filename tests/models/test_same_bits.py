@@ -113,6 +113,18 @@ def test_weights_that_stay_as_they_are_stored(name: str) -> None:
     assert same_bits(kept(ids, attention_mask=mask), encoder(ids, attention_mask=mask))
 
 
+@pytest.mark.parametrize("name", BLOCKS)
+def test_weights_that_are_copied_stand_as_they_are_read(name: str) -> None:
+    """And give the bits of those that stand as they are stored."""
+    mapped = small(name)
+    with minibert.load_encoder(PLACES[-1] / f"{name}-False", same_bits=True, mmap=False) as copied:
+        assert all(module.in_order for _, module in copied.stack._maps)
+        assert name == "gpt2" or not any(module.in_order for _, module in mapped.stack._maps)
+        ids, mask = batch([3, 17, 40, 88, 1, 17])
+        assert not off_alone(lambda ids, mask: copied(ids, attention_mask=mask), ids, mask)
+        assert same_bits(copied(ids, attention_mask=mask), mapped(ids, attention_mask=mask))
+
+
 @pytest.mark.parametrize("width", [40, 56])
 def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
     """Their small products take another way: those of 36 tokens, not those of 198."""
@@ -217,7 +229,7 @@ def test_vectors_of_a_real_model(minilm: Path) -> None:
 def test_every_token_has_a_row_of_its_own(each: Kernel, sizes: list[int], shape: tuple[int, int]) -> None:
     for rows in filter(None, (each.usual, each.same)):
         lengths = np.array(sizes, np.int64)
-        fewest = max(rows.fewest(*shape), rows.fewest(*shape, transposed=True))
+        fewest = max(rows.fewest(*shape), rows.fewest(*shape, in_order=True))
         layout = packing.Layout.of(lengths, rows, fewest)
         x = np.arange(lengths.sum())
         filled = layout.filled(x)

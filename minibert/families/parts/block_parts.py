@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.families.family import Family
+from minibert.files.tables import in_order
 
 from .block_names import Older, older_names, shared_names
 from .config import Config, decided
@@ -48,7 +49,7 @@ class Site(NamedTuple):
         path = self.prefix + name
         weight = self.tensors.weight((f"{path}.weight",), (width, out) if self.transposed else (out, width))
         bias = self.tensors.vector((f"{path}.bias",), (out,)) if decided(self.config, biased) else None
-        self.modules[path] = Dense(weight, bias, self.transposed)
+        self.modules[path] = Dense(weight if self.transposed else in_order(weight), bias, self.transposed)
         return path
 
     def norm(self, norm: Norm, width: int) -> str:

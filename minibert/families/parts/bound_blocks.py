@@ -59,6 +59,14 @@ class Dense:
         return isinstance(self._weight, StoredTable)
 
     @property
+    def in_order(self) -> bool:
+        """Whether the numbers of one input stand side by side in memory: see `files.tables.in_order`."""
+        if self.stored:
+            return self.transposed
+        down, right = self.weight.strides
+        return (right < down) if self.transposed else (down < right)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of its products."""
         return self._weight.dtype

@@ -65,6 +65,9 @@ def load_encoder(
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are converted once.
 
+    mmap: False reads all of it into memory now, the weights in the order in which they are multiplied: texts of 5 to 32
+    tokens take 0.75 to 0.95 of the time, with the same bits. Of MiniLM it takes 72 MB more, and 0.1 s more to load.
+
     low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
     buffer; a weight is converted to float32 there just before it is used. A head's words are converted piece by piece.
     No bit of a result changes. At the size of Qwen3-Embedding-0.6B, on two cores: 0.24 GB of memory beyond the mapped

@@ -93,8 +93,8 @@ class Stack:
         """The weights of its products."""
         parts = [part.work for block in self.blocks for part in block.parts]
         halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        sizes = ((each.shape, path in halved, each.transposed) for path, each in self._maps)
-        return [(outputs // (2 if half else 1), width, transposed) for (outputs, width), half, transposed in sizes]
+        sizes = ((each.shape, path in halved, each.in_order) for path, each in self._maps)
+        return [(outputs // (2 if half else 1), width, in_order) for (outputs, width), half, in_order in sizes]
 
     @cached_property
     def rows(self) -> Rows:
@@ -338,11 +338,12 @@ def mapping(module: Dense, name: str) -> Work:
     """
     width, bias = module.shape[0], module.bias
     weight = None if module.stored else module.matrix(ScratchBuffer())
+    in_order = module.in_order
 
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
         out, columns = run.scratch[name, len(x), width], run.rows.columns
-        if len(x) > columns:
+        if in_order or len(x) > columns:
             return linear(x, matrix, bias, out)
         y = linear(x, matrix, None, run.scratch["columns", len(x), width], columns)
         if bias is not None:
