@@ -37,8 +37,8 @@ What is measured, and how it was chosen
                   texts of `sentences`. With --beside FOLDER (a git worktree) the minibert of that folder too. One text
                   as it is called, which may leave BLAS its threads, beside threads=1: with nothing else running, beside
                   the two busy processes of `cores`, and from its eight callers
-    parts         one text of 8, 16 and 32 tokens, on one thread: how long its matrix products take, attention, norms,
-                  the activation, and what is between them
+    parts         1, 16 and 600 texts of 5 to 40 words, on one thread: how long the matrix products take, scores,
+                  softmax, norms, the activation, and what is between them
     cores         MiniLM, the same texts. "Products alone": those of the call, with the same shapes, and nothing in
                   between. Callers: threads of one process that each encode nine texts one by one.
                   Busy: two processes that count on the same two cores

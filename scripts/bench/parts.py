@@ -1,4 +1,4 @@
-"""Where the time of one short text goes: parts."""
+"""Where the time of short texts goes: parts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run import blocks
 
 from .measure import Row, Settings
-from .models import real_model
+from .models import real_model, short_texts
 
-LENGTHS = (8, 16, 32)  # tokens
+CALLS = {1: 200, 16: 40, 600: 3}  # texts -> how often they are encoded
 REST = "Python between them, and the rest"
 # what is timed is replaced in this module before the blocks are bound to it
-FUNCTIONS = {"linear": "matrix products", "attention_scores": "attention", "softmax": "attention",
+FUNCTIONS = {"linear": "matrix products", "attention_scores": "scores", "softmax": "softmax",
              "activated": "the activation"}  # fmt: skip
 
 
 def parts(settings: Settings) -> Iterator[Row]:
-    """One text of each length on one thread of ours: the parts of the fastest of many calls, with a clock in each."""
+    """Texts of 5 to 40 words on one thread: the parts of the fastest of some calls, with a clock in each."""
     spent: defaultdict[str, float] = defaultdict(float)
 
     def clocked(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,12 +49,12 @@ def parts(settings: Settings) -> Iterator[Row]:
             replace(kind, "in_place", "norms")
         replace(type(encoder.sentence_tokenizer), "encode", "the tokenizer")
         encoder = minibert.load_encoder(real_model(), threads=1)  # once more: bound to the norms with a clock
-        for tokens in LENGTHS:
-            text, best = " ".join(["the"] * (tokens - 2)), dict[str, float](whole=float("inf"))
-            for _ in range(10 if settings.quick else 200):
+        for count, calls in CALLS.items():
+            texts, best = short_texts(real_model(), count, 5, 40), dict[str, float](whole=float("inf"))
+            for _ in range(-(-calls // 10) if settings.quick else calls):
                 spent.clear()
                 began = perf_counter()
-                encoder.encode(text)
+                encoder.encode(texts)
                 whole = perf_counter() - began
                 if whole < best["whole"]:
                     best = {"whole": whole, **spent}
@@ -62,6 +62,6 @@ def parts(settings: Settings) -> Iterator[Row]:
             best[REST] = whole - sum(best.values())
             for part, seconds in sorted(best.items(), key=lambda each: -each[1]):
                 yield Row(
-                    f"{tokens} tokens: {part}", f"{1e6 * seconds:.0f} µs", f"{1e6 * whole:.0f} µs for the text",
+                    f"{count} texts: {part}", f"{1e3 * seconds:.2f} ms", f"{1e3 * whole:.2f} ms in all",
                     seconds / whole, reading="of the time",
                 )  # fmt: skip
