@@ -132,7 +132,8 @@ def write_narrow(to: str, source: str, stored: str) -> None:
 def write_bert_base(to: str) -> None:
     """A whole model of bert-base's sizes, made up as tests/support/seeded.py makes its tables."""
     import numpy as np
-    from seeded import BERT, tensors, values, write_safetensors
+    from safetensors.numpy import save_file
+    from seeded import BERT, tensors, values
 
     dim, wide, layers = 768, 3072, 12
     named = tensors("bert")
@@ -148,7 +149,7 @@ def write_bert_base(to: str) -> None:
     Path(to).mkdir(exist_ok=True)
     config = BERT | {"num_hidden_layers": layers, "hidden_act": "gelu"}
     Path(to, "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    write_safetensors(Path(to, "model.safetensors"), named)
+    save_file(named, Path(to, "model.safetensors"))
 
 
 def write_family(to: str, model_type: str) -> None:
