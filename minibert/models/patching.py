@@ -131,7 +131,7 @@ def _place(encoder: Encoder, ids: Array, masked: bool, token: int | None) -> int
         (token,) = found
     token = seq - 1 if token is None else token
     if not 0 <= token < seq:
-        raise IndexError(f"token is {token}, but the text has the tokens 0..{seq - 1}; `minibert explain` lists them")
+        raise IndexError(f"token is {token}, but the text has the tokens 0..{seq - 1}; `explain` lists them")
     if masked and ids[0, token] != ids[1, token]:
         names = " and ".join(map(repr, encoder.tokens(ids[:, token])))
         raise ValueError(f"both texts must have the same token where a word is predicted, found {names} at {token}")

@@ -173,7 +173,7 @@ def test_the_page_of_a_real_model_and_layer_norm_s_numbers(minilm: Path) -> None
     [
         ("bert", ["lookup", "default_position_ids", "layer_norm", "bert_input"]),
         ("t5-encoder", ["lookup"]),
-        ("roberta", ["lookup", "padding_position_ids", "layer_norm"]),
+        ("roberta", ["lookup", "layer_norm", "padding_position_ids"]),
         ("opt", ["lookup", "mask_position_ids"]),
         ("marian-encoder", ["lookup", "default_position_ids", "sinusoidal_positions", "scale"]),
     ],

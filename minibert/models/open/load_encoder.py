@@ -177,7 +177,7 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     bias = f"{blocks.relative.format(i=0)}.weight"  # which a file of the input layer has too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
         raise CheckpointError(
-            f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `minibert extract`; "
+            f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `extract`; "
             "name the whole model; minibert.load loads the input layer"
         )
     scheme = layer.attention_position
