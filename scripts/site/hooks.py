@@ -11,9 +11,11 @@ from __future__ import annotations
 import inspect
 import posixpath
 import re
+import subprocess
+import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -117,12 +119,35 @@ def taken() -> Iterator[tuple[str, str]]:
 def part(path: str, heading: str | None = None) -> str:
     """Give a file of the project, or of it what stands below a heading, as deep as its headings are deeper."""
     text = (ROOT / path).read_text("utf-8")
+    if text.startswith("# %%"):
+        return ran(path)
     if not heading:
         return text
     found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise LookupError(f"{path} has no heading {heading!r}, which a page of the site takes from it")
     return found[2].strip()
+
+
+@cache
+def ran(path: str) -> str:
+    """Run a study file, and give its text, its code, what that prints and draws."""
+    file, mark = ROOT / path, "next cell\n"
+    cells = [cell.partition("\n")[::2] for cell in re.split(r"^# %%", file.read_text("utf-8"), flags=re.MULTILINE)[1:]]
+    code = [body for kind, body in cells if not kind]
+    program = f"import sys\nsys.argv[0] = {file.name!r}\n" + f"\nprint({mark!r}, end='')\n".join(code)
+    command = [sys.executable, "-", "--output", str(ROOT / "build/study")]
+    done = subprocess.run(command, input=program, cwd=file.parent, capture_output=True, text=True, check=True)
+    printed, texts = iter(done.stdout.split(mark)), []
+    for kind, body in cells:
+        if kind:
+            texts.append(re.sub("^# ?", "", body, flags=re.MULTILINE))
+            continue
+        lines = [line for line in next(printed).splitlines() if not line.startswith("picture: ")]
+        texts.append(f"```python\n{body.rstrip()}\n```" + "\n\n```text\n{}\n```".format("\n".join(lines)) * bool(lines))
+        for name, alt in re.findall(r'study\.show\([^"]*"([\w-]+)".*?alt="([^"]+)"', body, re.DOTALL):
+            texts.append(f"![{alt}](../../build/study/{file.stem}-{name}.png)")
+    return "\n\n".join(texts)
 
 
 def targets(text: str, folder: str) -> Iterator[str]:

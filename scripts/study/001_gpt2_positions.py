@@ -170,5 +170,5 @@ assert abs(untrained.std() - config.hidden_size**-0.5) < 0.02
 # 1. GPT-2 writes a text token by token and keeps what it computed for the earlier tokens. Compute the last row of
 #    step 8 alone, from the last id. Which position must you pass?
 # 2. How many percent of the numbers in the two tables are position numbers?
-# 3. GPT-2 has no `[PAD]`. Texts of unequal length are often padded on the left, and the mask hides the padding from
-#    attention. Does the mask also move the positions?
+# 3. GPT-2 has no `[PAD]`. Where texts of unequal length are computed together, tokens without a meaning are often put
+#    before the shorter one. Does its first real token get position 0?

@@ -172,7 +172,10 @@ def cosines(three: tuple[str, str, str]) -> np.ndarray:
 
 
 meaning = {}
-for name, some in (("words or meaning", texts.QUESTIONS), ("a negation", texts.NEGATIONS)):
+
+
+def compare(name: str, some: tuple[tuple[str, str, str], ...]) -> None:
+    """Print ten cosines, and how often the text of the same meaning is the nearer one."""
     found = np.stack([cosines(three) for three in some])  # (texts, input layer or encoder, words or meaning)
     for three, ((by_words, by_meaning), (words_after, meaning_after)) in zip(some, found, strict=True):
         print(f"{three[0]:37} input layer {by_words:.3f}, {by_meaning:.3f}; ", end="")
@@ -181,6 +184,12 @@ for name, some in (("words or meaning", texts.QUESTIONS), ("a negation", texts.N
     print(f"{name}: the meaning is nearer in {meaning[name][0]} of 10 by the input layer, ", end="")
     print(f"in {meaning[name][1]} of 10 by the whole encoder")
     assert np.abs(found).max() <= 1
+
+
+compare("words or meaning", texts.QUESTIONS)
+
+# %%
+compare("a negation", texts.NEGATIONS)
 turned = [[encoder(**encoder.tokenize(text))[0].mean(axis=0) for text in pair] for pair in texts.ROLES]
 alike = np.array([cosine_similarity(first[None], second[None])[0, 0] for first, second in turned])
 print(f"who does what: {alike[0]:.3f}; of ten pairs {texts.spread(alike, 3)}")

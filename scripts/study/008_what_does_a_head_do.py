@@ -142,6 +142,8 @@ skipped = np.array([margins(minibert.knock_out(encoder, blocks=[i])) for i in ra
 for i in range(blocks):
     print(f"block {i} without its heads: {told(headless[i])}")
     print(f"block {i} without all of it: {told(skipped[i])}")
+
+# %%
 trace = encoder.trace(**batch, change=minibert.knock_out(encoder, blocks=[0]))
 assert np.array_equal(trace["hidden_states.1"], trace["hidden_states.0"]), "what enters it leaves it"
 no_feed_forward = {"encoder.layer.0.output.dense": np.zeros_like}

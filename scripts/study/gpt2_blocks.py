@@ -67,7 +67,7 @@ assert 3e-4 < np.abs(gelu(numbers) - gelu_tanh(numbers)).max() < 5e-4
 # ## Step 3: the beginning stays
 #
 # Because no token sees those after it, the vectors of a text's beginning do not change when the text goes on. So
-# GPT-2 can write word by word and keep the keys and values that it has computed, which papers call a KV cache. In BERT
+# GPT-2 can write word by word and keep the keys and values that it has computed: a *cache*. In BERT
 # a new word changes all vectors: ten sentences get the word "today" at their end, and every token of each moves.
 
 # %%

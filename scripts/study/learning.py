@@ -2,7 +2,8 @@
 # # How the tables are learned
 #
 # A table of embeddings begins as random numbers. What it holds in the end comes from one rule, repeated many times:
-# ask how the loss would change if a number of the table changed, and move that number a little the other way.
+# ask how the loss would change if a number of the table changed, and move that number a little the other way. The
+# answers for all numbers are the *gradient*.
 #
 # How does one ask that? Where y grows 3 times as fast as x, and the loss 2 times as fast as y, the loss grows 6 times
 # as fast as x: factors are multiplied. Where x is used in two places, the two effects are added. So one goes from the

@@ -32,10 +32,11 @@ SHARED = (
 README = (HERE / "README.md").read_text("utf-8")
 ORDER, PLACE = (
     "Read in this order",
-    r"\| \d+ \| \[(.+)\]\((\w+)\.py\) \|.*",
+    r"\| (\d*) ?\| \[(.+)\]\((\w+)\.py\) \|.*",
 )  # a row of its table, which says it for all
-TITLES = {row[2]: row[1] for line in README.splitlines() if (row := re.match(PLACE, line))}
-STUDIES = list(TITLES)
+ROWS = [row for line in README.splitlines() if (row := re.match(PLACE, line))]
+STUDIES = {row[3]: row[2] for row in ROWS}
+TITLES = {row[3]: row[2] for row in ROWS if row[1]}  # in the order of reading
 LAB = sorted(path.stem for path in (HERE / "lab").glob("[0-9]_*.py"))
 VARIABLES = ("MINIBERT_BERT", "MINIBERT_MODEL", "MINIBERT_GPT2", "MINIBERT_T5")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -82,8 +83,8 @@ def with_neighbours(notebook: Any, name: str, titles: dict[str, str], suffix: st
     from nbformat.v4 import new_markdown_cell
 
     names, links = list(titles), [f"[{ORDER.lower()}](index.html)"] if titles is TITLES else []
-    place = names.index(name)
-    if place:
+    place = names.index(name) if name in titles else len(names)
+    if name in titles and place:
         links.insert(0, f"before: [{titles[names[place - 1]]}]({names[place - 1]}{suffix})")
     if place + 1 < len(names):
         links.append(f"next: [{titles[names[place + 1]]}]({names[place + 1]}{suffix})")
@@ -114,9 +115,21 @@ def page(notebook: Any, title: str) -> str:
 
     # these three would be loaded from elsewhere; no study file has what they draw
     exporter = HTMLExporter(mathjax_url="", require_js_url="", mermaid_js_url="", embed_images=True)
-    html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
+    shown = deepcopy(notebook)
+    shown.cells = [folded(cell) if "folded" in cell.metadata.get("tags", ()) else cell for cell in shown.cells]
+    html, _ = exporter.from_notebook_node(shown, {"metadata": {"name": title}})
     plain = re.sub(r"<script\b.*?</script>", "", str(html), flags=re.DOTALL)
     return described(notebook, plain.replace("</head>", f"{DARK}</head>", 1))
+
+
+def folded(cell: Any) -> Any:
+    """Hide the code of a cell, which JupyterLab folds by its metadata, behind a line of a page that opens it."""
+    from nbformat.v4 import new_markdown_cell
+
+    lines = cell.source.count("\n") + 1
+    return new_markdown_cell(
+        f"<details><summary>{lines} lines of code</summary>\n\n```python\n{cell.source}\n```\n\n</details>", id=cell.id
+    )
 
 
 def described(notebook: Any, html: str) -> str:
@@ -207,15 +220,15 @@ def main() -> None:
     answers = answers_in(folder)
     import nbformat
 
-    names = arguments.names or STUDIES
+    names = arguments.names or list(STUDIES)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for name, filled in zip(names, pool.map(lambda name: executed(name, folder), names), strict=True):
             notebook = without_answers(filled)
             nbformat.write(with_neighbours(notebook, name, TITLES, ".ipynb"), folder / f"{name}.ipynb")
-            html = page(with_neighbours(notebook, name, TITLES, ".html"), TITLES[name])
+            html = page(with_neighbours(notebook, name, TITLES, ".html"), STUDIES[name])
             (folder / f"{name}.html").write_text(html, encoding="utf-8")
             nbformat.write(filled, answers / f"{name}.ipynb")
-            (answers / f"{name}.html").write_text(page(filled, f"{TITLES[name]}: answers"), encoding="utf-8")
+            (answers / f"{name}.html").write_text(page(filled, f"{STUDIES[name]}: answers"), encoding="utf-8")
             print(folder / f"{name}.html", flush=True)
     (folder / "index.html").write_text(index(), encoding="utf-8")
     print(folder / "index.html")

@@ -23,6 +23,10 @@ from minibert.models.patching import patching_map
 # two right programs differ in the last bits of a matrix product; measured here: 4e-6
 CLOSE = 2e-5
 
+model = study.load("bert")
+encoder = minibert.load_encoder(model.source)
+blocks = len(encoder.stack.blocks)
+
 # %% [markdown]
 # ## Step 1: patching, or where the difference sits
 #
@@ -60,9 +64,6 @@ def shares(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> np.nd
     return way
 
 
-model = study.load("bert")
-encoder = minibert.load_encoder(model.source)
-blocks = len(encoder.stack.blocks)
 pairs = [[encoder.tokenize(text) for text in pair] for pair in texts.SWAPS]
 first, second = pairs[0]
 ways = np.array([shares(*pair) for pair in pairs])
@@ -118,6 +119,8 @@ for i, lens in enumerate(lenses):
     print(f"after {i} blocks: {token!r} has probability {chance:.3f}, place {rank}; the likeliest is {best!r}")
 logits = gpt2.logits([ids], head="next_word")[0, -1]
 assert np.abs(lenses[-1] - logits).max() < CLOSE * max(1, np.abs(logits).max())
+
+# %%
 there, early, surer = [], [], []
 for row in rows:
     found = lenses_of(row)

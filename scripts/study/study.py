@@ -34,7 +34,6 @@ import training
 import minibert
 from minibert.equations.blocks import Affine, Block
 from minibert.equations.input_layer import Array
-from minibert.show.text.text import torch_text
 from minibert.verify.sides.printed import half_units
 
 if TYPE_CHECKING:
@@ -239,20 +238,6 @@ def plain_block(block: BoundBlock) -> Block:
     return Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)
 
 
-def print_rows(model: Model, rows: Array, *, bert_base_uncased: str) -> None:
-    """Print rows as torch does, under the model's name.
-
-    `bert_base_uncased` is what the reference prints for bert-base-uncased. The rows are held to it, digit by digit,
-    where the model is that one; another model has other numbers.
-    """
-    print(f"{model.name}:\n{torch_text(rows)}")
-    if model.is_bert_base:
-        assert_printed(rows, bert_base_uncased)
-        print("the same digits as the reference prints\n")
-    else:
-        print("not compared: the digits in this cell are bert-base-uncased's\n")
-
-
 def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
     """Print a T5's input layer as the reference's tree, with block 0's table of the relative bias."""
     table = layer.attention_position.table
@@ -265,8 +250,8 @@ def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
     return "\n".join([*lines[:-1], *opened, bias, *closed, lines[-1]])
 
 
-def assert_printed(rows: Array, printed: str) -> None:
-    """Compare rows with torch's shortened print of them: the first and last three of a long axis."""
+def assert_printed(rows: Array, printed: str) -> int:
+    """Compare rows with torch's shortened print of them, the first and last three of a long axis; count the numbers."""
     for axis, size in enumerate(rows.shape):
         if size > 6:
             rows = np.take(rows, [0, 1, 2, -3, -2, -1], axis)
@@ -274,6 +259,7 @@ def assert_printed(rows: Array, printed: str) -> None:
     assert len(words) == rows.size, f"{rows.size} numbers are shown of these rows, but {len(words)} are printed"
     for found, word, half in zip(rows.ravel().tolist(), words, half_units([words])[0], strict=True):
         assert abs(found - float(word)) <= half + NORM_TOLERANCE, f"{found} is printed as {word}"
+    return len(words)
 
 
 def show(drawn: Axes | Sequence[Axes], name: str, of: str, alt: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Studies 005 to 008 test their findings on these: ten texts or words of each kind, written before any was tried."""
+"""The studies test their findings on these: ten texts or words of each kind, written before any was tried."""
 
 import numpy as np
 

@@ -110,6 +110,14 @@ def test_a_page_that_takes_a_heading_which_is_not_there_fails() -> None:
     assert "## " not in hooks().part("README.md", "Install") and "pip install" in hooks().part("README.md", "Install")
 
 
+def test_the_page_of_five_minutes_shows_what_it_prints_and_draws() -> None:
+    text = whole_pages()["five_minutes.md"]
+    assert "\n[[ 1.4  0.2 -0.2 -1.4]\n" in text and text.count("```python") == 7 and "picture:" not in text
+    assert re.findall(r"^!\[five grids .+\]\(\.\./\.\./build/study/(.+)\)$", text, re.MULTILINE) == [
+        "five_minutes-steps.png"
+    ]
+
+
 def test_a_docstring_becomes_lists_and_code(as_markdown: Callable[[str, list[str]], str]) -> None:
     text = """Look rows up, with the same
 ids: not the argument.

@@ -20,7 +20,7 @@ from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level,
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
-from notebooks import SHARED
+from notebooks import SHARED, TITLES
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
@@ -32,10 +32,9 @@ FILES = {
     "001_gpt2_positions": {"similarity"},
     "002_sinusoids_t5": {"rows", "table", "similarity", "similarity-by-distance"},
     "003_bert_step_by_step": {"sum"},
-    "004_bert_embedding_layer": {"sum"},
-    "005_attention": {"head", "heads"},
+    "005_attention": {"head"},
     "006_blocks": {"tokens"},
-    "007_training": {"loss", "positions"},
+    "007_training": {"loss"},
     "008_what_does_a_head_do": {"lost"},
     "009_static_models": {"cosines"},
     "010_induction": {"heads"},
@@ -49,6 +48,8 @@ FILES = {
     "patching_and_lens": set(),
     "position_probes": set(),
     "t5_relative_bias": {"t5-bias"},
+    "what_it_learned": {"positions"},
+    "where_heads_look": {"heads"},
 }
 # matplotlib 3.9 calls pyparsing by names that version 3.3 deprecates, which is theirs to settle
 PYPARSING = ("matplotlib._fontconfig_pattern", "matplotlib._mathtext", "pyparsing.core", "pyparsing.util")
@@ -98,9 +99,11 @@ def test_every_file_is_run() -> None:
 SAID = {
     "000_bert_positions": ("a neighbour is the most similar row for 511 of 512 positions\n",),
     "position_probes": ("without a penalty 536\n",),
-    "003_bert_step_by_step": ("not compared: the digits in this cell are bert-base-uncased's\n",),
-    "004_bert_embedding_layer": ("11,918,592 numbers, 98.3% of them in the word table\n",),
-    "005_attention": ("one weight is over 0.99 in 44% of the rows; with the division in 0%\n",),
+    "003_bert_step_by_step": (
+        "not compared: these numbers are bert-base-uncased's\n",
+        "11,918,592 numbers, 98.3% of them in the word table\n",
+    ),
+    "where_heads_look": ("one weight is over 0.99 in 44% of the rows; with the division in 0%\n",),
     "006_blocks": ("and after each block: [1.    0.94  0.899 0.849 0.878 0.909 0.828]\n",),
     "gpt2_blocks": ("GPT-2: gpt2-words, a small GPT-2 trained on words;",),
     "001_gpt2_positions": ("model: gpt2-words, a small GPT-2 trained on words;",),
@@ -109,6 +112,8 @@ SAID = {
         "uniform           3.296\nletters           2.932\npairs of letters  2.514\n",
         ", 2.022 of gpt2-words\n",
         "the loss falls by 0.200 to 0.237, mean 0.213\n",
+    ),
+    "what_it_learned": (
         "35 of 200 are words of the vocabulary; of each 20 0 to 7, mean 4\n",
         "72 of 200 at temperature 0.5: ",
         "of each 20 4 to 9, mean 7; more than at temperature 1 in 9 of 10\n",
@@ -136,6 +141,41 @@ def texts_of(path: Path) -> list[str]:
 def test_the_first_page_is_read_in_five_minutes() -> None:
     words = " ".join(text.removeprefix(" [markdown]") for text in texts_of(STUDY / "five_minutes.py")).split()
     assert 400 < len(words) <= 600
+
+
+# a word, and how the cell of text goes on that explains it: no cell before it, in the order of reading, has the word
+GLOSSARY = {
+    r"tokens?": r"cut into \*tokens\*",
+    r"layernorm": r"mean 0 and size 1",
+    r"attention": r"look at others is the work of\s\*attention\*",
+    r"wordpiece": r"\*WordPiece\*: always the longest piece",
+    r"feed-forward": r"feed-forward layer multiplies each row by a\smatrix",
+    r"cosines?": r"cosine of the angle between",
+    r"bpe": r"\*BPE\*: it begins with single bytes",
+    r"quer(?:y|ies)": r"\*query\* is compared with",
+    r"heads?": r"each time is a head",
+    r"softmax": r"weights of a token are positive",
+    r"mask(?:s|ed)?": r"\*mask\* sees to it: it is added to the scores",
+    r"padding|padded": r"\*padding\* must get no weight",
+    r"residual": r"it is a sum,\sthe \*residual stream\*",
+    r"caches?": r"values that it has computed: a \*cache\*",
+    r"logits?": r"one number for each token that might come next",
+    r"loss(?:es)?": r"The \*loss\* is the mean of",
+    r"gradients?": r"are the \*gradient\*",
+    r"probes?": r"\*probe\*\. It is trained on some rows",
+    r"adam": r"Adam, which takes a step",
+    r"ablation": r"knocked out \(papers call\sit \*ablation\*\)",
+    r"patching": r"another's\s\(\*activation patching\*\)",
+    r"lens(?:es)?": r"what it would predict \(\*lens\*\)",
+}
+
+
+@pytest.mark.parametrize("word", GLOSSARY)
+def test_no_word_stands_before_the_cell_that_explains_it(word: str) -> None:
+    links = r"\[[^\]]+\]\([^)]*\)|`[^`]+`"
+    cells = [(name, re.sub(links, "", text)) for name in TITLES for text in texts_of(STUDY / f"{name}.py")]
+    first = next((name, text) for name, text in cells if re.search(rf"\b(?:{word})\b", text, re.IGNORECASE))
+    assert re.search(GLOSSARY[word], first[1]), f"{first[0]}: {first[1][:300]}"
 
 
 UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at

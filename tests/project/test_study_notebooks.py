@@ -21,6 +21,8 @@ from test_study import FILES, SAID, STUDY, UNTRAINED
 FOLDER = STUDY.parents[1] / "build" / "study"
 NEEDS = ("jupytext", "nbclient", "nbconvert", "ipykernel")
 
+MOST_LINES = 12  # that a cell prints: a reader looks at all of them
+
 pytestmark = pytest.mark.study
 
 
@@ -71,6 +73,8 @@ def test_a_study_says_what_it_claims_and_draws_its_pictures(name: str) -> None:
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not any(output.get("name") == "stderr" for output in outputs), "a warning"
     assert sum("image/png" in output.get("data", {}) for output in outputs) == len(FILES[name])
+    lines = [sum(len("".join(output.get("text", "")).splitlines()) for output in cell["outputs"]) for cell in code]
+    assert max(lines) <= MOST_LINES, f"cell {lines.index(max(lines)) + 1} prints {max(lines)} lines"
     printed = "".join("".join(output.get("text", "")) for output in outputs)
     assert [said for said in SAID.get(name, ()) if said not in printed] == []
     assert ("UNTRAINED" in printed) == (name in UNTRAINED)

@@ -21,12 +21,11 @@ assert abs(share - len(pos_embedding) / (len(pos_embedding) + config.vocab_size)
 assert round(1024 / 51281, 2) == 0.02
 
 # %% [markdown]
-# 3. No. A plain call counts padding like any token, so the first real token does not get position 0. Whoever pads on
-#    the left must pass the positions too, as the reference's `generate()` does: `cumsum(mask) - 1`, and 0 where
-#    masked.
+# 3. No. A plain call counts such tokens like any other. Whoever puts them on the left must pass the positions too, as
+#    the reference's `generate()` does: the real tokens are counted from 0.
 
 # %%
-padded, mask = np.concatenate([[[0, 0]], encoding], axis=1), np.array([[0, 0] + [1] * encoding.shape[-1]])
-assert not np.array_equal(layer(padded, attention_mask=mask)[0, 2:], x[0])
-counted = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
-assert np.array_equal(layer(padded, attention_mask=mask, position_ids=counted)[0, 2:], x[0])
+padded, real = np.concatenate([[[0, 0]], encoding], axis=1), np.array([[0, 0] + [1] * encoding.shape[-1]])
+assert not np.array_equal(layer(padded)[0, 2:], x[0])
+counted = np.maximum(np.cumsum(real, axis=1) - 1, 0)
+assert np.array_equal(layer(padded, position_ids=counted)[0, 2:], x[0])

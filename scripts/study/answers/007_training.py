@@ -17,11 +17,3 @@ other = few._replace(ids=np.where(few.counts, few.ids, 9))
 assert not np.array_equal(other.ids, few.ids)
 one, another = (training.loss_and_gradient(exact, each, int(few.counts.sum())) for each in (few, other))
 assert abs(one[0] - another[0]) < 1e-12 and np.abs(one[1] - another[1]).max() < 1e-12
-
-# %% [markdown]
-# 3. One: it always takes the likeliest letter, so the seed changes nothing.
-
-# %%
-always = set(made_up(training.SHIPPED, 5, temperature=0))
-print(always)
-assert len(always) == 1

@@ -1,0 +1,9 @@
+# %% [markdown]
+# ## Answers
+#
+# 1. One: it always takes the likeliest letter, so the seed changes nothing.
+
+# %%
+always = set(made_up(5, temperature=0))
+print(always)
+assert len(always) == 1
