@@ -26,6 +26,7 @@ from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
+PRINTED_DATA = STUDY.parents[1] / "minibert" / "verify" / "data"
 # each file and its pictures
 FILES = {
     "000_bert_positions": {"rows", "similarity"},
@@ -176,6 +177,15 @@ def test_no_word_stands_before_the_cell_that_explains_it(word: str) -> None:
     cells = [(name, re.sub(links, "", text)) for name in TITLES for text in texts_of(STUDY / f"{name}.py")]
     first = next((name, text) for name, text in cells if re.search(rf"\b(?:{word})\b", text, re.IGNORECASE))
     assert re.search(GLOSSARY[word], first[1]), f"{first[0]}: {first[1][:300]}"
+
+
+def test_the_folded_digits_of_two_notebooks_are_those_that_verify_has() -> None:
+    """`minibert verify --seeds` compares these with the model itself, wherever that is at hand."""
+    number = r"-?\d+\.\d+(?:e[+-]\d+)?"
+    shipped = set(re.findall(number, (PRINTED_DATA / "bert-base-uncased.json").read_text("utf-8")))
+    folded = (STUDY / "003_bert_step_by_step.py").read_text("utf-8").partition("CLOUDS = {")[2].partition("# %%")[0]
+    digits = re.findall(number, folded)
+    assert len(digits) == 426 and set(digits) <= shipped
 
 
 UNTRAINED = ("002_sinusoids_t5", "t5_relative_bias")  # what they look at
