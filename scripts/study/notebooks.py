@@ -126,10 +126,9 @@ def folded(cell: Any) -> Any:
     """Hide the code of a cell, which JupyterLab folds by its metadata, behind a line of a page that opens it."""
     from nbformat.v4 import new_markdown_cell
 
-    lines = cell.source.count("\n") + 1
-    return new_markdown_cell(
-        f"<details><summary>{lines} lines of code</summary>\n\n```python\n{cell.source}\n```\n\n</details>", id=cell.id
-    )
+    lines = [line for line in cell.source.splitlines() if line]  # an empty one would end a block of HTML in Markdown
+    code = f"<pre>{escape(chr(10).join(lines))}</pre>"
+    return new_markdown_cell(f"<details><summary>{len(lines)} lines of code</summary>{code}</details>", id=cell.id)
 
 
 def described(notebook: Any, html: str) -> str:

@@ -95,6 +95,12 @@ def test_a_page_fetches_and_runs_nothing(folder: Path) -> None:
     assert "90 steps" in (folder / "answers" / "learning.html").read_text("utf-8")
 
 
+def test_a_folded_cell_opens_by_a_click(folder: Path) -> None:
+    html = (folder / "003_bert_step_by_step.html").read_text("utf-8")
+    hidden = html.partition("<details>")[2].partition("</details>")[0]
+    assert "CLOUDS = {" in hidden and html.count("CLOUDS = {") == 1
+
+
 def test_what_a_notebook_imports_lies_beside_it(folder: Path) -> None:
     for name in ("study.py", "probes.py", "texts.py", "training.py", "words.txt", "gpt2-words/model.safetensors"):
         assert (folder / name).read_bytes() == (STUDY / name).read_bytes() and not (folder / name).is_symlink()
