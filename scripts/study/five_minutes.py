@@ -1,9 +1,9 @@
 # %% [markdown]
 # # BERT's input layer in five minutes
 #
-# After this page you can compute BERT's first layer by hand. It turns each word into a row of numbers: it looks up three
-# rows, adds them, and normalises the sum. Here is all of it for one sentence, with four numbers a row where BERT has
-# 768. They are made up, so that you can check each.
+# After this page you can compute BERT's first layer by hand. It turns each word into a row of numbers: it looks up
+# three rows, adds them, and normalises the sum. Here is all of it for one sentence, with four numbers a row where BERT
+# has 768. They are made up, so that you can check each.
 
 # %%
 import matplotlib.pyplot as plt
