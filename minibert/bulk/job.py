@@ -98,7 +98,7 @@ def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[A
                 before, value = ({key: each.get(key) for key in keys} for each in (before, value))
             raise ValueError(
                 f"{folder} was made with {name} {before!r:.200}, now it is {value!r:.200}; choose another folder, or "
-                "continue with what it was made with"
+                f"use the setting it was made with"
             )
     at, read = said["at"], said["read"]
     rows = _after(texts.rows(), read if at is None else at)
@@ -211,7 +211,6 @@ def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any],
         check()  # the folder may not be at its path any more
         raise OSError(
             error.errno,
-            f"{error.strerror}; what was written before it is whole: once this is mended, the same command goes on "
-            "after it",
+            f"{error.strerror}; the shards before it are complete; solve this, and run the same command to continue",
             error.filename,
         ) from None

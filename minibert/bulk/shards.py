@@ -46,8 +46,8 @@ def shards_of(folder: Path) -> list[Path]:
         every = sorted(folder.iterdir())
     if folder / "meta.json" in every:
         raise ValueError(
-            f"{folder}: an older version of minibert made it, whose settings stand in meta.json; that version reads "
-            "it; write the vectors anew, in another folder"
+            f"{folder}: an older version of minibert made it (its settings are in meta.json), and only that version "
+            f"reads it; make the vectors again, in another folder"
         )
     for path in every:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
@@ -89,8 +89,8 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
             if os.path.samestat(path.stat(), held):
                 return
         raise ValueError(
-            f"{folder}: it was moved or deleted while this run wrote into it, and nothing was written into what stands "
-            "there now; the same command goes on in the folder if it is moved back"
+            f"{folder}: it was moved or deleted while this run wrote into it, and nothing was written into the "
+            f"folder there now; move it back, and run the same command to continue"
         )
 
     try:
@@ -141,7 +141,7 @@ def about(path: Path) -> dict[str, Any]:
     with _reading(path):
         found = _opened(path)[0].metadata or {}
     if KEY not in found:
-        raise ValueError(f"{path}: it does not say what made it, so `bulk` has not written it; {MEND}")
+        raise ValueError(f"{path}: it has no settings of `bulk`, so `bulk` has not written it; {MEND}")
     said: dict[str, Any] = json.loads(found[KEY])
     return said
 
@@ -166,7 +166,7 @@ def finished(folder: Path) -> tuple[list[Path], dict[str, Any]]:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
     said = about(shards[-1])
     if not said.get("last"):
-        raise ValueError(f"{folder}: not complete; what is there is whole, and the same command goes on after it")
+        raise ValueError(f"{folder}: not complete; its shards are undamaged, and the same command continues after them")
     return shards, said
 
 
@@ -185,7 +185,7 @@ def check_folder(folder: Path) -> tuple[int, int]:
             raise ValueError(f"{path}: it was written as shard {said['shards'] - 1}; {MEND}")
         for name, wanted in said["sha256"].items():
             if name not in table.column_names or checksum(table[name]) != wanted:
-                raise ValueError(f"{path}: damaged, its column {name!r} is not what was written; {MEND}")
+                raise ValueError(f"{path}: damaged, its column {name!r} has changed since it was written; {MEND}")
     return last["rows"], len(shards)
 
 

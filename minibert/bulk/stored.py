@@ -62,7 +62,9 @@ class StoredVectors:
         """
         wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):
-            raise TypeError(f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, and queries are others")
+            raise TypeError(
+                f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, and the queries are of another kind"
+            )
         width = wanted.width if self.late else self.dim if self.sparse else wanted.shape[1]
         if width != self.dim and len(wanted):
             raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {width}")

@@ -116,8 +116,8 @@ class Parser(argparse.ArgumentParser):
         except HubError as error:
             if getattr(arguments, "unnamed", False):
                 error.args = (
-                    f"no model was named, and the default, {self.usual}, cannot be had from the Hub; name a folder "
-                    f"with --model or MINIBERT_MODEL; the Hub: {error}",
+                    f"no model was named, and the default, {self.usual}, cannot be fetched from the Hub; name a "
+                    f"folder with --model or MINIBERT_MODEL; the Hub: {error}",
                 )
             raise
 

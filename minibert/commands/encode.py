@@ -30,8 +30,8 @@ def declare(parser: Parser) -> None:
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),
-        help="as encode_query or encode_document: the prompt of that name, if no other is asked for, and what else the "
-        "model's folder says of it",
+        help="as encode_query or encode_document: the folder's prompt of that name, unless another is given, and its "
+             "other settings for the task",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
     parser.add_argument(

@@ -60,21 +60,21 @@ def declare(parser: Parser) -> None:
     whole, vectors = map(parser.add_argument_group, ("its intermediates", "vectors alone, without intermediates"))
     whole.add_argument(
         "--encoder", action="store_true",
-        help="the whole model, block by block, its logits, and where the first difference arises",
+        help="compare the whole model, block by block, and its logits; name the first difference",
     )  # fmt: skip
     whole.add_argument(
         "--save", type=_file, metavar="FILE", help="write inputs and every intermediate, for a port to another language"
     )
     whole.add_argument(
         "--against", type=_file, metavar="FILE",
-        help="compare with such a file, in which a port has put its numbers; an intermediate that is missing there, in "
-        "any batch of the file, is an error as a difference is. Also a folder of transformers' "
+        help="compare with such a file that has a port's numbers; a missing intermediate, in any batch of the file, "
+             "is an error like a difference. Also reads a folder of transformers' "
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     whole.add_argument(
         "--format", choices=("float32", "float16", "bfloat16"),
-        help="with --encoder --against: in what the port computes; in a narrower format than float32 each module is "
-        "computed again in it, from the port's own input of it",
+        help="with --encoder --against: the number format of the port; in one narrower than float32 each module is "
+             "computed again, from the port's own input",
     )  # fmt: skip
     whole.add_argument(
         "--only", nargs="+", metavar="KEY",

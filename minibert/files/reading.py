@@ -57,7 +57,7 @@ def existing(path: FileName) -> bool:
         raise CheckpointError(f"{path} is a link to nothing or to itself; fetch the file again")
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no file"
-        raise CheckpointError(f"{path} is {kind}, where a file of this name is read; take it away, or fetch the file")
+        raise CheckpointError(f"{path} is {kind}, but a file is expected under this name; remove it, or fetch the file")
     return True
 
 

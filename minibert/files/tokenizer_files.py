@@ -58,7 +58,7 @@ def open_tokenizer(
     name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in classes.ELSEWHERE:
         raise TokenizerError(
-            f"{where}: the tokenizer class {name} has rules of its own, which are not here; if tokenizer.json alone "
+            f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone "
             "gives the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
         )
     row = classes.CLASSES.get(name, classes.AS_IT_STANDS)

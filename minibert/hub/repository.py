@@ -101,7 +101,7 @@ class Repository:
                 self.commit = ""  # what is cached does not stand in for it
                 raise
             if not COMMIT.fullmatch(found.sha or ""):  # it becomes part of a path
-                raise ValueError(f"this is no Hub's answer: {found.sha!r} is no commit")
+                raise ValueError(f"this is not an answer of the Hub: {found.sha!r} is no commit")
             self.commit, self._files = str(found.sha), [file.rfilename for file in found.siblings or ()]
         keep(self.ranges(LIST), json.dumps(self._files).encode())
         if self.revision != self.commit:

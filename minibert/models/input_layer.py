@@ -47,12 +47,12 @@ class EmbeddingLayer(OfModules):
     family: Family
     config: Config
     dtype: np.dtype[Any]
-    """In which the layer computes: float32, or float64 where `load` was told so."""
+    """The number format of all computing: float32, or float64 by `load(dtype=...)`."""
     side: str
     tensors: tuple[Tensor, ...]  # where each tensor is in its file
     stored: Callable[[], Mapping[str, Tensor | None]]  # the same for all other tensors, which are not part of this
     dim: int
-    """How many numbers a token's vector has as it comes out."""
+    """The width of a token's output vector."""
     adds_types: bool
     prepare: Preparation  # checks and completes what is passed to a call
     pack: Callable[[Sequence[Encoded]], Packed]  # the same for texts: what `rows` takes

@@ -35,9 +35,9 @@ class Model(OfModules):
     _words = "encoder", "modules"
     config: Config
     dim: int
-    """How many numbers a token's vector has; a sentence's may have another: `get_embedding_dimension()`."""
+    """The width of a token's vector; a sentence's may differ: `get_embedding_dimension()`."""
     dtype: np.dtype[Any]
-    """In which the blocks compute: float32, or float64 where `load_encoder` was told so."""
+    """The number format of the blocks: float32, or float64 by `load_encoder(dtype=...)`."""
     block_family: Blocks
     threads: int | None  # what `load_encoder` was told
 

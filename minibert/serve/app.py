@@ -224,7 +224,7 @@ class Server:
                         answer = await handler(request)
                     except asyncio.CancelledError:  # the server ends
                         self.undone += 1
-                        answer = refused(Refusal(503, "the server ends before this was done; try again"))
+                        answer = refused(Refusal(503, "the server is shutting down; try again"))
                     await send_pieces(answer, send)
                 except ClientDisconnect:
                     pass

@@ -77,7 +77,7 @@ def patient(most: int) -> Any:
                 longest.transport.abort()
                 if not told:
                     told.append(most)
-                    self.logger.warning(f"more than {most} connections: those that wait for their client are closed")
+                    self.logger.warning(f"more than {most} connections: those with a silent client are closed")
 
         def connection_lost(self, exc: Any) -> None:
             super().connection_lost(exc)

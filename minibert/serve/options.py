@@ -36,15 +36,15 @@ def declare(parser: Any) -> None:
     """Add the arguments."""
     add = parser.add_argument
     add(
-        "models", nargs="*", metavar="MODEL", help="a folder, or a name on the Hub; several, which requests choose by "
-        "`model`: the first is the one for requests without it",
+        "models", nargs="*", metavar="MODEL", help="a folder, or a name on the Hub; requests choose one of several "
+        "by `model`, and get the first without it",
     )  # fmt: skip
     more = f"as MODEL (default: MINIBERT_MODEL, or {SENTENCES})"
     add("-m", "--model", dest="asked", action="append", metavar="MODEL", help=more)
     add("--reranker", metavar="MODEL", help="a model for /rerank: a folder, or a name on the Hub")
     add(
-        "--name", action="append", metavar="NAME", help="what requests may call the first model, beside its folder's "
-        "name, its name on the Hub and its path; NAME=MODEL of another one. It can be given again",
+        "--name", action="append", metavar="NAME", help="another name of the first model in requests, beside its "
+        "folder's name, its name on the Hub and its path; NAME=MODEL for another model; may be repeated",
     )  # fmt: skip
     usual, body = "(default: %(default)s)", f"bytes of a request (default: {TEXT_BYTES} for each of --max-texts)"
     late = "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503"

@@ -110,7 +110,7 @@ def _encoded(layer: EmbeddingLayer, text: str, token: int | None = None) -> tupl
     if token is None:
         token = first_of_text(layer, ids)
         if token is None:
-            raise ValueError("the text has no tokens of its own; give another one")
+            raise ValueError("the text has no tokens beside the special ones; give another one")
     if not 0 <= token < len(ids):
         raise IndexError(f"token is {token}, but the text has the tokens 0..{len(ids) - 1}; `explain` lists them")
     return batch, layer.tokens(ids), token

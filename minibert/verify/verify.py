@@ -93,7 +93,7 @@ def verify(
             report.say(f"logits not compared: {subject.without_head}")
         side = ""
         if encoder and len(subject.layer.family.sides) > 1:
-            report.say("compared is the encoder alone: a decoder and its logits never are")
+            report.say("only the encoder is compared: a decoder and its logits never are")
             side = " of the encoder"
         named = {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         ours = subject.batches()
@@ -125,7 +125,7 @@ def verify(
 def _check_files(against: Against | None, save: Path | None, only: Sequence[str] | None) -> None:
     """Refuse to save over the file to compare with, and `only` without such a file. Raises ValueError."""
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
-        raise ValueError(f"{save} and {against} are one file: saving would put our numbers over those to compare with")
+        raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
         raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
 
@@ -161,8 +161,8 @@ def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
     others = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
     return error_of(
         ValueError,
-        f"nothing to compare {model} with: torch and transformers are not installed{others}, and it has not the "
-        f"numbers of {shipped.MODEL}, of which the reference's values ship; install both (the extra "
+        f"nothing to compare {model} with: torch and transformers are not installed{others}, and it does not have "
+        f"the weights of {shipped.MODEL}, whose reference values ship with minibert; install both (the extra "
         "`reference`), or name a file with ",
         Option("against"),
     )
@@ -188,8 +188,8 @@ def compare_with(
     if form != FORMATS[0]:
         from .judge.local import in_format
 
-        report.say(f"computed again in {form}, each module from the port's own input of it; the differences are of "
-                   "that")  # fmt: skip
+        report.say(f"computed again in {form}, each module from the port's own input of it; the differences are to "
+                   f"these numbers")  # fmt: skip
         told = in_format(subject, inputs, theirs, form)
         differences = told.differences
     else:

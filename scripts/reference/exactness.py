@@ -21,7 +21,7 @@ from minibert.families.parts.steps import Add, Mask, Norm, Positions, Project, S
 
 REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ADDENDS = {"token_type_ids": "type", "langs": "language", "task_type_ids": "task"}
-COUNTS = {"padding": "position of what is no padding", "mask": "position of what the mask keeps"}
+COUNTS = {"padding": "position among real tokens", "mask": "position by the mask"}
 
 
 def formula(family: minibert.Family) -> str:

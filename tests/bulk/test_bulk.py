@@ -143,7 +143,7 @@ def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
     cosine = stored.search(queries[0], 3)
     want = similarity("cosine", queries[:1], documents)
     assert np.allclose(cosine[1], np.take_along_axis(want, cosine[0], 1), rtol=1e-5)
-    with pytest.raises(TypeError, match="has sparse vectors, and queries are others"):
+    with pytest.raises(TypeError, match="has sparse vectors, and the queries are of another kind"):
         stored.search(np.ones((1, stored.dim), "f4"))
     with pytest.raises(ValueError, match='precision="int8" is for dense vectors'):
         run(used, tmp_path / "a.txt", tmp_path / "no", precision="int8")

@@ -172,7 +172,7 @@ def test_which_model_is_asked_for(
 def test_a_hub_that_cannot_be_reached_is_said_at_once(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     use(monkeypatch, refused(), tmp_path)
     message = failure(capsys, "info")
-    assert "no model was named, and the default, bert-base-uncased, cannot be had from the Hub" in message
+    assert "no model was named, and the default, bert-base-uncased, cannot be fetched from the Hub" in message
     assert [way for way in WAYS_OUT if way not in message] == []
 
 

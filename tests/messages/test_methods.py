@@ -80,7 +80,7 @@ YES_NO = (
 )
 LENGTH, PLACE = r"the longest sequence is 24 \(the position table\); shorten it$", r"texts\[1\] must be a str, found "
 VALUES: list[tuple[str, Callable[[Of], object]]] = [
-    (r"^text 1 has no \[MASK\]; write it in the place of a word to be found$", call("bert", "fill", ["[MASK]", "we"])),
+    (r"^text 1 has no \[MASK\]; write it in place of the word to predict$", call("bert", "fill", ["[MASK]", "we"])),
     (rf"^text 0 has 42 tokens, but {LENGTH}", call("bert", "fill", "[MASK]" * 40)),
     ("^text 1 has no token, and next_word needs one; leave it out$", call("gpt2", "next_words", ["we", ""])),
     *(("^text 0 has no token, and next_word needs one", call("gpt2", ask, "")) for ask in NEXT),
@@ -181,8 +181,8 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
     ("no head 'masked_word'; its heads are next_word", call("gpt2", "fill", "[MASK]")),
     ("no head 'masked_word'; it has no head, only input layer and", call("sentences-bare", "fill", "[MASK]")),
     ("makes vectors of a bart from the decoder's last hidden states", call("encoder/bart", "encode", "we")),
-    ("the decoder of a t5, which writes, is not computed here", call("sentences-t5", "complete", "we")),
-    *((f"'next_word'; .*the decoder of a {name}, which writes, is not computed here; load a model with",
+    ("the decoder of a t5, which generates text, is not computed here", call("sentences-t5", "complete", "we")),
+    *((f"'next_word'; .*the decoder of a {name}, which generates text, is not computed here; load a model with",
        call(f"encoder/{name}", "next_words", "we")) for name in ("t5", "marian")),
     *((YES_NO, call("heads/gpt2-next_word", *given)) for given in (("predict", PAIR), ("rank", "a", []))),
     *(("no head 'next_word'; its heads are masked_word", call("bert", ask, "we")) for ask in NEXT),

@@ -304,7 +304,7 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
             held.server.until_inside(1)
         answer = waiting.result()
     assert (answer.status, answer.headers["retry-after"], held.server.undone) == (503, "1", 1)
-    assert answer.error == "the server ends before this was done; try again"
+    assert answer.error == "the server is shutting down; try again"
     assert capsys.readouterr().err == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
     slow = Watched()
     cut = straight(slow, "/v1/embeddings", b'{"input": "dog"}', events_read=1)

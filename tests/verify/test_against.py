@@ -296,7 +296,7 @@ def test_a_port_s_numbers_are_not_saved_over(tmp_path: Path, capsys: pytest.Capt
         words = ["--save", str(names[0]), "--against", str(names[1])]
         assert main(["verify", "--model", str(BERT.folder), *words]) == 2
         out, err = capsys.readouterr()
-        assert "are one file: saving would put our numbers over those to compare with" in err and out == ""
+        assert "are one file: saving would overwrite the numbers to compare with" in err and out == ""
         assert path.read_bytes() == before and other.samefile(path)
 
 

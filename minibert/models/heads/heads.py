@@ -89,7 +89,7 @@ class Heads:
         if name not in self._held:
             why = ""
             if name == "next_word" and len(self._layer.family.sides) > 1:
-                why = f"; the decoder of a {self._layer.family.model_type}, which writes, is not computed here"
+                why = f"; the decoder of a {self._layer.family.model_type}, which generates text, is not computed here"
             said = f"{self._where}: there is no head {name!r}; {self._said()}{why}; "
             raise error_of(CheckpointError, said, Load("a model with that head"))
         if name not in self._bound:

@@ -86,7 +86,7 @@ class Words(Sentences):
 
         found = self._predicted(text, head, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
         if [] in found:
-            advice = f" has no {tokenizer.mask}; write it in the place of a word to be found"
+            advice = f" has no {tokenizer.mask}; write it in place of the word to predict"
             raise error_of(ValueError, Text(found.index([])), advice)
         return found[0] if isinstance(text, str) else found
 
@@ -244,8 +244,8 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozen
     for key, neutral in REFUSED.items():
         if settings.get(key) not in (None, neutral):
             raise refused(
-                f"{key!r} is {settings[key]!r:.40}, which changes the words that come and is not computed here; take "
-                "it out to write on without it"
+                f"{key!r} is {settings[key]!r:.40}, which changes the generated words and is not computed here; "
+                f"remove it to generate without it"
             )
     ends = settings.get("eos_token_id")
     listed = ends if isinstance(ends, list | tuple) else [] if ends is None else [ends]

@@ -42,7 +42,7 @@ class EncodeOptions(NamedTuple):
     """"float16", "int8", "uint8", "binary" or "ubinary" quantizes finished vectors of texts: see
     `equations.quantized`."""
     convert_to_numpy: bool = True
-    """Only True, which is how it is; so are `convert_to_tensor` False and `device` None or "cpu"."""
+    """Only True is accepted, as only False for `convert_to_tensor`, and None or "cpu" for `device`."""
     convert_to_tensor: bool = False
     device: Any = None
     normalize_embeddings: bool = False

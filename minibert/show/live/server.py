@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _opened(self) -> str:
         address = urlsplit(self.path)
         if address.path != "/":
-            raise _Refusal(404, "this server has its page and no more")
+            raise _Refusal(404, "this server serves its page alone")
         if not self._has(parse_qs(address.query).get("token", [""])[0]):
             raise _Refusal(401, "open this page by the whole address that `minibert explain --live` has printed")
         with self.server.one:
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(401, "a question needs the token of the page's address: Authorization: Bearer TOKEN")
         answer = self.server.answers.get(self.path.removeprefix("/"))
         if answer is None:
-            raise _Refusal(404, "this server has its page and no more")
+            raise _Refusal(404, "this server serves its page alone")
         if size > LONGEST:
             raise _Refusal(413, f"the question has more than {LONGEST} bytes; shorten it")
         try:

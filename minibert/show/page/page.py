@@ -68,7 +68,7 @@ def page(
     other = None
     if beside is not None:
         if encoder is None:
-            raise ValueError("two texts are compared by what blocks make of their tokens, and here are none; give a "
+            raise ValueError("two texts are compared by their tokens' vectors after blocks, and here are none; give a "
                              "whole model and a text with tokens")  # fmt: skip
         pair: dict[str, Any] = layer.tokenize(beside, truncation=truncation and layer.max_length is not None)
         tokens, others = shown_tokens(layer, input_ids), shown_tokens(layer, pair["input_ids"])

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 LIKELIEST = 5  # labels that a page shows
 ABOUT = {
-    "masked_word": "Which word belongs at the chosen token's position. At a mask the model has to find it; at "
+    "masked_word": "The word that belongs at the chosen token's position. At a mask the model has to find it; at "
     "another token it mostly gives the token back. Choose the token at the top.",
-    "next_word": "Which token comes after the chosen one. Choose it at the top; the last one's prediction goes on with "
+    "next_word": "The token that comes after the chosen one. Choose it at the top; the last one's prediction goes on "
+    "with "
     "the text.",
     "classes": "The class of the whole text. It is the same for every token.",
     "token_classes": "The class of the chosen token. Choose it at the top.",

@@ -63,7 +63,7 @@ def _or_why(name: str, tell: Callable[[], dict[str, str]]) -> dict[str, str]:
 def _positions(layer: EmbeddingLayer) -> str:
     for step, _ in layer.steps:
         if isinstance(step, Positions):
-            said = {"count": "every token", "padding": "what is no padding", "mask": "what the mask keeps"}
+            said = {"count": "every token", "padding": "each token but padding", "mask": "each token that is kept"}
             kind = "learned" if step.generate is None else "sines and cosines"
             return f"added, {kind}; {said[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
     return "none"

@@ -23,7 +23,7 @@ LEFT, ROUNDED = 0.05, 10.0
 ALIKE = 10.0  # two mistakes can be told apart if one leaves this many times what the other leaves
 OF_ONE = ("dense", "norm", "activation")  # kinds of what is computed from one intermediate
 TINY = 1e-30
-OTHER = "Each module has numbers and an input of its own."
+OTHER = "Each module has its own numbers and input."
 
 
 def alike(left: Mapping[str, float], rounding: float) -> list[str]:

@@ -25,12 +25,12 @@ from .wrong_rotation import OF_ROTATION
 from .wrong_rows import OF_ROWS
 
 HEADS_SPLIT = "Cut rows into (heads, head_dim), then exchange seq and heads."
-LETTERS = "Scores are of queries and keys; what is gathered are the values."
+LETTERS = "Scores are made of queries and keys; the values are gathered."
 TAKES = "A head that takes one token of a text takes the first in BERT and its kin, the last in GPT-2."
 BIAS = "A linear map adds its bias once, a norm after the weight."
 ROUNDED = "The weights are narrower than the model's."
 TERM = "It is added to the scores of each pair, scaled."
-WITHIN = "What attention and feed-forward give is normed before it is added."
+WITHIN = "The outputs of attention and feed-forward are normed before they are added."
 ACTIVATION = "config.json names the activation, or the head fixes it."
 EPS_KEYS = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_eps")
 ACT_KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation", "dense_act_fn")
@@ -74,7 +74,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
             attend.scaled(lambda own: own.scale / math.sqrt(own.heads),
                           lambda own: attend.by_root(own) and own.heads > 1), on_vectors=True),
-    Mistake("scale by head_dim", "This model's config has a number of its own for the scale of the scores.",
+    Mistake("scale by head_dim", "This model's config names the scale of the scores.",
             attend.scaled(lambda own: 1 / math.sqrt(own.head_dim),
                           lambda own: own.scale != 1 and not attend.by_root(own)), on_vectors=True),
     Mistake("division by sqrt(head_dim)", "T5's scores are not divided, nor GPT-2's where its config says so.",
@@ -90,7 +90,7 @@ MISTAKES: tuple[Mistake, ...] = (
       for name in ("relative bias", "content to position", "position to content")),
     Mistake("relative bias transposed", "The bias of query i and key j is that of the distance j - i.",
             partial(attend.term, "relative bias", lambda x: np.swapaxes(x, -1, -2)), on_vectors=True),
-    Mistake("relative bias of the other direction", "Keys after the query have buckets of their own, if they are seen.",
+    Mistake("relative bias of the other direction", "Keys after the query have separate buckets, if they are seen.",
             attend.relative(lambda own: {"bidirectional": not own.scheme.bidirectional}), on_vectors=True),
     Mistake("relative bias to a distance of 64", "config.json says from which distance on all share a bucket: "
             "relative_attention_max_distance.",
@@ -99,7 +99,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("relative bias in the first block alone", "One table serves all blocks of this model.",
             attend.relative(lambda own: {"table": own.scheme.table * 0} if own.block and not own.first else {}),
             on_vectors=True),
-    Mistake("relative bias of the first block", "Each block of this model has a table of its own.",
+    Mistake("relative bias of the first block", "Each block of this model has its own table.",
             attend.relative(lambda own: {"table": own.first.table} if own.block and own.first else {}),
             on_vectors=True),
     Mistake("distances in the wrong direction", "A row is that of the query's position less the key's, in both terms.",
@@ -130,26 +130,26 @@ MISTAKES: tuple[Mistake, ...] = (
     # feed-forward, sums, and norms around them
     Mistake("gate and up exchanged", "The activation is of the gate; what `up` gives multiplies it.",
             make.gate_for_up, on_vectors=True),
-    Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 what enters attention and feed-forward.",
+    Mistake("norm before instead of after", "BERT normalises each sum, GPT-2 the inputs of attention and feed-forward.",
             partial(make.parts, lambda part: part._replace(before=part.after, after="") if part.after else part),
             on_vectors=True),
-    Mistake("norm after instead of before", "GPT-2 normalises what enters attention and feed-forward, BERT each sum.",
+    Mistake("norm after instead of before", "GPT-2 normalises the inputs of attention and feed-forward, BERT each sum.",
             partial(make.parts, lambda part: part._replace(before="", after=part.before) if part.before else part),
             on_vectors=True),
     Mistake("norm before the sum not applied", WITHIN, partial(make.parts, lambda part: part._replace(within=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
             norms.without_last_norm, on_vectors=True),
-    Mistake("residual from the normed x", "In GPT-2 x itself is not normalised between blocks, only what is added.",
+    Mistake("residual from the normed x", "In GPT-2 each part adds to x as it was before the part's norm.",
             make.residual_normed, on_vectors=True),
     Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
             make.residual_before_norm, on_vectors=True),
-    Mistake("feed-forward beside attention", "The feed-forward works on what attention's sum gives, not on what "
-            "enters the block.", make.side_by_side, "whole", True),
-    Mistake("residual missing", "Each part adds what it makes to what entered it, once.",
+    Mistake("feed-forward beside attention", "The feed-forward works on attention's sum, not on the block's input.",
+            make.side_by_side, "whole", True),
+    Mistake("residual missing", "Each part adds its output to its input, once.",
             by_part("sum", lambda part: lambda x, added: added), on_vectors=True),
     Mistake("last block missing", "Every block of the file is run.", make.without_last_block, on_vectors=True),
     # a model's head
-    Mistake("word table where the head has its own", "This file holds a table of the head's own; only a tied head uses "
+    Mistake("word table where the head has its own", "The head has its own table in this file; only a tied head uses "
             "the word table.", make.by_the_word_table),
     Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
             "come before.", make.without_pooler),

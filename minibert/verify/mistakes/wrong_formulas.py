@@ -89,7 +89,7 @@ LAYER_NORMS: Mapping[str, tuple[NormFormula, str]] = {
         partial(right, less=1), "LayerNorm divides by dim; only a sample's estimate divides by dim - 1."),
     "eps outside the root": (eps_outside, "eps is added to the variance, not to its root."),
     "variance divided by dim - 1, eps outside the root": (
-        partial(eps_outside, less=1), "What `std(-1) + eps` gives in torch, and many tutorials print."),
+        partial(eps_outside, less=1), "`std(-1) + eps` of torch gives this, as many tutorials print it."),
     "variance in one pass": (one_pass, "E[x^2] - E[x]^2 cancels where the mean is large."),
     "RMSNorm for LayerNorm": (root_mean_square, "T5 and Llama do not subtract the mean; this norm does."),
 }  # fmt: skip

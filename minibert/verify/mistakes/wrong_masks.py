@@ -101,9 +101,9 @@ OF_MASKS: tuple[Mistake, ...] = (
     Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda window: None),
             keys=WINDOWS),
     Mistake(PADDING_SEEN, "Padding is not seen, by tokens before it or after it.", padding_seen),
-    Mistake("mask from the ids", "What is padding is what the attention mask says, not what the ids are.", by_ids),
+    Mistake("mask from the ids", "The attention mask says which tokens are padding, not the ids.", by_ids),
     # how the others are hidden
-    Mistake("mask ignored", "Padding and what a token does not see get attention weights.", masked(no_mask)),
+    Mistake("mask ignored", "Padding and hidden tokens get attention weights.", masked(no_mask)),
     Mistake("mask added as 0 and 1", MASK, masked(lambda kept, dtype: kept.astype(dtype))),
     *(Mistake("mask inverted", MASK, masked(made)) for made in (
         lambda kept, dtype: additive_mask(~kept, dtype), lambda kept, dtype: np.asarray(kept * dtype.type(-1e4)))),

@@ -127,7 +127,7 @@ OF_ROTATION: tuple[Mistake, ...] = (
     Mistake("rotated the other way", ROTATED, with_frequencies(np.negative)),
     Mistake("half of each head rotated", "All numbers of a head are rotated, where config.json does not say less.",
             partial(turned, half_of_head)),
-    Mistake("rotation of the other layer type", "Blocks with a window have a rope_theta of their own.",
+    Mistake("rotation of the other layer type", "Blocks with a window have another rope_theta.",
             other_layer_type),
     Mistake("queries and keys in the order of rows for neighbours", "Files for programs that rotate neighbours have "
             "other rows of these maps: take the model's own file.", rows_for_neighbours),

@@ -235,7 +235,7 @@ COUNTED = "Only `generate()` does so, and passes them; a plain call counts paddi
 
 # fmt: off
 OF_ROWS: tuple[Mistake, ...] = (
-    Mistake("position rows left out", "Each token's position adds a row of its own.", left_out("position_ids"),
+    Mistake("position rows left out", "Each token's position adds a row.", left_out("position_ids"),
             on_vectors=True),
     Mistake("type rows left out", "Without types the reference still adds row 0.", left_out("token_type_ids"),
             on_vectors=True),
@@ -251,9 +251,10 @@ OF_ROWS: tuple[Mistake, ...] = (
             "attention mask says.", partial(counted, by("padding"), by_mask)),
     Mistake("padding id of positions from the config", "MPNet's positions skip id 1 whatever config.json says.",
             partial(counted, lambda own: own.padding_idx == 1, as_if(padding_idx="pad_token_id"))),
-    Mistake("positions by the ids instead of the mask", "OPT counts what the attention mask keeps; padding without a "
+    Mistake("positions by the ids instead of the mask", "OPT counts the tokens that the attention mask keeps; "
+    "padding without a "
             "mask counts.", partial(counted, by("mask"), by_ids)),
-    Mistake("mask ignored in positions", "OPT counts what the attention mask keeps.",
+    Mistake("mask ignored in positions", "OPT counts the tokens that the attention mask keeps.",
             partial(counted, by("mask"), as_if(rule="count"))),
     *(Mistake("positions counted by the mask", COUNTED, partial(counted, by("count"), partial(as_generate, masked)))
       for masked in (0, 1)),
@@ -278,7 +279,7 @@ OF_ROWS: tuple[Mistake, ...] = (
             on("embeds", embeds_scaled)),
     Mistake("padding row zeroed", "padding_idx starts a row at zero before training; trained files hold numbers there.",
             zeroed_padding),
-    *(Mistake(f"rows of ids {many:+d}", "Each id has a row of its own, and row 0 is the first.",
+    *(Mistake(f"rows of ids {many:+d}", "Each id has one row, and row 0 is the first.",
               rows((Tokens, Positions), partial(further_in_table, many))) for many in (-1, 1)),
     Mistake("mask not applied to the rows", "DeBERTa and XLM multiply the rows by the attention mask after the norm.",
             on("rows of padding", lambda step: step._replace(formula=lambda x, given: x))),
