@@ -75,7 +75,7 @@ NAMES: list[Row] = [
     *((TypeError, "str", lambda _, odd=odd: minibert.load(odd)) for odd in (3, b"bert", ["bert"], np.ones(2))),
     (CheckpointError, "has no config.json, which says what the tensors mean; fetch it beside",
      lambda tmp: minibert.load(without_config(tmp).parent)),
-    (CheckpointError, "config.json is a folder, where a file of this name is read",
+    (CheckpointError, "config.json is a folder, but a file is expected under this name",
      lambda tmp: (without_config(tmp).mkdir(), minibert.load(tmp))),
 ]  # fmt: skip
 OPTIONS: list[Row] = [

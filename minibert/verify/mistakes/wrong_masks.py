@@ -92,7 +92,7 @@ OF_MASKS: tuple[Mistake, ...] = (
     # what a token sees
     Mistake("causal mask one token too far", SEES, partial(causal, True, True, 1)),
     Mistake("causal mask hides the token itself", SEES, partial(causal, True, True, -1)),
-    Mistake("causal mask forgotten", "No token of this model sees those after it.", partial(causal, True, False, 0),
+    Mistake("causal mask forgotten", "No token of this model sees a later one.", partial(causal, True, False, 0),
             on_vectors=True),
     Mistake("causal mask where there is none", "Every token of this model sees all others.",
             partial(causal, False, True, 0), on_vectors=True),
