@@ -216,7 +216,7 @@ PICTURES: dict[str, tuple[Callable[[Any, Asked], Any], str]] = {
     "sum": (_sum, "The steps from one token to its vector"),
     "attention": (_attention, "The attention weights of each token: all heads, or one"),
     "terms": (_terms, "The terms of block 0's scores: word, position, rest, by head"),
-    "patching": (_patching, "The change of a prediction by each state of the text in the other"),
+    "patching": (_patching, "A prediction's change by each state of the text in the other"),
     "relative-bias": (
         lambda layer, _: plot.relative_bias(_scheme(layer, RelativeBias).relative_bias(SEEN, SEEN)),
         "The bias of each head by distance, as in T5",

@@ -297,7 +297,7 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     run(model, source, out)
     before = content(out)
     for options, error in (
-        ({"rows_per_shard": 3}, "was made with rows_per_shard 16384, now it is 3; choose another folder, or continue"),
+        ({"rows_per_shard": 3}, "was made with rows_per_shard 16384, now it is 3; choose another folder, or use"),
         ({"form": "parquet"}, "was made with format 'arrow', now it is 'parquet'"),
         ({"keep": []}, "was made with columns {'n': 'int64'}, now it is {'n': None}"),
         ({"precision": "binary"}, "was made with precision 'float32', now it is 'binary'"),
@@ -311,11 +311,11 @@ OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".l
 
 
 @pytest.mark.parametrize(("names", "error"), [
-    (OLDER, "an older version of minibert made it, whose settings stand in meta.json"),
+    (OLDER, r"an older version of minibert made it \(its settings are in meta\.json\)"),
     (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; put it back"),
     (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
-    (["vectors-00000.parquet"], r"vectors-00000\.parquet: it does not say what made it"),
+    (["vectors-00000.parquet"], r"vectors-00000\.parquet: it has no settings of `bulk`"),
 ])  # fmt: skip
 def test_a_folder_that_is_not_of_bulk_is_refused(names: list[str], error: str, model: Path, tmp_path: Path) -> None:
     source, out = lines(tmp_path / "a.txt", ["we"]), tmp_path / "out"
@@ -367,7 +367,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     for name, piece in (("text", TEXTS[14].encode()), ("vector", vector), ("n", np.int64(1013).tobytes())):
         at = whole.index(piece)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(ValueError, match=f"{path}: damaged, its column '{name}' is not what was written"):
+        with pytest.raises(ValueError, match=f"{path}: damaged, its column '{name}' has changed since it was written"):
             shards.check_folder(out)
     for cut in (0, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
@@ -376,7 +376,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     path.write_bytes(whole)
     (out / f"vectors-00002.{form}").rename(tmp_path / "away")
     for read in (shards.check_folder, StoredVectors):
-        with pytest.raises(ValueError, match=f"{out}: not complete; what is there is whole, and the same command"):
+        with pytest.raises(ValueError, match=f"{out}: not complete; its shards are undamaged, and the same command"):
             read(out)
     (tmp_path / "away").rename(out / f"vectors-00002.{form}")
     path.write_bytes((out / f"vectors-00000.{form}").read_bytes())

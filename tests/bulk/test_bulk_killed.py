@@ -140,7 +140,7 @@ def test_a_disk_that_fails_at_any_write(
         calls[0], folder = 0, tmp_path / f"full{full_at[0]}"
         message = failure(capsys, *argv, folder)
         assert str(folder) in message and "No space left on device" in message
-        assert full_at[0] == 1 or "what was written before it is whole" in message
+        assert full_at[0] == 1 or "the shards before it are complete" in message
         full_at[0] = -1
         ran(capsys, *argv, folder)
         assert content(folder) == content(whole)

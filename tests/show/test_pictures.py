@@ -115,7 +115,7 @@ def test_the_addends_drawn_are_those_of_the_sum(
     [
         ("bert", "sculpture", None, "kind must be one of rows, "),
         ("bert", "sum", None, "about a text"),
-        ("bert", "sum", "", "no tokens of its own"),
+        ("bert", "sum", "", "no tokens beside the special ones"),
         ("bert", "rotary", None, "bert has no positions in attention; this picture is of rotary"),
         ("t5-encoder", "table", None, "t5 adds no positions"),
         ("opt-project", "rows", "w5", "no common axis"),

@@ -81,7 +81,7 @@ def test_json_says_what_passed_and_what_differs_and_infinity_is_null(
 
 def test_every_key_of_the_json_is_documented() -> None:
     page = (Path(verify_module.__file__).parent / "README.md").read_text(encoding="utf-8")
-    table = page.partition("| key | what |")[2].partition("\n\n")[0]
+    table = page.partition("| key | contents |")[2].partition("\n\n")[0]
     documented = {name for line in table.splitlines()[2:] for name in re.findall("`(.+?)`", line.split("|")[1])}
     assert documented == KEYS | {"error"}
 
