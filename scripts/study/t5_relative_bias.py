@@ -23,9 +23,11 @@ from minibert.show import plot
 
 # %%
 model = study.load("t5")
+
+# %%
 layer, config = model.layer, model.layer.config
 tree = study.with_relative_bias(layer)
-print(tree)
+print("\n".join(tree.splitlines()[-12:]))  # above it is the table of words alone
 assert layer.family.model_type == config.model_type == "t5"
 assert "(relative_attention_bias): Embedding(" in tree
 
