@@ -133,7 +133,7 @@ def test_all_words_there_are_and_their_pieces_of_text(bert: minibert.Encoder, gp
 def test_the_mask_is_the_tokenizer_s(tmp_path: Path) -> None:
     with minibert.load_encoder(word_models.write(tmp_path, "roberta")) as encoder:
         assert [len(masks) for masks in encoder.fill(["we <mask>", "<mask><mask>"])] == [1, 2]
-        with pytest.raises(ValueError, match=r"^text 1 has no <mask>; write it in the place of a word"):
+        with pytest.raises(ValueError, match=r"^text 1 has no <mask>; write it in place of the word"):
             encoder.fill(["<mask>", "we [MASK]"])
 
 
