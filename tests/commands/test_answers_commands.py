@@ -284,7 +284,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         ("encode", "we", "-m", RERANKER),
         "for one vector of a text name the folder of a SentenceTransformer with --model",
     ),
-    (("fill", "we", "-m", BERT_TINY), "text 0 has no [MASK]; write it in the place of a word"),
+    (("fill", "we", "-m", BERT_TINY), "text 0 has no [MASK]; write it in place of the word"),
     (("next", "we", "-k", "0", "-m", GPT2_TINY), "-k must be an integer >= 1, found 0"),
     (("next", "we", "-m", BERT_TINY), "no head 'next_word'; its heads are masked_word"),
     ((*BULK, "--default-prompt-name", "x"), "--default-prompt-name must be one of the prompts 'query', 'document'"),
