@@ -96,7 +96,7 @@ def test_an_input_that_is_missing_or_differs_fails(key: str, tmp_path: Path) -> 
     report = verify(str(BERT.folder), against=ported(arrays, tmp_path))
     assert not report.passed and report.wrong_inputs == [f"{key} is missing"] and f"{key} is missing" in report.lines
     assert report.lines[-1].startswith(
-        "not passed: 1 of the inputs is missing or differs; copy them from a file that `save`"
+        "not passed: 1 of the inputs is missing or differs; copy them from a file that `verify` saved"
     )
     assert all(d.passes for d in report.differences) and report.matches == []
     other[(-1,) * other.ndim] += 1
@@ -223,7 +223,7 @@ def test_an_intermediate_that_is_missing_anywhere_fails(
         lines = capsys.readouterr().out.splitlines()
         assert f"{total} of {total + 1} intermediates compared" in lines
         assert f"missing: {name} in {kind}" in lines
-        assert lines[-1].startswith(f"not passed: 1 of {total + 1} are missing; to compare a part (only): ")
+        assert lines[-1].startswith(f"not passed: 1 of {total + 1} are missing; to compare a part, name it as `only`: ")
         assert name not in lines[-1].split()
         assert (f"not compared, since this layer has no such intermediate: {name}x" in lines) == unknown
         report = verify(str(BERT.folder), against=path)

@@ -192,8 +192,8 @@ class File(Counterpart):
         if wrong := report.wrong_inputs:
             are = "is missing or differs" if len(wrong) == 1 else "are missing or differ"
             self._faults.append(
-                f"{len(wrong)} of the inputs {are}; copy them from a file that `save` wrote, or give batches of your "
-                "own other names"
+                f"{len(wrong)} of the inputs {are}; copy them from a file that `verify` saved, or give batches "
+                "of your own other names"
             )
         if self._faults:
             report.fail(*(f"not passed: {fault}" for fault in self._faults))
@@ -230,7 +230,7 @@ class File(Counterpart):
         if self.whole and absent and (count or absent[-1].startswith("text ")):
             have = " ".join(kind for kind in found if kind in batches)
             missing = f"{len(absent)} of our batches are not in the file: {', '.join(absent)}"
-            self._faults.append(f"{missing}; to compare a part (batches): {have}")
+            self._faults.append(f"{missing}; to compare a part, name it as `batches`: {have}")
         elif self.whole or count:
             self._left += absent
 
@@ -258,7 +258,7 @@ class File(Counterpart):
             report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
         if count:
             there = " ".join(key for key in wanted if key not in missing) or "KEY..."
-            self._faults.append(f"{count} of {len(asked)} are missing; to compare a part (only): {there}")
+            self._faults.append(f"{count} of {len(asked)} are missing; to compare a part, name it as `only`: {there}")
 
 
 def _unlike(name: str, theirs: Array, ours: Array) -> str:
