@@ -142,7 +142,15 @@ def test_bulk_at_an_idle_pipe(rows: int, tmp_path: Path) -> None:
         process.stdin.write("we lived\n" * rows)
         process.stdin.flush()
         shards = (rows - 1) // 10  # the last one is written when a row behind it has come
-        wait_until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists(), process)
+
+        def read() -> bool:
+            """Whether the pipe is empty: lines are read once the folder is locked."""
+            import fcntl
+            import termios
+
+            return not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))
+
+        wait_until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists() and read(), process)
         process.send_signal(signal.SIGINT)
         assert ended(process) == (INTERRUPTED, "")
     assert not list(out.glob(".*"))

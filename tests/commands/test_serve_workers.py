@@ -95,6 +95,12 @@ def counting(process: int, shared: Path) -> set[int]:
     return {each for each, names in open_files.items() if str(shared) in names}
 
 
+def answered(process: int, shared: Path, address: Address) -> set[int]:
+    """Ask, and give the workers that have answered: their numbers are in files with their names."""
+    assert address.ask("/health").status == 200
+    return {int(file.stem.rpartition("_")[2]) for file in shared.glob("*.db")} & workers_of(process)
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_workers_answer_and_one_takes_the_place_of_another(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,7 +118,7 @@ def test_workers_answer_and_one_takes_the_place_of_another(
             until(lambda count=count: numbers(address).get(ASKED) == f"{count}.0")  # noted after the answer is sent
             if count == 1:
                 os.kill(min(before), signal.SIGKILL)
-                until(lambda: len(counting(process.pid, shared) - {min(before)}) == 2)
+                until(lambda: len(answered(process.pid, shared, address) - {min(before)}) == 2)
         assert any(shared.iterdir())
         process.terminate()
         process.communicate(timeout=SECONDS)

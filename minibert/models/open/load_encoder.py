@@ -70,9 +70,9 @@ def load_encoder(
 
     low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
     buffer; a weight is converted to float32 there just before it is used. A head's words are converted piece by piece.
-    No bit of a result changes. At the size of Qwen3-Embedding-0.6B, on two cores: 0.24 GB of memory beyond the mapped
-    file of 1.2 GB, where converted weights take 1.9 GB; many texts take about the same time, one short text 1.3 times,
-    one next word 2.1 (`python scripts/bench weights`).
+    No bit of a text's numbers changes; of words drawn one by one, the last bits. At the size of Qwen3-Embedding-0.6B,
+    on two cores: 0.24 GB of memory beyond the mapped file of 1.2 GB, where converted weights take 1.9 GB; many texts
+    take about the same time, one short text 1.3 times, one next word 2.1 (`python scripts/bench weights`).
 
     lazy: of a static model on the Hub, fetch rows when texts ask for them, as `load` does.
 
