@@ -192,6 +192,6 @@ def asks() -> dict[str, tuple[int, int]]:
         }
         for who, revision in cases.items():
             hub.forget()
-            minibert.load_encoder("org/model", revision).encode(["a text"])
+            minibert.load_encoder("org/model", revision=revision).encode(["a text"])
             found[who] = len(hub.requests), sum(request.sent for request in hub.requests)
     return found

@@ -28,7 +28,8 @@ ROWS = {
 
 def section() -> str:
     """Give the benchmark's section of sentences: its table, and the line about the machine below it."""
-    return RESULTS.read_text(encoding="utf-8").partition(f"### {SECTION}\n")[2].partition("\n### ")[0]
+    _, text = re.split(rf"(?m)^### {SECTION}(?: \(.*\))?$", RESULTS.read_text(encoding="utf-8"))
+    return text.partition("\n### ")[0]
 
 
 def figures(row: str) -> list[str]:
