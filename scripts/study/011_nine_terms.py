@@ -3,7 +3,7 @@
 #
 # BERT adds three rows for each token: its word's, its position's and its token type's. In the sum nobody can tell which
 # number came from which table. How can a head then look by the position alone, as head 2 of block 0 does in
-# `005_attention.py`? It never takes the sum apart. A score is a product of two sums, and that is the sum of the
+# `where_heads_look.py`? It never takes the sum apart. A score is a product of two sums, and that is the sum of the
 # products of their parts. So the score parts by itself, exactly, and a head's maps can make one term large and leave
 # another small.
 #
@@ -206,7 +206,7 @@ study.show(
 # %% [markdown]
 # ## Step 5: before and after training
 #
-# Is this how a model begins, or what it learns? Two small models of `learning` letters tell: `bert-words`, which finds
+# Is this how a model begins, or what it learns? Two small models of letters tell: `bert-words`, which finds
 # hidden letters, and `gpt2-words`, which says the next one. Ten words that neither was trained on.
 #
 # Before training the four terms of word and position have about the same share: 15 to 19 % in `bert-words`, 21 to 29 %

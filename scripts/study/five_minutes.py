@@ -79,8 +79,8 @@ whole = bert_input(ids[None], np.zeros((1, 3), int), words, texts, places, np.on
 assert np.allclose(output, whole[0]), "BERT's formula gives the same"
 
 # %% [markdown]
-# These three rows enter BERT's first block. Each still knows its own token alone: to look at others is the work of
-# *attention*.
+# These three rows enter BERT's first *block*, one of several in a row that change them. Each still knows its own token
+# alone: to look at others is the work of *attention*.
 
 # %% [markdown]
 # ## The picture

@@ -3,7 +3,7 @@
 A probe is a small model, trained to answer one question from the rows alone. What it can answer stands in the rows.
 A row has about as many numbers as there are rows to learn from, so a probe could learn its rows by heart. A penalty
 on long weights keeps it from that. How strong it must be depends on the table, so it is chosen on samples that are
-held out of the training samples. Everything is computed in float64, with NumPy alone. `000_bert_positions.py` explains
+held out of the training samples. Everything is computed in float64, with NumPy alone. `position_probes.py` explains
 both probes and uses them first.
 
 Source

@@ -50,8 +50,8 @@ assert stuck[0] > 0.4 and stuck[1] == 0
 # tokens have one weight near 1 and nothing for the others. How many depends on the block and on the text. Ten sentences
 # (9 to 15 tokens) go through all-MiniLM-L6-v2: without the division 57 % to 93 % of a block's rows have a weight over
 # 0.9, with it 0 % to 33 %. It is more without the division in every block of all ten. In training that would hinder
-# learning: where a weight is almost 1, softmax is flat, so that no small change of a score would make the answer
-# better, and small changes are how a model learns (`learning.py`).
+# learning: where a weight is almost 1, softmax is nearly flat: a small change of a score changes next to nothing,
+# and small changes are how a model learns (`learning.py`).
 
 # %%
 model = study.load("bert")

@@ -148,6 +148,7 @@ def test_the_first_page_is_read_in_five_minutes() -> None:
 GLOSSARY = {
     r"tokens?": r"cut into \*tokens\*",
     r"layernorm": r"mean 0 and size 1",
+    r"blocks?": r"BERT's first \*block\*",
     r"attention": r"look at others is the work of\s\*attention\*",
     r"wordpiece": r"\*WordPiece\*: always the longest piece",
     r"feed-forward": r"feed-forward layer multiplies each row by a\smatrix",
