@@ -29,12 +29,13 @@ DIFFERENT = "the last bits of a text's vector depend on the texts around it"
 class Rows(NamedTuple):
     """The layout of texts' tokens among the rows of a product `x @ weight^T`.
 
-    text     each text begins at a multiple of so many rows
-    total    all rows are a multiple of so many
+    text     each text begins at a multiple of this number of rows
+    total    the count of all rows is a multiple of this number
     numbers  rows times outputs are more than this: smaller products take another way
     volume   and rows times outputs times width more than this, where a weight's memory is (width, outputs)
     wide     rows that are more than half of it beyond a multiple of it are filled up to the next: that is faster
-    columns  up to so many rows are multiplied as columns, `weight @ x^T`, where a weight's memory is (outputs, width)
+    columns  a product of at most this number of rows is computed as `weight @ x^T`, in columns, where a weight's memory
+             is (outputs, width)
     """
 
     text: int = 1

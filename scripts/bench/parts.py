@@ -61,7 +61,8 @@ def parts(settings: Settings) -> Iterator[Row]:
             whole = best.pop("whole")
             best[REST] = whole - sum(best.values())
             for part, seconds in sorted(best.items(), key=lambda each: -each[1]):
+                many = "1 text" if count == 1 else f"{count} texts"
                 yield Row(
-                    f"{count} texts: {part}", f"{1e3 * seconds:.2f} ms", f"{1e3 * whole:.2f} ms in all",
+                    f"{many}: {part}", f"{1e3 * seconds:.2f} ms", f"{1e3 * whole:.2f} ms in all",
                     seconds / whole, reading="of the time",
                 )  # fmt: skip

@@ -95,7 +95,7 @@ if model.is_minilm:
 #
 # In the ten sentences of `texts.py` head 2 of all-MiniLM-L6-v2 is position with position (91 to 98 %), heads 0 and 1
 # are mostly word with word (57 to 74 %, and 50 to 85 %). Head 9 is rest with word (76 to 99 %): it looks at certain
-# words, whoever asks, most of all at `[CLS]` (0.26 to 0.41 of its weight).
+# words, whichever token asks. `[CLS]` alone gets 0.26 to 0.41 of its weight.
 #
 # TUPE calls word with position noise. It has at most 15 % in any head of any sentence; but position with word has 20 to
 # 63 % in head 3. In ten texts of 175 to 202 tokens it is the other way round: word with position has 40 to 45 % in head

@@ -28,7 +28,7 @@ learned, tested = training.as_ids(to_learn), training.as_ids(to_test)
 
 # %%
 def made_up(count: int, temperature: float) -> list[str]:
-    """Let the model write words, each from a seed of its own."""
+    """Let the model write words, each from another seed."""
     with minibert.load_encoder(training.SHIPPED) as encoder:
         return [encoder.complete("", tokens=training.POSITIONS, temperature=temperature, seed=i) for i in range(count)]
 

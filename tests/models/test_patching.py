@@ -1,4 +1,4 @@
-"""The map of activation patching: each cell is a run of its own, and what has no map is refused in words."""
+"""The map of activation patching: each cell is one run, and texts and models without a map are refused in words."""
 
 from __future__ import annotations
 

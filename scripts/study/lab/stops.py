@@ -43,7 +43,7 @@ def _given(answer: FunctionType, trial: Trial) -> str:
 
 
 def line_of(answer: FunctionType, error: BaseException) -> str:
-    """Say where an answer stops: the last line of its own file, or cell, counted from the `def`."""
+    """Say where an answer stops: the last line of the answer's file, or cell, counted from the `def`."""
     file, first, line, step = answer.__code__.co_filename, answer.__code__.co_firstlineno, 0, error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == file:
