@@ -24,13 +24,11 @@ from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind, prefetch
 
-from .shards import about, batches, column_of, locked, none_of, shards_of, write
+from .shards import Said, about, batches, column_of, compared, difference, locked, none_of, shards_of, write
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 16_384
-MAY_DIFFER = ("model_path",)  # from run to run: where the model is now
 Progress = Callable[[int, "int | None"], object]
-Said = dict[str, Any]  # what a shard says of itself, and of all before it
 
 
 def bulk(
@@ -59,6 +57,10 @@ def bulk(
         raise error_of(ValueError, Option("precision", precision), " is for dense vectors; leave it out")
     settings = {
         **settings,
+        "text_column": texts.text_column,
+        "commit": model.opened.commit,
+        "model_path": model.opened.lasting,
+        "model_sha256": model.sha256(),  # after the settings that explain it: an error names the first difference
         "columns": {field.name: str(field.type) for field in texts.schema},
         "id_column": texts.id_column,
         "result": model.result,
@@ -85,21 +87,16 @@ def bulk(
 
 def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[Any]]:
     """Look where an earlier run has ended. Raises ValueError where the settings or the input were others."""
-    shards = shards_of(folder)
+    shards, _, said = compared(folder)
     if not shards:
         none = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
         return {**settings, **none}, texts.rows()
-    said = about(shards[-1])
-    for name, value in settings.items():
-        before = said.get(name)
-        if before != value and name not in MAY_DIFFER:
-            if isinstance(before, dict) and isinstance(value, dict):  # the entries that differ
-                keys = [key for key in {**before, **value} if before.get(key) != value.get(key)]
-                before, value = ({key: each.get(key) for key in keys} for each in (before, value))
-            raise ValueError(
-                f"{folder} was made with {name} {before!r:.200}, now it is {value!r:.200}; choose another folder, or "
-                f"use the setting it was made with"
-            )
+    if found := difference(said, settings):
+        name, before, now = found
+        raise ValueError(
+            f"{folder} was made with {name} {before!r:.200}, now it is {now!r:.200}; choose another folder, or use "
+            f"the setting it was made with"
+        )
     at, read = said["at"], said["read"]
     rows = _after(texts.rows(), read if at is None else at)
     if at is not None:  # the last row that has a vector must be the same

@@ -22,13 +22,14 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS
+from minibert.equations.sentences import MAXSIMS, SIMILARITIES
 from minibert.files.lines import reading
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.sentences.comparing import SparseVector, Vectors
 from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 
-from .texts import arrow
+from .texts import VECTOR, arrow
 
 FORMATS = ("arrow", "parquet")
 SHARD = rf"vectors-\d{{5,}}\.({'|'.join(FORMATS)})"
@@ -36,7 +37,19 @@ LOCK = ".lock"
 NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the lock; what a killed run has left
 KEY = b"minibert"  # of the metadata, which are JSON
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
-MEND = "put it back, or begin again in another folder"
+MEND = "restore the file, or delete it and all later shards and run the same `minibert bulk` command again"
+Said = dict[str, Any]  # a shard's metadata: its settings and its place
+# what they must have: a type, or the known values
+PLACED: Said = {  # the place: another one in each shard; the counts include all shards before
+    "shards": int, "read": int, "rows": int, "cut": int, "skipped": int, "left_out": list, "at": int | None,
+    "last": bool, "sha256": dict,
+}  # fmt: skip
+SET: Said = {  # the settings that readers use; every setting is the same in all shards of a folder
+    "text_column": str, "id_column": str | None, "columns": dict, "result": ("dense", "tokens", "sparse"), "dim": int,
+    "precision": (*PRECISIONS,), "similarity": (*SIMILARITIES, *MAXSIMS), "normalized": bool,
+    "commit": str | None, "model_path": str, "model_sha256": dict,
+}  # fmt: skip
+MAY_DIFFER = ("model_path",)  # from run to run: where the model is now
 
 
 def shards_of(folder: Path) -> list[Path]:
@@ -53,6 +66,7 @@ def shards_of(folder: Path) -> list[Path]:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")
         found += [path] if path.name.startswith("vectors") else []
+    found.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
     for number, path in enumerate(found):
         if path.stem != f"vectors-{number:05}":
             wanted = folder / f"vectors-{number:05}{found[0].suffix}"
@@ -104,7 +118,7 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
         lock.release()
 
 
-def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+def write(path: Path, table: Any, said: Said, check: Callable[[], None]) -> Said:
     """Write a shard with what it says of itself, which is given back; `check` is called before it gets its name."""
     pa = arrow()
     table = table.combine_chunks()
@@ -123,51 +137,110 @@ def write(path: Path, table: Any, said: dict[str, Any], check: Callable[[], None
     return said
 
 
-def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> tuple[Any, Iterator[Any]]:
-    """Give a shard's schema and batches: one of Arrow is mapped and comes at once, one of Parquet `rows` by `rows`."""
+def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> tuple[Any, int, Iterator[Any]]:
+    """Read a shard's schema, count and batches: Arrow files are mapped; Parquet is read `rows` at a time."""
     pa = arrow()
     if path.suffix == ".arrow":
         file = pa.ipc.open_file(pa.memory_map(str(path)))
-        every = map(file.get_batch, range(file.num_record_batches))
-        return file.schema, every if columns is None else (batch.select(columns) for batch in every)
+        every = [file.get_batch(i) for i in range(file.num_record_batches)]
+        cut = (batch if columns is None else batch.select(columns) for batch in every)
+        return file.schema, sum(map(len, every)), cut
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(path)
-    return file.schema_arrow, file.iter_batches(rows, columns=columns, use_threads=False)
+    cut = file.iter_batches(rows, columns=columns, use_threads=False)
+    return file.schema_arrow, file.metadata.num_rows, cut
 
 
-def about(path: Path) -> dict[str, Any]:
-    """Read what a shard says of itself. Raises ValueError for a file that `bulk` has not written."""
+def about(path: Path) -> Said:
+    """Read a shard's metadata. Raises ValueError for a file that `bulk` has not written."""
+    return _about(path)[0]
+
+
+def _about(path: Path) -> tuple[Said, int]:
+    """Read a shard's metadata and count its rows."""
     with _reading(path):
-        found = _opened(path)[0].metadata or {}
-    if KEY not in found:
+        schema, rows, _ = _opened(path)
+        found = (schema.metadata or {}).get(KEY)
+    if found is None:
         raise ValueError(f"{path}: it has no settings of `bulk`, so `bulk` has not written it; {MEND}")
-    said: dict[str, Any] = json.loads(found[KEY])
-    return said
+    try:
+        said = json.loads(found)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: its metadata are not readable as JSON ({error}); {MEND}") from None
+    if not isinstance(said, dict):
+        raise ValueError(f"{path}: expected metadata that are an object, found {type(said).__name__}; {MEND}")
+    for name, kind in {**PLACED, **SET}.items():
+        value = said.get(name)
+        if name not in said or not (value in kind if isinstance(kind, tuple) else isinstance(value, kind)):
+            raise ValueError(f"{path}: its metadata have {value!r:.200} as {name}, which `bulk` never writes; {MEND}")
+    if {*schema.names} != {*said["columns"], VECTOR}:
+        raise ValueError(f"{path}: its columns are not those that its metadata name; {MEND}")
+    return said, rows
+
+
+def difference(said: Said, wanted: Said) -> tuple[str, Any, Any] | None:
+    """Return the first of the wanted settings that is another one, and its two values: of two dictionaries the entries
+    that differ."""
+    for name, value in wanted.items():
+        before = said.get(name)
+        if before != value and name not in (*PLACED, *MAY_DIFFER):
+            if isinstance(before, dict) and isinstance(value, dict):
+                keys = [key for key in {**before, **value} if before.get(key) != value.get(key)]
+                before, value = ({key: each.get(key) for key in keys} for each in (before, value))
+            return name, before, value
+    return None
+
+
+def compared(folder: Path) -> tuple[list[Path], list[int], Said]:
+    """Compare the metadata of all shards; return the shards, the rows up to the end of each, and the last metadata.
+
+    Raises ValueError that names the first shard that is not in its place or not of the same run as the shard before.
+    """
+    paths, ends, before = shards_of(folder), [0], Said()
+    for number, path in enumerate(paths):
+        said, rows = _about(path)
+        wrong = ""
+        if said["shards"] != number + 1:
+            wrong = f"it was written as shard {said['shards'] - 1}"
+        elif found := difference(said, before):
+            name, value, other = found
+            wrong = f"it was made with {name} {value!r:.200}, and {paths[number - 1].name} with {other!r:.200}"
+        elif before and before["last"]:
+            wrong = f"it is one too many, since {paths[number - 1].name} is the last shard of its run"
+        elif said["rows"] != ends[-1] + rows:
+            wrong = f"expected {said['rows'] - ends[-1]:,} rows, as its metadata say, found {rows:,}"
+        if wrong:
+            raise ValueError(f"{path}: {wrong}; {MEND}")
+        ends.append(said["rows"])
+        before = said
+    return paths, ends[1:], before
 
 
 def batches(path: Path, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
     """Read a shard: see `_opened`. Raises ValueError and OSError that name it."""
     with _reading(path):
-        yield from _opened(path, rows, columns)[1]
+        yield from _opened(path, rows, columns)[2]
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
-    return reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError)
+    return reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError, advice=MEND)
 
 
-def finished(folder: Path) -> tuple[list[Path], dict[str, Any]]:
-    """Give the shards, and what the last one says. Raises ValueError for a folder whose run has not ended."""
+def finished(folder: Path) -> tuple[list[Path], list[int], Said]:
+    """Compare the shards as `compared` does. Raises ValueError also for a folder whose run has not ended."""
     try:
-        shards = shards_of(folder)
+        shards, ends, said = compared(folder)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder}: there is no such folder; name a folder that bulk wrote") from None
     if not shards:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
-    said = about(shards[-1])
-    if not said.get("last"):
-        raise ValueError(f"{folder}: not complete; its shards are undamaged, and the same command continues after them")
-    return shards, said
+    if not said["last"]:
+        raise ValueError(
+            f"{folder}: not complete; run the `minibert bulk` command that began it again, and it continues after "
+            f"{shards[-1].name}"
+        )
+    return shards, ends, said
 
 
 def check_folder(folder: Path) -> tuple[int, int]:
@@ -175,18 +248,16 @@ def check_folder(folder: Path) -> tuple[int, int]:
 
     Raises ValueError for a folder that is incomplete or damaged, and names the file.
     """
-    shards, last = finished(folder)
-    for number, path in enumerate(shards, 1):
-        said = about(path)
+    shards, ends, _ = finished(folder)
+    for path in shards:
+        wanted = about(path)["sha256"]
         with _reading(path):
-            schema, found = _opened(path)
+            schema, _, found = _opened(path)
             table = arrow().Table.from_batches(found, schema)
-        if said["shards"] != number:
-            raise ValueError(f"{path}: it was written as shard {said['shards'] - 1}; {MEND}")
-        for name, wanted in said["sha256"].items():
-            if name not in table.column_names or checksum(table[name]) != wanted:
+        for name in table.column_names:
+            if checksum(table[name]) != wanted.get(name):
                 raise ValueError(f"{path}: damaged, its column {name!r} has changed since it was written; {MEND}")
-    return last["rows"], len(shards)
+    return ends[-1], len(shards)
 
 
 def checksum(column: Any) -> str:
@@ -227,7 +298,7 @@ def vectors_of(column: Any) -> Vectors:
     return [SparseVector(ids[a:b], weights[a:b]) for a, b in pairwise(offsets.tolist())]
 
 
-def none_of(said: dict[str, Any]) -> Vectors:
+def none_of(said: Said) -> Vectors:
     """Give no vectors, in the form of the others."""
     if said["result"] == "sparse":
         return []

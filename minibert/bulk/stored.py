@@ -34,13 +34,14 @@ class StoredVectors:
     measure         the score's name: see `search`
 
     Vectors are mapped (Arrow) or read in blocks (Parquet), never loaded whole. Checksums are not compared here, but by
-    `check_folder`. Raises ValueError for a folder that `bulk` has not made or not finished, or that holds no row;
-    OSError; ImportError without pyarrow. All name the folder or the file.
+    `check_folder`. Raises ValueError for a folder that `bulk` has not made or not finished, whose shards are not
+    all of one run and in their places, or that holds no row; OSError; ImportError without pyarrow. All name the folder
+    or the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._shards, self.meta = shards.finished(self.path)
+        self._shards, self._ends, self.meta = shards.finished(self.path)
         self.late, self.sparse = (self.meta["result"] == kind for kind in ("tokens", "sparse"))
         self.rows, self.dim = int(self.meta["rows"]), int(self.meta["dim"])
         self.precision: str = self.meta["precision"]
@@ -48,7 +49,6 @@ class StoredVectors:
             raise ValueError(f"{path}: it holds no vectors, since its input had no good row")
         bits = f"minus the Hamming distance of {self.precision} vectors"
         self.measure = bits if self.precision in BITS else self.meta["similarity"]
-        self._ends = [shards.about(path)["rows"] for path in self._shards]
         self._maps: dict[Path, list[Any]] = {}
 
     def search(self, queries: Given, k: int = 10) -> tuple[Array, Array]:
@@ -107,7 +107,10 @@ class StoredVectors:
         return self.column(self.meta["text_column"], numbers)
 
     def column(self, name: str, numbers: Iterable[int]) -> dict[int, Any]:
-        """Give a kept column's values of rows by their numbers."""
+        """Return a kept column's values of rows by their numbers. Raises ValueError for a column that was not kept."""
+        if name not in self.meta["columns"]:
+            known = ", ".join(map(repr, self.meta["columns"]))
+            raise ValueError(f"{self.path} has no column {name!r}; it has {known}")
         found: dict[int, Any] = {}
         wanted, start = sorted({int(number) for number in numbers}), 0
         for path, end in zip(self._shards, self._ends, strict=True):

@@ -94,14 +94,11 @@ def run(arguments: Any) -> None:
     names = ("prompt_name", "prompt", "threads", "same_bits")
     options = {name: getattr(arguments, name) for name in names}
     model = open_vectors(arguments.model, asked=asked, **from_hub(arguments), **options)
-    named = ("model", "prompt_name", "prompt", "text_column", "same_bits")
+    named = ("model", "prompt_name", "prompt", "same_bits")
     settings = {
         "minibert": arguments.version,
         **{name: getattr(arguments, name) for name in named},
         "options": asked.given() or None,
-        "commit": model.opened.commit,
-        "model_path": model.opened.lasting,
-        "model_sha256": model.sha256(),  # last: the error names the first difference, and those above explain it
     }
     with model.model:
         said = bulk(

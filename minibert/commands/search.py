@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
+from minibert.files.lines import STDIN
 from minibert.models.open.options import OPTIONS
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 QUESTIONS = 512  # compared at once; the folder is read once for each 512
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
 
-ABOUT = """Prints for each question the best rows: score, id and text. Every vector is
-compared; those of Arrow are memory-mapped, not loaded. Scores are the
-similarity that the model's folder names, usually the cosine. With one bit per
-number (binary, ubinary) the score is minus the Hamming distance, the number of
-bits that differ. A question gets the model's prompt "query", if it has one."""
+ABOUT = """Prints for each question the best rows: score, id and text, or the columns that
+--show names. Every vector is compared; those of Arrow are memory-mapped, not
+loaded. Scores are the similarity that the model's folder names, usually the
+cosine. With one bit per number (binary, ubinary) the score is minus the Hamming
+distance, the number of bits that differ. A question gets the model's prompt
+"query", if it has one."""
 EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
 
 
@@ -38,6 +41,9 @@ def declare(parser: Parser) -> None:
         help='a file of questions: lines, or .jsonl, .csv or .parquet with a column "text"; - for stdin',
     )  # fmt: skip
     add_k(parser, "rows")
+    parser.add_argument(
+        "--show", nargs="+", metavar="COLUMN", help="columns that `minibert bulk` kept (default: the texts)"
+    )
     parser.add_argument("--json", action="store_true", help="print a line of JSON: question, measure, results")
     add_prompts(parser)
     add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
@@ -53,6 +59,8 @@ def run(arguments: Any) -> None:
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
     cut: list[int] = []
     stored = StoredVectors(arguments.folder)
+    for name in arguments.show or ():
+        stored.column(name, ())  # raises for a column that was not kept, before the model is opened
     model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
@@ -101,9 +109,10 @@ def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
 
 
 def _read(file: str) -> Iterator[str]:
-    """Read the questions of a file. Raises ValueError with its place for a row without a text."""
+    """Read the questions of a file. Raises ValueError for a file without one, and for a row without a text."""
     from minibert.bulk.texts import ENDINGS, NO_TEXT, PLACE, Texts
 
+    found = False
     form = None if Path(file).suffix.lower() in ENDINGS else "lines"
     questions = Texts([file], form=form, keep=())
     for table in questions.rows():
@@ -111,7 +120,10 @@ def _read(file: str) -> Iterator[str]:
             if text is None:
                 raise ValueError(f"{place}: {NO_TEXT}")
             if text.strip():
+                found = True
                 yield text
+    if not found:
+        raise ValueError(f"{'stdin' if file == STDIN else file}: expected questions, found none")
 
 
 def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments: Any) -> Iterator[str]:
@@ -119,15 +131,24 @@ def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments:
 
     alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3
     numbers, scores = stored.search(steps.all(questions), arguments.k)
-    ids, texts = stored.ids(numbers.ravel()), stored.texts(numbers.ravel())
+    names = arguments.show or [stored.meta["text_column"]]
+    ids, columns = stored.ids(numbers.ravel()), {name: stored.column(name, numbers.ravel()) for name in names}
     for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
-        results = [{"score": score, "id": ids[row], "text": texts[row]} for row, score in zip(rows, found, strict=True)]
+        every = [{name: column[row] for name, column in columns.items()} for row in rows]
         if arguments.json:
+            told = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
+            results = [{"score": score, "id": ids[row], **x} for row, score, x in zip(rows, found, told, strict=True)]
             # an id may be a date
             yield json.dumps({"question": question, "measure": stored.measure, "results": results}, default=str)
             continue
         if not alone:
             yield question
-        for each in results:
-            line = f"{each['score']:.{digits}f}  {each['id']}  {each['text']}".rstrip()
+        for row, score, values in zip(rows, found, every, strict=True):
+            shown = ("null" if value is None else str(value) for value in values.values())
+            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *shown]).rstrip()
             yield line if alone else f"  {line}"
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace NaN and infinities, which JSON lacks, by null."""
+    return {name: None if isinstance(x, float) and not isfinite(x) else x for name, x in values.items()}

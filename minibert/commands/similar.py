@@ -106,13 +106,13 @@ def nearest(
 def lines_of(file: str, empty: list[int]) -> Iterator[str]:
     """Give the lines that are not empty, and note the numbers of those that are.
 
-    Raises ValueError with the line's number for bytes that are no text.
+    Raises ValueError with the line's number for bytes that are no text, and for a file without a text.
     """
+    number, name = 0, "stdin" if file == STDIN else file
     for number, line in enumerate(raw_lines(file), 1):
         try:
             text = line.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            name = "stdin" if file == STDIN else file
             raise ValueError(
                 f"line {number} of {name} is not UTF-8 ({error.reason}); convert it, with iconv or so"
             ) from None
@@ -120,3 +120,5 @@ def lines_of(file: str, empty: list[int]) -> Iterator[str]:
             yield text
         else:
             empty.append(number)
+    if number == len(empty):
+        raise ValueError(f"{name}: expected texts, one on each line, found none")

@@ -63,7 +63,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def reading(name: str, form: str, *failures: type[Exception]) -> Iterator[None]:
+def reading(name: str, form: str, *failures: type[Exception], advice: str = "is it whole?") -> Iterator[None]:
     """Let every error of reading name the file."""
     expected: tuple[type[Exception], ...] = (OSError, *failures)
     try:
@@ -74,4 +74,4 @@ def reading(name: str, form: str, *failures: type[Exception]) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:  # without a number it is pyarrow's, of damaged data
             raise OSError(error.errno, os.strerror(error.errno), name) from None
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{name}: not readable as {form} ({reason}); is it whole?") from None
+        raise ValueError(f"{name}: not readable as {form} ({reason}); {advice}") from None

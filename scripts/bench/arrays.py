@@ -248,16 +248,18 @@ def _write(folder: Path, vectors: Array, form: str, precision: str) -> None:
     """Write a folder as a run of `bulk` leaves it."""
     ranges = ranges_of(vectors[:SHARD]) if precision in STEPS else None
     said: dict[str, Any] = {
-        "text_column": "text", "id_column": None, "result": "dense", "dim": DIM, "precision": precision,
-        "similarity": "cosine", "normalized": True, "ranges": None if ranges is None else ranges.tolist(),
+        "model_path": "", "model_sha256": {}, "commit": None, "cut": 0, "skipped": 0, "left_out": [],
+        "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
+        "result": "dense", "dim": DIM, "precision": precision, "similarity": "cosine", "normalized": True,
+        "ranges": None if ranges is None else ranges.tolist(),
     }  # fmt: skip
     with shards.locked(folder) as check:
         for number, start in enumerate(range(0, len(vectors), SHARD)):
             some = quantized(vectors[start : start + SHARD], precision, ranges)
             ids, end = range(start, start + len(some)), start + len(some)
             table = arrow().table({"id": ids, "text": [""] * len(some), "vector": shards.column_of(some)})
-            about = {**said, "shards": number + 1, "rows": end, "last": end == len(vectors)}
-            shards.write(folder / f"vectors-{number:05}.{form}", table, about, check)
+            counts = {"shards": number + 1, "read": end, "rows": end, "at": end - 1, "last": end == len(vectors)}
+            shards.write(folder / f"vectors-{number:05}.{form}", table, {**said, **counts}, check)
 
 
 def search_memory(folder: str) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,7 +50,7 @@ QUESTIONS = ["the clouds", "we lived x"]
 
 
 def job(source: Path, folder: Path, model: TextModel, keep: list[str] | None = None, **options: Any) -> Any:
-    return bulk(Texts([str(source)], keep=keep), folder, model, {"text_column": "text"}, **options)
+    return bulk(Texts([str(source)], keep=keep), folder, model, {}, **options)
 
 
 def run(model: Path, source: Path, folder: Path, **options: Any) -> Any:
@@ -313,7 +314,8 @@ OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".l
 @pytest.mark.parametrize(("names", "error"), [
     (OLDER, r"an older version of minibert made it \(its settings are in meta\.json\)"),
     (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
-    (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; put it back"),
+    (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; restore"),
+    (["vectors-99999.arrow", "vectors-100000.arrow"], r"vectors-00000\.arrow: missing, vectors-99999\.arrow stands in"),
     (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
     (["vectors-00000.parquet"], r"vectors-00000\.parquet: it has no settings of `bulk`"),
 ])  # fmt: skip
@@ -356,7 +358,7 @@ def test_who_may_not_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
-    """A bit of any column's numbers or letters; a shard that is missing, of another place, or cut."""
+    """A bit of any column's numbers or letters; a shard that is cut, or not written yet."""
     rows = [{"text": text, "n": 1000 + i} for i, text in enumerate(TEXTS[:30])]
     out = tmp_path / "out"
     run(model, jsonl(tmp_path / "a.jsonl", rows), out, form=form, rows_per_shard=10)
@@ -376,12 +378,80 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     path.write_bytes(whole)
     (out / f"vectors-00002.{form}").rename(tmp_path / "away")
     for read in (shards.check_folder, StoredVectors):
-        with pytest.raises(ValueError, match=f"{out}: not complete; its shards are undamaged, and the same command"):
+        with pytest.raises(ValueError, match=f"{out}: not complete; run the `minibert bulk` command that began"):
             read(out)
-    (tmp_path / "away").rename(out / f"vectors-00002.{form}")
-    path.write_bytes((out / f"vectors-00000.{form}").read_bytes())
-    with pytest.raises(ValueError, match=f"{path}: it was written as shard 0; put it back"):
-        shards.check_folder(out)
+
+
+def rewritten(path: Path, table: Any = lambda found: found, metadata: bytes | None = None, **said: Any) -> None:
+    """Write a shard as another program may: its rows or its metadata changed."""
+    form, before = path.suffix[1:], shards.about(path)
+    found = table(dataset.dataset(path, format=form).to_table())
+    found = found.replace_schema_metadata({shards.KEY: metadata or json.dumps({**before, **said})})
+    if form == "arrow":
+        with pa.ipc.new_file(path, found.schema) as writer:
+            writer.write_table(found)
+    else:
+        parquet.write_table(found, path)
+
+
+def copied(path: Path, other: Path) -> None:
+    path.write_bytes(other.read_bytes())
+
+
+def swapped(path: Path, other: Path) -> None:
+    before = path.read_bytes()
+    copied(path, other)
+    other.write_bytes(before)
+
+
+# what is done to four shards, x(0) to x(3), beside y, those of another model; the shard that is named; and its fault
+HELD: list[tuple[Any, int, str]] = [
+    (lambda x, y: copied(x(2), y(2)), 2, "it was made with model_sha256 .'config.json': '"),
+    (lambda x, y: copied(x(0), y(0)), 1, "it was made with model_sha256 .'config.json': '"),
+    (lambda x, y: copied(x(3), y(3)), 3, "it was made with model_sha256 .'config.json': '"),
+    (lambda x, y: copied(x(2), x(0)), 2, "it was written as shard 0; restore the file, or delete it and all later"),
+    (lambda x, y: swapped(x(0), x(1)), 0, "it was written as shard 1"),
+    (lambda x, y: copied(x(4), x(1)), 4, "it was written as shard 1"),
+    (lambda x, y: rewritten(x(2), last=True), 3, "it is one too many, since vectors-0"),
+    (lambda x, y: rewritten(x(2), dim=3), 2, "it was made with dim 3, and vectors-0"),
+    (lambda x, y: rewritten(x(1), lambda found: found.slice(3)), 1, "expected 10 rows, as its metadata say, found 7"),
+    (lambda x, y: rewritten(x(1), lambda found: found.drop_columns(["n"])), 1, "its columns are not those that its"),
+    (lambda x, y: x(1).write_bytes(b""), 1, "not readable as .*; restore the file"),
+    (lambda x, y: x(1).write_bytes(x(1).read_bytes()[:900]), 1, "not readable as .*; restore the file"),
+    (lambda x, y: rewritten(x(3), rows="7"), 3, "its metadata have '7' as rows, which"),
+    (lambda x, y: rewritten(x(3), precision="int3"), 3, "its metadata have 'int3' as"),
+    (lambda x, y: rewritten(x(3), metadata=b'{"rows": '), 3, "its metadata are not readable as JSON"),
+    (lambda x, y: rewritten(x(3), metadata=b"[" * 200_000), 3, "its metadata are not readable as JSON"),
+    (lambda x, y: rewritten(x(1), metadata=b"\xff{}"), 1, "its metadata are not readable as JSON"),
+    (lambda x, y: rewritten(x(1), metadata=b"[1]"), 1, "expected metadata that are an object, found list"),
+    (lambda x, y: rewritten(x(1), metadata=b"{}"), 1, "its metadata have None as shards, which `bulk` never"),
+]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_shard_is_held_to_its_place_and_its_run(form: str, model: Path, tmp_path: Path) -> None:
+    """A search, a check and a run that goes on name the shard that is wrong, and change nothing."""
+    other = encoders.write(tmp_path / "model", "bert", layer_norm_eps=1e-3)  # of the same width
+    source = jsonl(tmp_path / "a.jsonl", ({"text": text, "n": i} for i, text in enumerate(TEXTS[:35])))
+    options: Any = {"form": form, "rows_per_shard": 10}
+    for name, used in (("whole", model), ("other", other)):
+        run(used, source, tmp_path / name, **options)
+    out, opened = tmp_path / "out", open_vectors(model)
+    readers = StoredVectors, shards.check_folder, lambda path: job(source, path, opened, **options)
+    for change, number, fault in HELD:
+        shutil.copytree(tmp_path / "whole", out)
+        change(*(lambda at, path=path: path / f"vectors-{at:05}.{form}" for path in (out, tmp_path / "other")))
+        before = content(out)
+        for read in readers:
+            with pytest.raises(ValueError, match=f"^{out}/vectors-{number:05}.{form}: {fault}"):
+                read(out)
+        assert content(out) == before
+        for at in range(number, 5):  # as the errors advise
+            (out / f"vectors-{at:05}.{form}").unlink(missing_ok=True)
+        if number in (0, 2, 4):
+            job(source, out, opened, **options)
+            assert content(out) == content(tmp_path / "whole")
+        shutil.rmtree(out)
 
 
 VALUES = st.lists(

@@ -42,11 +42,10 @@ def test_rank_prints_the_lines_best_first(lines: str, capsys: Printed) -> None:
     assert ran(capsys, *rank, "-k", "2", "--threads", "1")[0].splitlines() == want[:2]
 
 
-@pytest.mark.parametrize(("typed_in", "found"), [(b"we\nthe\n", ["the", "we"]), (b"", [])])
-def test_rank_reads_stdin(typed_in: bytes, found: list[str], monkeypatch: Patch, capsys: Printed) -> None:
-    typed(monkeypatch, typed_in)
+def test_rank_reads_stdin(monkeypatch: Patch, capsys: Printed) -> None:
+    typed(monkeypatch, b"we\nthe\n")
     out, err = ran(capsys, "rank", "the clouds", "--file", "-", "-m", RERANKER)
-    assert sorted(line.split()[1] for line in out.splitlines()) == found and err == ""
+    assert sorted(line.split()[1] for line in out.splitlines()) == ["the", "we"] and err == ""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,11 @@ def test_empty_lines_are_skipped_and_counted(command: tuple[str, ...], monkeypat
         printed.append(out)
     assert printed[0] and printed == [printed[0]] * 3
     typed(monkeypatch, b"\n\n")
-    assert ran(capsys, name, "-m", REFERENCE / model, *rest) == ("", "minibert: 2 empty lines skipped\n")
+    argv = name, "-m", REFERENCE / model, *rest
+    if rest:  # there is nothing to order
+        assert failure(capsys, *argv) == "stdin: expected texts, one on each line, found none"
+    else:
+        assert ran(capsys, *argv) == ("", "minibert: 2 empty lines skipped\n")
 
 
 def test_classify_prints_each_text_with_its_labels(capsys: Printed) -> None:

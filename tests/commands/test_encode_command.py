@@ -101,8 +101,9 @@ def test_similar_finds_the_nearest_lines_of_a_file(
     found = ran(capsys, *similar, "-k", "4")[0].splitlines()
     assert [line[7:] for line in found] == ["Reset the password ", forgot, eggs, eggs]
     assert found[1][:5] == "0.678" and found[0] > found[1] > found[2]
-    made(file, "\n\n")
-    assert ran(capsys, *similar) == ("", "minibert: 2 empty lines skipped\n")
+    for empty in ("", "\n\n"):
+        made(file, empty)
+        assert failure(capsys, *similar) == f"{file}: expected texts, one on each line, found none"
 
 
 def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys: Printed) -> None:

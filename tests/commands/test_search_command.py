@@ -194,6 +194,21 @@ def test_as_text(tmp_path: Path, capsys: Printed) -> None:
     assert err == "minibert: 1 question truncated: too long for this model\n"
 
 
+def test_columns_that_are_shown(tmp_path: Path, capsys: Printed) -> None:
+    """Instead of the text; in JSON apart from score and id, whose names columns may have."""
+    rows = [{"text": "clouds", "score": 1.5, "url": "/a"}, {"text": "man", "score": float("nan"), "url": None}]
+    source = made(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    folder = bulk(tmp_path / "out", source, DENSE)
+    capsys.readouterr()
+    lines = ran(capsys, "search", folder, "clouds", "--show", "url", "score")[0].splitlines()
+    assert lines[0] == "1.000  0  /a  1.5" and lines[1].endswith("  1  null  nan") and len(lines) == 2
+    ((best, other),) = [each["results"] for each in found(capsys, folder, "clouds", "--show", "url", "score")]
+    assert best["columns"] == {"url": "/a", "score": 1.5} and best.keys() == {"score", "id", "columns"}
+    assert other["columns"] == {"url": None, "score": None} and abs(best["score"] - 1) <= SAME
+    error = failure(capsys, folder, "clouds", "--show", "vector", "-m", str(tmp_path / "none"))
+    assert error == f"{folder} has no column 'vector'; it has 'id', 'score', 'text', 'url'"
+
+
 def test_from_python(dense: Path) -> None:
     """`search` takes a folder's blocks, and gives what the folder itself does; one that says so is not normalized."""
     folder = StoredVectors(dense)
@@ -259,4 +274,7 @@ def test_questions_that_are_refused(dense: Path, tmp_path: Path, capsys: Printed
     assert "give questions as arguments, or a file" in failure(capsys, dense, "--questions", str(file), "a")
     assert "give questions as arguments, or a file" in failure(capsys, dense, "-k", "3")
     assert "-k must be an integer >= 1, found 0" in failure(capsys, dense, "a", "-k", "0")
+    for empty in (b"", b"\n \n"):
+        message = failure(capsys, dense, "--questions", str(made(file, empty)))
+        assert message == f"{file}: expected questions, found none"
     assert "no such file" in failure(capsys, dense, "--questions", str(tmp_path / "none")).lower()
