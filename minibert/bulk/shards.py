@@ -38,13 +38,13 @@ NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the 
 KEY = b"minibert"  # of the metadata, which are JSON
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
 MEND = "restore the file, or delete it and all later shards and run the same `minibert bulk` command again"
-Said = dict[str, Any]  # a shard's metadata: its settings and its place
-# what they must have: a type, or the known values
-PLACED: Said = {  # the place: another one in each shard; the counts include all shards before
+Said = dict[str, Any]  # a shard's metadata: the settings of its run, and its place there
+# what metadata must have: the type of each entry, or its known values
+PLACED: Said = {  # entries that differ from shard to shard; the counts include all shards before
     "shards": int, "read": int, "rows": int, "cut": int, "skipped": int, "left_out": list, "at": int | None,
     "last": bool, "sha256": dict,
 }  # fmt: skip
-SET: Said = {  # the settings that readers use; every setting is the same in all shards of a folder
+SET: Said = {  # the settings that readers use; all shards of a folder have the same settings
     "text_column": str, "id_column": str | None, "columns": dict, "result": ("dense", "tokens", "sparse"), "dim": int,
     "precision": (*PRECISIONS,), "similarity": (*SIMILARITIES, *MAXSIMS), "normalized": bool,
     "commit": str | None, "model_path": str, "model_sha256": dict,
@@ -180,8 +180,7 @@ def _about(path: Path) -> tuple[Said, int]:
 
 
 def difference(said: Said, wanted: Said) -> tuple[str, Any, Any] | None:
-    """Return the first of the wanted settings that is another one, and its two values: of two dictionaries the entries
-    that differ."""
+    """Return the first wanted setting that differs, and its two values: of dictionaries the entries that differ."""
     for name, value in wanted.items():
         before = said.get(name)
         if before != value and name not in (*PLACED, *MAY_DIFFER):
@@ -195,7 +194,7 @@ def difference(said: Said, wanted: Said) -> tuple[str, Any, Any] | None:
 def compared(folder: Path) -> tuple[list[Path], list[int], Said]:
     """Compare the metadata of all shards; return the shards, the rows up to the end of each, and the last metadata.
 
-    Raises ValueError that names the first shard that is not in its place or not of the same run as the shard before.
+    Raises ValueError that names the first shard that is damaged, out of its place, or of another run.
     """
     paths, ends, before = shards_of(folder), [0], Said()
     for number, path in enumerate(paths):

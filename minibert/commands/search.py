@@ -42,8 +42,9 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     add_k(parser, "rows")
     parser.add_argument(
-        "--show", nargs="+", metavar="COLUMN", help="columns that `minibert bulk` kept (default: the texts)"
-    )
+        "--show", nargs="+", metavar="COLUMN",
+        help="columns that `minibert bulk` kept, after the questions (default: the column of the texts)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a line of JSON: question, measure, results")
     add_prompts(parser)
     add_model(parser, side=False, default="the model that made the vectors; no other is accepted", threads=True)
@@ -96,7 +97,7 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
         other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
         raise ValueError(
             f"{stored.path} was made with another model than {name}: {other} is not the same file; vectors of two "
-            f"models cannot be compared; name {meta['model']} as it was then, or run bulk again"
+            f"models cannot be compared; name {meta['model_path']} as it was then, or run bulk again"
         )
     return model
 
