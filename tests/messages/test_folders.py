@@ -62,6 +62,7 @@ MLX = {"quantization": {"group_size": 32, "bits": 4}}
 PACKED = tensors(BERT) | {WORD: ("U32", (16, 1), bytes(64))}
 TURNED = tensors(GPT2) | {"wte.weight": tensors(GPT2)["wte.weight"].T.copy()}
 TWICE = tensors(BERT) | {f"bert.{WORD}": numbers(VOCAB, 8, seed=9)}
+DEEP = encoders.config("bert")
 MISSPELT = {name.replace("embeddings.weight", "embedings.weigth"): array for name, array in tensors(BERT).items()}
 NAMES: list[Row] = [
     (CheckpointError, NO_FOLDER, lambda tmp: minibert.load(tmp / "none")),
@@ -116,7 +117,10 @@ WHOLE: list[Row] = [
     *((CheckpointError, "no tensor of the blocks, only the input layer", lambda tmp, name=name: minibert.load_encoder(
         extract(CASE[name].folder, tmp / "extracted").folder)) for name in ("bert", "gpt2", "t5")),
     # an error that lists all of them has thousands of letters
-    (CheckpointError, r"use: layers\.1\.\S+(, layers\.1\.\S+){4} and \d+ more; the bl", too_few_blocks),
+    (CheckpointError, r"use: layers\.1\.\S+(, layers\.1\.\S+){2} and \d+ more; the bl", too_few_blocks),
+    *((UserWarning, f"has tensors that minibert does not read: {said}; a model whose own code", made(
+        DEEP, encoders.tensors(DEEP) | {f"{name}.weight": numbers(8) for name in names}, minibert.load_encoder))
+      for names, said in (("l", "l.weight"), ("dcba", "a.weight, b.weight, c.weight and 1 more"))),
     # the reference's eager attention follows it, its faster one for texts without padding does not
     *((CheckpointError, "'is_causal' must be", whole("clip_text_model", is_causal=value)) for value in (False, None)),
     (CheckpointError, "'eos_token_id' must be", of_another_clip({}, eos_token_id=[1, 2])),

@@ -19,7 +19,11 @@ from reference_files import REFERENCE, changed
 from safetensors.numpy import load_file, save_file
 
 import minibert
+from minibert.cli import main
+from minibert.families.rows import BLOCKS, FAMILIES
 from minibert.files import reading
+from minibert.files.checkpoint import open_folder
+from minibert.models.open.binder import unread
 from minibert.models.open.load_encoder import load_encoder
 from minibert.models.sentences import folder as folders
 from minibert.models.sentences.folder import FolderFiles
@@ -331,6 +335,31 @@ def test_a_causal_model_s_own_code(tmp_path: Path, named: str, pooling: str, say
     if says is not None:
         assert re.search(rf"'auto_map'.* not run: .*{says}", str(caught[0].message))
         assert Path(caught[0].filename) == Path(__file__)
+
+
+def test_tensors_that_nothing_reads_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """voyage-4-nano is a qwen3 with a map of each token that its own code applies."""
+    folder = shutil.copytree(REFERENCE / "sentences-last-token", tmp_path / "model")
+    change_json(folder / "config.json", architectures=["VoyageQwen3BidirectionalEmbedModel"], is_causal=False)
+    named = load_file(folder / "model.safetensors")
+    save_file(named | {"linear.weight": np.ones((4, 8), np.float32)}, folder / "model.safetensors")
+    with pytest.warns(UserWarning) as caught:
+        minibert.load_encoder(folder).encode("we lived")
+    assert ["linear.weight" in str(each.message) for each in caught] == [True]
+    assert main(["info", str(folder)]) == 0
+    assert re.search(r"^not read +linear\.weight$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_all_tensors_of_the_reference_s_folders_are_read_or_known(minilm: Path) -> None:
+    seen = set()
+    for folder in (minilm, *(file.parent for file in REFERENCE.rglob("model.safetensors"))):
+        file = folder / "config.json"
+        config = json.loads(file.read_text("utf-8")) if file.exists() else {}  # a static model has none
+        if (model_type := config.get("model_type")) in BLOCKS:
+            family = FAMILIES[model_type]
+            assert not unread(family, family.configure(config), open_folder(str(folder))), folder
+            seen.add(model_type)
+    assert seen == {*BLOCKS}
 
 
 # the oddity -> settings as they are found, and the settings of today that they mean

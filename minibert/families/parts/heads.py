@@ -30,6 +30,14 @@ WORDS = "vocab_size"  # a width: a number for each row of the word table
 NAMES = ("masked_word", "next_word", "classes", "token_classes", "next_sentence", "replaced_token", "answer")
 POOLED = ("mean", "late")  # what is taken of all tokens, so that a text without one has none
 REFUSED = {"ForMultipleChoice": "multiple choice"}
+STANFORD = "HF_ColBERT"  # the class of Stanford's ColBERT, in config.json
+LEFTOVERS = (  # beginnings of tensors in files of the reference's classes that no vector needs
+    # of heads
+    "cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "predictions.", "pooler.", "classifier.",
+    "classification_head.", "qa_outputs.", "score.", "sop_classifier.", "sequence_summary.", "multiple_choice_head.",
+    "decoder.", "shared.", "final_logits_bias",  # of the decoder beside an encoder
+    "vision_model.", "visual_projection.", "logit_scale",  # of the images beside texts
+)  # fmt: skip
 
 
 # -- what rows are made of ---------------------------------------------------------------------------------------

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, nearest_name
+from minibert.families.family import Family
 from minibert.families.parts.config import Config
+from minibert.families.parts.heads import LEFTOVERS, STANFORD, architectures
+from minibert.families.rows import BLOCKS, HEADS
 from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
 PACKED = ("quantization", "quantization_config")  # as MLX, and as transformers, writes it into config.json
-NAMED = 5  # of the tensors that a recipe leaves over: of a model with more blocks there are hundreds
+NAMED = 3  # of the tensors that a recipe leaves over: of a model with more blocks there are hundreds
+
+
+def unread(family: Family, config: Config, source: Checkpoint) -> str:
+    """Name the tensors that no step, block or head of a model type reads, but for known leftovers; "" if there is none.
+
+    Only names are compared: no header is opened for it.
+    """
+    blocks = BLOCKS[family.model_type]
+    parts = [*LEFTOVERS, *blocks.checked_prefixes]
+    parts += [begin for side in family.sides for begin in family.scope_for(side)]
+    parts += [f"{step.path}." for head in HEADS.get(family.model_type, ()) for step in head.steps]
+    parts += [blocks.vector.projection] if blocks.vector else []
+    parts += ["linear."] if STANFORD in architectures(config) else []
+    begins = tuple(prefix + part for prefix in ("", *family.prefixes) for part in parts)
+    return some_of([name for name in set(source.names) - source.taken.keys() if not name.startswith(begins)])
+
+
+def some_of(names: Collection[str]) -> str:
+    """Name the first tensors, and say how many more there are."""
+    return ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 class TensorBinder:
@@ -148,11 +172,10 @@ class TensorBinder:
     ) -> None:
         """Refuse tensors inside one part of a model that the recipe does not use: it would be incomplete."""
         stored = set(self.stored_under(scope)) - self._tables.keys()
-        left = sorted(name for name in stored if not name.endswith(unused_endings))
+        left = [name for name in stored if not name.endswith(unused_endings)]
         if left:
-            named = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
             why = self._adapters() or f"{part} without them would give wrong numbers"
-            raise self._refused(f"this file has tensors of {part} that {recipe} does not use: {named}; {why}")
+            raise self._refused(f"this file has tensors of {part} that {recipe} does not use: {some_of(left)}; {why}")
 
     def _refused(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {what}")

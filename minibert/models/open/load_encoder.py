@@ -26,7 +26,7 @@ from minibert.models.sentences.sentence_config import SentenceConfig
 from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.pool import checked_threads
 
-from .binder import TensorBinder
+from .binder import TensorBinder, unread
 from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
 
 if TYPE_CHECKING:
@@ -138,6 +138,11 @@ def encoder_of(
         stack = Stack((), 0, False, "", None, {}, same_bits)
     else:
         stack = _bind(blocks, config, bind(), layer, same_bits)
+        if left := unread(family, config, source):
+            warn(
+                f"{opened.where} has tensors that minibert does not read: {left}; a model whose own code uses them "
+                "has other vectors"
+            )
     # found when they are asked for: `encode` needs none
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, opened.where))
     if not opened.options["mmap"]:  # a file that may change later is read now

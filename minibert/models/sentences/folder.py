@@ -13,6 +13,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.config import Config
+from minibert.families.parts.heads import STANFORD
 from minibert.files.checkpoint import SINGLE, Checkpoint
 from minibert.files.reading import FileName, read_object
 from minibert.files.tokenizer_files import Find
@@ -95,7 +96,7 @@ def kind_of(files: FolderFiles) -> str:
 def by_stanford(files: FolderFiles) -> bool:
     """Whether config.json says that this is Stanford's ColBERT."""
     named = files.object("config.json").get("architectures")
-    return isinstance(named, list) and "HF_ColBERT" in named
+    return isinstance(named, list) and STANFORD in named
 
 
 class FolderFiles:

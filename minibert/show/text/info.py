@@ -45,6 +45,7 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
         "tokenizer": _tokenizer(layer),
         **_or_why("blocks", lambda: _blocks(layer)),
         **_or_why("heads", lambda: _heads(layer, source) if source else {}),
+        **(_unread(layer, source) if source else {}),
         **_or_why("sentence vectors", lambda: _sentences(layer, find) if find else {}),
         **_same_bits(layer),
     }
@@ -107,6 +108,14 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
     names = Heads(layer, config, binder, row.is_causal(config), "here").names
     return {"heads": ", ".join(names) or "none in this file"}
+
+
+def _unread(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
+    """Name the tensors that nothing here reads; without blocks that are all but the layer's."""
+    from minibert.models.open.binder import unread
+
+    left = unread(layer.family, layer.config, source) if layer.family.model_type in BLOCKS else ""
+    return {"not read": left} if left else {}
 
 
 def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
