@@ -25,4 +25,4 @@ def run(arguments: Any) -> None:
     family = family_of(opened)
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:
-        print_lines(info(layer, opened.root, source))
+        print_lines(info(layer, opened.root, source, opened.where))

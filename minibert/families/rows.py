@@ -46,6 +46,10 @@ KINS = {
     "clip": ("clip_text_model", "clip"),
 }
 OLDER = {"new": "gte"}  # what published files call a model_type of the reference
+UNCOMPUTED = {  # what widespread files are that no row describes
+    "jina_embeddings_v5": "a Qwen3 or EuroBERT with a LoRA adapter for each task",
+    "lfm2": "a stack of short convolutions and attention (LiquidAI's LFM2)",
+}
 FILES = {model_type: kin for kin, model_types in KINS.items() for model_type in model_types}
 
 

@@ -16,6 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from glob import glob
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ CONVERT = (
     "convert it once, where torch and transformers are installed: "
     "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)"
 )
+EXPORTED = "minibert reads safetensors, not ONNX; load the model that this was exported from"
 
 
 class Tensor(NamedTuple):
@@ -284,7 +286,15 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
         return Checkpoint(locate, weight_map, mmap)
     if not os.path.isdir(folder):
         raise CheckpointError(f"{folder}: no such folder; expected one with {SINGLE}, fetch it beside the other files")
-    names = sorted(os.listdir(folder))
-    other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt"))]
-    found = f"only {', '.join(other)}: {CONVERT}" if other else f"only {', '.join(names[:8]) or 'an empty folder'}"
-    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {found}")
+    names = sorted([*os.listdir(folder), *glob("onnx/*", root_dir=folder)])
+    other, advice = advice_for(names)
+    found = ", ".join((other or names)[:8]) or "an empty folder"
+    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found only {found}{advice}")
+
+
+def advice_for(names: Iterable[str]) -> tuple[list[str], str]:
+    """Choose the files of weights that are no safetensors, and say what to do with them."""
+    for endings, advice in (((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"), CONVERT), ((".onnx",), EXPORTED)):
+        if other := [name for name in names if name.endswith(endings)]:
+            return other, f": {advice}"
+    return [], ""

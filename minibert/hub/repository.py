@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from minibert.errors import HubError, MinibertError
-from minibert.files.checkpoint import CONVERT, INDEX, SINGLE, Checkpoint, read_index
+from minibert.files.checkpoint import INDEX, SINGLE, Checkpoint, advice_for, read_index
 from minibert.files.reading import FileName, mode_of, note_model_file
 
 from .names import ORGANIZATION
@@ -212,8 +212,8 @@ class Repository:
                 self.cached(above + shard)  # notes also those that are never opened
             return weight_map
         names = self._list(listed)
-        other = [name for name in names if name.endswith((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"))]
-        found = (_one_line(", ".join((other or names)[:8])) or "nothing") + (f": {CONVERT}" if other else "")
+        other, advice = advice_for(names)
+        found = (_one_line(", ".join((other or names)[:8])) or "nothing") + advice
         raise HubError(f"{self.describe(above)}: expected {SINGLE} or {INDEX}, found only {found}")
 
     def _list(self, wanted: str) -> list[str]:

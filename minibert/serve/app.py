@@ -30,6 +30,7 @@ from .worker import Job, Kind, Worker
 INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
 ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # headers of a refusal, by its status
 BOOT_FAILURE = 3  # exit code after which gunicorn and uvicorn start no other worker
+WSGI = {"gunicorn.workers.sync", "gunicorn.workers.gthread"}  # what gunicorn imports where no -k is given
 WITHDRAWN = {"/similarity": "ask /embed for the vectors: the dot product of two is their cosine"}
 
 
@@ -311,6 +312,9 @@ def as_json(content: object, status: int = 200, headers: Mapping[str, str] | Non
 def create() -> Any:
     """Make the application from the variables MINIBERT_SERVE_...: a factory for gunicorn's and uvicorn's workers."""
     try:
+        if wsgi := sorted(WSGI & sys.modules.keys()):  # they would call it as app(environ, start_response)
+            advice = "start gunicorn with -k uvicorn_worker.UvicornWorker"
+            raise ValueError(f"{wsgi[0]} calls WSGI applications, and this one is ASGI; {advice}")
         chosen = SimpleNamespace(**options.from_variables())
         start_logging(chosen.log_level)
         for name in sorted(chosen.unknown - {chosen.token_env}):

@@ -200,7 +200,9 @@ def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.Monke
     assert "--port must be an integer from 0 to 65535" in failure(capsys, "serve", MODEL, "--port", "70000")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert f"cannot listen at 127.0.0.1, port {port}: " in failure(capsys, "serve", MODEL, "--port", port)
+        for command in (("serve", MODEL), ("explain", "--model", MODEL, "--live", "--no-browser")):
+            said = failure(capsys, *command, "--port", port)
+            assert re.fullmatch(rf"cannot listen at 127.0.0.1, port {port}: .* --port, a free one by --port 0", said)
     monkeypatch.setenv("TOKEN", "geheim")
     said = failure(capsys, "serve", MODEL, "--token-env", "TOKEN", "--host", "h" * 300)
     assert said.endswith("hhh, port 8000: each part of a host's name has 1 to 63 letters")

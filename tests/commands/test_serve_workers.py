@@ -137,11 +137,21 @@ def test_gunicorn_ends_within_its_grace_though_a_worker_is_stopped() -> None:
         until(lambda: has_ended(stopped))
 
 
-def test_a_wrong_variable_ends_gunicorn_in_words() -> None:
+@pytest.mark.parametrize(
+    ("options", "variables", "says"),
+    [
+        ([], {"MAX_TEXTS": "many"}, "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'"),
+        (["-k", "sync"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
+        (["-k", "sync", "--threads", "2"], {}, "start gunicorn with -k uvicorn_worker.UvicornWorker"),
+    ],
+)
+def test_a_wrong_start_ends_gunicorn_in_words(options: list[str], variables: dict[str, str], says: str) -> None:
     """Workers that ended before they listened would be started again without end, as older versions of uvicorn do."""
-    command = [sys.executable, "-m", *PROGRAMS["gunicorn"]]
-    environment = os.environ | {"MINIBERT_SERVE_MODEL": MODEL, "MINIBERT_SERVE_MAX_TEXTS": "many"}
+    command = [sys.executable, "-m", *PROGRAMS["gunicorn"], *options]
+    environment = os.environ | {
+        f"MINIBERT_SERVE_{name}": value for name, value in ({"MODEL": MODEL} | variables).items()
+    }
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
-    assert "the variable MINIBERT_SERVE_MAX_TEXTS: expected an integer >= 1, found 'many'" in done.stderr
+    assert says in done.stderr and done.returncode == 3
     ours = Path(minibert.__file__).parent  # gunicorn's own traceback may stand there, where two workers end at once
     assert f'File "{ours}' not in done.stderr

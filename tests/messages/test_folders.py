@@ -64,7 +64,26 @@ TURNED = tensors(GPT2) | {"wte.weight": tensors(GPT2)["wte.weight"].T.copy()}
 TWICE = tensors(BERT) | {f"bert.{WORD}": numbers(VOCAB, 8, seed=9)}
 DEEP = encoders.config("bert")
 MISSPELT = {name.replace("embeddings.weight", "embedings.weigth"): array for name, array in tensors(BERT).items()}
+ONNX = "found only (onnx/)?model.onnx: minibert reads safetensors, not ONNX; load the model that this"
+
+
+def onnx_alone(place: str, config: bool) -> Callable[[Path], object]:
+    """Load a folder as exporters leave it."""
+
+    def load(folder: Path) -> object:
+        write(folder)
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / "model.safetensors").rename(folder / place)
+        if not config:
+            (folder / "config.json").unlink()
+        return minibert.load_encoder(folder)
+
+    return load
+
+
 NAMES: list[Row] = [
+    *((CheckpointError, ONNX, onnx_alone(place, config))
+      for place in ("model.onnx", "onnx/model.onnx") for config in (True, False)),
     (CheckpointError, NO_FOLDER, lambda tmp: minibert.load(tmp / "none")),
     (CheckpointError, NO_FOLDER, lambda tmp: minibert.load(str(tmp / "none"))),
     *((CheckpointError, NO_FOLDER, lambda _, name=name: minibert.load(name))
@@ -112,6 +131,10 @@ TENSORS: list[Row] = [
       for shape in ((VOCAB - 1, 8), (VOCAB + 1, 8), (8, VOCAB), (VOCAB, 7), (VOCAB * 8,), (1, VOCAB, 8), ())),
 ]  # fmt: skip
 WHOLE: list[Row] = [
+    *((UnknownFamilyError, f"model_type '{name}' is a .*{what}.*, which minibert does not compute$",
+       made(BERT | {"model_type": name}))
+      for name, what in (("lfm2", "convolutions"), ("jina_embeddings_v5", "LoRA adapter for each task"))),
+    (CheckpointError, "'num_experts' is 8, and experts are not computed here", whole("nomic_bert", num_experts=8)),
     (UnknownFamilyError, "'xlnet' has an input layer here, but no blocks.*mpnet",
      lambda _: minibert.load_encoder(REFERENCE / "xlnet")),
     *((CheckpointError, "no tensor of the blocks, only the input layer", lambda tmp, name=name: minibert.load_encoder(

@@ -170,6 +170,10 @@ def test_info_of_sentences_that_are_not_computed(tmp_path: Path, capsys: pytest.
     assert main(["info", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "sentence vectors  not available: " in out and "names 'mine.Own'" in out
+    pooled = shutil.copytree(DENSE, tmp_path / "pooled")
+    (pooled / "1_Pooling" / "config.json").unlink()
+    assert main(["info", str(pooled)]) == 0
+    assert f"not available: {pooled}/1_Pooling: the Pooling has no config.json" in capsys.readouterr().out
 
 
 PROMPTS, RERANKER = REFERENCE / "sentences-prompts", REFERENCE / "uses-reranker"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from minibert.errors import CheckpointError
 from minibert.families.family import Family
 from minibert.files.tables import in_order
 
@@ -284,6 +285,10 @@ class Blocks(Frozen):
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
         """Read config.json for layer and blocks together. Raises CheckpointError for a key of another model."""
+        if type(count := data.get("num_experts")) is int and count > 1:
+            raise CheckpointError(
+                f"{where}: 'num_experts' is {count}, and experts are not computed here; take a model without them"
+            )
         both = replace(
             family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only},
         )  # fmt: skip

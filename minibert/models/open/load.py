@@ -14,7 +14,7 @@ import numpy as np
 from minibert.errors import CheckpointError, MinibertError, UnknownFamilyError, nearest_name
 from minibert.families.family import Family
 from minibert.families.parts.steps import Bound, Tokens
-from minibert.families.rows import FAMILIES
+from minibert.families.rows import FAMILIES, UNCOMPUTED
 from minibert.families.static import MODEL_TYPE, ROWS, STATIC
 from minibert.files.checkpoint import ADAPTER, SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
@@ -131,6 +131,8 @@ class Opened:
             advice = "fetch it beside them"
             if self.files.modules() and (inside := self.saved.beside.folder):  # raises for what is not computed
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
+            else:
+                self.source().close()  # raises if there are no tensors either
             raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}")
 
     def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
@@ -295,6 +297,10 @@ def family_of(opened: Opened) -> Family:
     if not isinstance(model_type, str):
         raise CheckpointError(
             f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
+        )
+    if model_type in UNCOMPUTED:
+        raise UnknownFamilyError(
+            f"{where}: model_type {model_type!r} is {UNCOMPUTED[model_type]}, which minibert does not compute"
         )
     if model_type not in FAMILIES:
         near = nearest_name(model_type, FAMILIES)

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 from .text import counted, size
 
 
-def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None) -> Iterator[str]:
+def info(
+    layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None, where: str = "here"
+) -> Iterator[str]:
     """Give the page line by line: the module tree, sizes, number formats, bytes on disk, tokenizer.
 
     find: the files of the folder, which say how a sentence vector is computed; None leaves that part out.
     source: names all tensors, and so tells which heads the file has.
+    where: the model's name, for what is missing.
     """
     yield from repr(layer).split("\n")
     yield ""
@@ -44,9 +47,9 @@ def info(layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | N
         f"of {size(sum(files.values()))} in {counted(len(files), 'file')}",
         "tokenizer": _tokenizer(layer),
         **_or_why("blocks", lambda: _blocks(layer)),
-        **_or_why("heads", lambda: _heads(layer, source) if source else {}),
+        **_or_why("heads", lambda: _heads(layer, source, where) if source else {}),
         **(_unread(layer, source) if source else {}),
-        **_or_why("sentence vectors", lambda: _sentences(layer, find) if find else {}),
+        **_or_why("sentence vectors", lambda: _sentences(layer, find, where) if find else {}),
         **_same_bits(layer),
     }
     column = max(map(len, facts)) + 2
@@ -96,7 +99,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
     return {"blocks": sizes, "blocks on disk": f"{size(sum(known))} in {counted(len(known), 'tensor')}{more}"}
 
 
-def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
+def _heads(layer: EmbeddingLayer, source: Checkpoint, where: str) -> dict[str, str]:
     """Name the heads that the file holds; no weight is read."""
     from minibert.models.heads.heads import Heads
     from minibert.models.open.binder import TensorBinder
@@ -105,8 +108,8 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     if row is None or not stored_blocks(layer):
         return {}
     config = row.configure(family, layer.config, "config.json")
-    binder = TensorBinder(config, source, family.prefixes, layer.dtype, "here")
-    names = Heads(layer, config, binder, row.is_causal(config), "here").names
+    binder = TensorBinder(config, source, family.prefixes, layer.dtype, where)
+    names = Heads(layer, config, binder, row.is_causal(config), where).names
     return {"heads": ", ".join(names) or "none in this file"}
 
 
@@ -118,7 +121,7 @@ def _unread(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
     return {"not read": left} if left else {}
 
 
-def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
+def _sentences(layer: EmbeddingLayer, find: Find, where: str) -> dict[str, str]:
     """Describe the vectors of `encode`; no weight is read."""
     from minibert.models.sentences.folder import USES, FolderFiles
     from minibert.models.sentences.saved_folder import SavedFolder
@@ -126,7 +129,7 @@ def _sentences(layer: EmbeddingLayer, find: Find) -> dict[str, str]:
 
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}
-    saved = SavedFolder.read(FolderFiles(find, "here"))
+    saved = SavedFolder.read(FolderFiles(find, where))
     own = SentenceConfig.of(saved, layer, layer.config, None)
     if own.late:
         return {"made for": f"{USES[own.kind]}, as a {own.kind}", **_late(own), **_prompts(own)}
