@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save
 from tiny_model import FILES, WORD
 
 import minibert
-from minibert.errors import HubError
+from minibert.errors import CheckpointError, HubError
 from minibert.files.writing import write_output
 from minibert.hub.names import WITHOUT_OWNER, full_name
 from minibert.hub.repository import resolve
@@ -103,11 +103,20 @@ def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytes
     assert all(full_name(name) == name for name in WITHOUT_OWNER)
     with pytest.raises(HubError, match=r"sentence-transformers/mine at main: .*a folder is written \./mine\)"):
         minibert.load_encoder("mine")
+    sent = [pickle.dumps(minibert.load_encoder(name)) for name in ("gpt2", "someone/tiny")]
     (tmp_path / "tiny-L6").symlink_to(folder)
+    (tmp_path / "gpt2").touch()
+    (tmp_path / "someone" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     hub.forget()
     with minibert.load_encoder("tiny-L6") as encoder:
-        assert encoder.dim and not hub.asked("")
+        assert encoder.dim
+        for name in ("gpt2", "someone/tiny"):
+            with pytest.raises(CheckpointError):
+                minibert.load(name)
+        for each in sent:  # names a commit
+            assert np.array_equal(pickle.loads(each).embeddings([5, 6]), encoder.embeddings([5, 6]))
+    assert not hub.asked("")
 
 
 # -- few bytes, few requests -------------------------------------------------------------------------------------

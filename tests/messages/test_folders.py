@@ -57,6 +57,7 @@ def fill_without_a_mask(folder: Path) -> object:
 
 
 NO_FOLDER = "no such folder; expected a folder with config.json and model.safetensors"
+ELSEWHERE = "; for the Hub's model of this name run elsewhere, or rename the"
 DTYPE = "dtype must be 'float32' or 'float64', found .*; narrow files are converted"
 MLX = {"quantization": {"group_size": 32, "bits": 4}}
 PACKED = tensors(BERT) | {WORD: ("U32", (16, 1), bytes(64))}
@@ -89,8 +90,16 @@ NAMES: list[Row] = [
     *((CheckpointError, NO_FOLDER, lambda _, name=name: minibert.load(name))
       for name in ("./none/such", "~/none/such/folder", "~nobody/x", "a/b/c", Path("x" * 5000).absolute(),
                    "./" + "x" * 5000, "./nul\0byte", "./\ud800")),
-    *((CheckpointError, f"{name}: a file, not a folder; expected a folder", lambda tmp, name=name: minibert.load(
-        write(tmp) / name)) for name in ("model.safetensors", "config.json")),
+    *((CheckpointError, f"{name}: a file, not a folder; expected a folder .*; name its folder, [^ ]*/[^ ]*$",
+       lambda tmp, name=name: minibert.load(write(tmp) / name)) for name in ("model.safetensors", "config.json")),
+    *((CheckpointError, r"^model.safetensors: a file, not a folder; expected .*; name its folder, \.$",
+       lambda tmp, load=load: (write(tmp), load("model.safetensors"))) for load in LOADS),
+    *((CheckpointError, f"^gpt2: a file, not a folder; expected .*{ELSEWHERE} file$",
+       lambda tmp, load=load: ((tmp / "gpt2").touch(), load("gpt2"))) for load in LOADS),
+    *((CheckpointError, f"^org/bert has no config.json, which says what the tensors mean; .*{ELSEWHERE} folder$",
+       lambda tmp, load=load: (without_config(tmp / "org" / "bert"), load("org/bert"))) for load in LOADS),
+    (CheckpointError, f"^bert-base-uncased has no config.json, .*{ELSEWHERE} folder$",
+     lambda tmp: ((tmp / "bert-base-uncased").mkdir(), minibert.load("bert-base-uncased"))),
     (ValueError, "the model's name is empty; give a folder or a Hub name", lambda _: minibert.load("")),
     *((TypeError, "str", lambda _, odd=odd: minibert.load(odd)) for odd in (3, b"bert", ["bert"], np.ones(2))),
     (CheckpointError, "has no config.json, which says what the tensors mean; fetch it beside",
@@ -104,7 +113,9 @@ OPTIONS: list[Row] = [
     (ValueError, "side must be 'encoder' for bert, found 'decoder'", made(side="decoder")),
     (ValueError, "side must be 'encoder' or 'decoder' for t5, found 'left'", made(T5, side="left")),
     (TypeError, "family must be a minibert.Family, found str 'bert'; ", made(family="bert")),
-    (ValueError, "revision is for a name on the Hub; .* is a folder", made(revision="main")),
+    (ValueError, "revision is for a name on the Hub; .* is a folder$", made(revision="main")),
+    (ValueError, f"revision is for a name on the Hub; bert is a folder{ELSEWHERE} folder",
+     lambda tmp: (write(tmp / "bert"), minibert.load("bert", revision="main"))),
     (CheckpointError, "'n_embd'|'hidden_size'|no tensor for 'wte.weight'", made(family=FAMILIES["gpt2"])),
     (ValueError, "lazy=True is for a static model, whose rows can be fetched one by one",
      lambda _: minibert.load_encoder(REFERENCE / "sentences-dense", lazy=True)),
@@ -155,6 +166,13 @@ WHOLE: list[Row] = [
 
 
 @pytest.mark.parametrize(("kind", "message", "call"), NAMES + OPTIONS + TENSORS + WHOLE)
-def test_what_loading_says(kind: type[Exception], message: str, call: Callable[[Path], object], tmp_path: Path) -> None:
+def test_what_loading_says(
+    kind: type[Exception],
+    message: str,
+    call: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=message):
         call(tmp_path)

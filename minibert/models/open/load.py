@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
@@ -46,11 +45,12 @@ def load(
 ) -> EmbeddingLayer:
     """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
 
-    A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of an existing
-    folder with a config.json or a modules.json. For a folder the network is never used. Tables are mapped, not read.
-    A name without an owner is one of sentence-transformers', but for old ones such as "gpt2".
+    A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of a folder or a
+    file that is there. For a folder the network is never used. Tables are mapped, not read. A name without an owner is
+    one of sentence-transformers', but for old ones such as "gpt2".
 
-    revision, local_files_only: as in huggingface_hub, for Hub names.
+    revision, local_files_only: as in huggingface_hub, for Hub names. With the forty digits of a commit a name is the
+    Hub's even if a folder has it too.
     lazy: for Hub names, fetch a table's rows when ids ask for them. No effect on a folder or on a file that is whole in
     the Hub's cache.
     side: "encoder" or "decoder" where a family has both; None is the encoder, or the only side there is.
@@ -112,10 +112,12 @@ class Opened:
         options: Mapping[str, Any],
         whole: bool = False,
         saved: bool = False,
+        elsewhere: str = "",
     ) -> None:
         """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it.
 
         whole: all tensors are needed. saved: all that the folder says is read, and modules.json says where they are.
+        elsewhere: how to name the Hub's model, where this folder has its name.
         """
         self._every, self._checkpoint = every, checkpoint
         self.where, self.lasting, self.commit, self.options = where, lasting, commit, options
@@ -133,7 +135,7 @@ class Opened:
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
             else:
                 self.source().close()  # raises if there are no tensors either
-            raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}")
+            raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}{elsewhere}")
 
     def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
         """Give a call of `load` or of its kin that opens the same files once more, with these options too."""
@@ -199,13 +201,20 @@ def open_model(
 ) -> Opened:
     """Open a folder or a Hub name: see `load`; whole, saved: as of `Opened`."""
     folder, where, commit = is_folder(name), os.fspath(name), cast("str | None", None)
+    shadowed = folder and isinstance(name, str) and not _is_path(name)
+    kind = "folder" if os.path.isdir(name) else "file"
+    elsewhere = f"; for the Hub's model of this name run elsewhere, or rename the {kind}" if shadowed else ""
+    if shadowed and revision is not None:
+        from minibert.hub.repository import COMMIT
+
+        folder = not COMMIT.fullmatch(revision)  # so a pickle names it, and a folder of `bulk`
     options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, mmap=mmap)
     open_base = partial(open_model, **options, cache_folder=cache_folder, token=token, whole=whole)
     if folder:
-        if revision is not None:
-            raise ValueError(f"revision is for a name on the Hub; {where} is a folder")
         path = os.path.expanduser(where)
-        lasting, find = os.path.abspath(path), _open_local(path)
+        lasting, find = os.path.abspath(path), _open_local(path, elsewhere)
+        if revision is not None:
+            raise ValueError(f"revision is for a name on the Hub; {where} is a folder{elsewhere}")
 
         def checkpoint(sub: str) -> Checkpoint:
             return open_folder(os.path.join(path, sub) if sub else path, mmap)
@@ -221,7 +230,7 @@ def open_model(
             options["cache_folder"] = os.fspath(repository.cache)
     # of a Hub name the input layer alone asks for no list of files
     parts = _with_base(find, checkpoint, where, open_base) if folder or saved else (find, checkpoint)
-    return Opened(*parts, where, lasting, commit, options, whole, saved)
+    return Opened(*parts, where, lasting, commit, options, whole, saved, elsewhere)
 
 
 def _with_base(
@@ -261,20 +270,26 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
         return True
     if not name:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
-    separated = name.replace(os.sep, "/")
-    if name[0] in "./~" or separated.count("/") > 1 or os.path.isabs(name):
-        return True
     try:
-        return any(stat.S_ISREG(mode_of(os.path.join(name, file))) for file in ("config.json", "modules.json"))
+        return _is_path(name) or mode_of(name) > 0
     except CheckpointError:  # it is there, and may not be read: so says who opens it
         return True
 
 
-def _open_local(folder: str) -> Find:
+def _is_path(name: str) -> bool:
+    """Whether no model on the Hub could have this name."""
+    return name[0] in "./~" or name.replace(os.sep, "/").count("/") > 1 or os.path.isabs(name)
+
+
+def _open_local(folder: str, elsewhere: str) -> Find:
     mode_of(os.path.join(folder, "config.json"))  # a folder that may not be read is not taken for an absent one
     if not os.path.isdir(folder):
-        kind = "a file, not a folder" if os.path.isfile(folder) else "no such folder"
-        raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors")
+        kind, above = "no such folder", os.path.dirname(folder)
+        if os.path.exists(folder):
+            kind = "a file, not a folder"
+            if any(os.path.isfile(os.path.join(above, name)) for name in ("config.json", SINGLE)):
+                elsewhere = f"; name its folder, {above or '.'}"
+        raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors{elsewhere}")
 
     def find(name: str) -> str | None:
         path = os.path.join(folder, name)
