@@ -133,7 +133,7 @@ class Opened:
             advice = "fetch it beside them"
             if self.files.modules() and (inside := self.saved.beside.folder):  # raises for what is not computed
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
-            else:
+            elif not elsewhere:
                 self.source().close()  # raises if there are no tensors either
             raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}{elsewhere}")
 
