@@ -47,14 +47,19 @@ class RemoteFile(SafetensorsFile):
         kept = self._kept()
         spans = kept or [(0, *files.part(name, (0, HEADER_GUESS)))]
         self._size, where = spans[0][2], files.describe(name)
-        self._bytes = np.frombuffer(memory_map.mmap(-1, max(8, self._size)), np.uint8)
+        try:
+            self._bytes = np.frombuffer(memory_map.mmap(-1, max(8, self._size)), np.uint8)
+        except OSError as error:
+            raise CheckpointError(f"{where}: no room to map its {self._size:,} bytes ({error.strerror})") from None
         self._have = np.zeros(self._size // BLOCK + 1, np.bool_)
         for start, content, _ in spans:
-            (self._put if kept else self._keep)(start, content)
+            self._put(start, content)
         length = 8 + int.from_bytes(self._read(0, 8).tobytes(), "little")
         if not 8 < length <= min(MAX_HEADER, self._size):
             raise CheckpointError(f"{where}: not a safetensors file, or an incomplete one; tell its authors")
         self.tensors, self.metadata = parse_header(self._read(8, length).tobytes(), length, self._size, where)
+        if not kept:
+            self._keep(0, spans[0][1])  # now that the header has confirmed the size
 
     def raw(self, tensor: Tensor) -> Array:
         self._read(tensor.start, tensor.stop)
@@ -78,7 +83,13 @@ class RemoteFile(SafetensorsFile):
         from huggingface_hub.utils.tqdm import tqdm
 
         def fetch(run: Span) -> None:
-            self._keep(run[0] * BLOCK, self._files.part(self._name, (run[0] * BLOCK, run[1] * BLOCK))[0])
+            start, stop = run[0] * BLOCK, run[1] * BLOCK
+            content, size = self._files.part(self._name, (start, stop))
+            wanted, found = (min(stop, self._size) - start, self._size), (len(content), size)
+            if found != wanted:  # what did not come would be zeros
+                words = "{:,} bytes of a file of {:,}"
+                raise self._files.refusal(self._name, f"expected {words.format(*wanted)}, found {words.format(*found)}")
+            self._keep(start, content)
             bar.update(run[1] - run[0])
 
         with self._lock:
@@ -109,10 +120,15 @@ class RemoteFile(SafetensorsFile):
         keep(self._folder / f"{start}-{start + len(content)}-{self._size}", content)
 
     def _kept(self) -> list[tuple[int, bytes, int]]:
-        """Read the spans that earlier runs have kept: the first byte, the bytes, the size of the whole file."""
+        """Read the spans that earlier runs have kept: the first byte, the bytes, the size of the whole file.
+
+        An empty list without the first bytes, and if two runs were told different sizes.
+        """
         with suppress(OSError):
             found = ((path, re.fullmatch(r"(\d+)-\d+-(\d+)", path.name)) for path in self._folder.iterdir())
-            return [(int(name[1]), path.read_bytes(), int(name[2])) for path, name in found if name]
+            spans = [(int(name[1]), path.read_bytes(), int(name[2])) for path, name in found if name]
+            same = len({size for *_, size in spans}) == 1
+            return spans if same and any(start == 0 for start, *_ in spans) else []
         return []
 
 

@@ -145,7 +145,7 @@ class Repository:
     def part(self, name: str, span: Span) -> tuple[bytes, int]:
         """Fetch the bytes span[0]..span[1]-1 of a file (fewer where it ends before), and say how large it is.
 
-        They are taken only with status 206 and the requested Content-Range. Raises HubError.
+        They are taken only with status 206, the requested Content-Range and a size below 10**13. Raises HubError.
         """
         from huggingface_hub import constants, hf_hub_url
         from huggingface_hub.errors import HfHubHTTPError
@@ -162,7 +162,7 @@ class Repository:
             answer = http_backoff("GET", url, **options, **again)
             hf_raise_for_status(answer)
             said = answer.headers.get("Content-Range", "none")
-            size = int(said.rpartition("/")[2]) if re.fullmatch(r"bytes \d+-\d+/\d{1,18}", said) else span[1]
+            size = int(said.rpartition("/")[2]) if re.fullmatch(r"bytes \d+-\d+/\d{1,13}", said) else span[1]
             last = min(span[1], size) - 1
             wanted = (206, f"bytes {span[0]}-{last}/{size}", last + 1 - span[0])
             if (found := (answer.status_code, said, len(answer.content))) != wanted:
@@ -220,7 +220,7 @@ class Repository:
         """Give the names of all files: asked for once for a commit, then kept. Raises HubError."""
         with self._lock:
             if self._files is None:
-                with suppress(OSError, ValueError):
+                with suppress(OSError, ValueError, RecursionError):
                     self._files = json.loads(self.ranges(LIST).read_bytes())
             if self._files is None and self.offline:
                 # a cache that another program filled: if it holds the model, a file that it lacks does not exist

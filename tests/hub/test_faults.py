@@ -95,6 +95,7 @@ ONE_TRY = {
     "no Content-Range": (fake_hub.with_header("Content-Range", ""), "found status 206 with and"),
     "another last byte": (fake_hub.with_header("Content-Range", f"bytes 0-32768/{SIZE}"), OTHER),
     "no numbers": (fake_hub.with_header("Content-Range", "bytes 0-" + "9" * 5000 + "/1"), OTHER),
+    "no file": (fake_hub.total(10**13), r"found status 206 with bytes \d+-\d+/10000000000000 "),
     "too short": (fake_hub.short_body, r"expected .* and ([\d,]+) bytes, found .* and (?!\1)[\d,]+ bytes"),
     "longer": (fake_hub.longer, r"expected .* and ([\d,]+) bytes, found .* and (?!\1)[\d,]+ bytes|RemoteProtocolError"),
 }
@@ -110,6 +111,18 @@ def test_a_wrong_answer_is_never_taken(hub: FakeHub, fault: str, reader: str) ->
     assert "org/tiny at main, model.safetensors: " in str(error.value)
     hub.forget()
     assert read() == expected  # and nothing of it was kept
+
+
+@pytest.mark.parametrize("size", [SIZE - 100, SIZE + 100, 10**12])
+@pytest.mark.parametrize("reader", READERS)
+def test_every_answer_names_the_size_of_the_file(hub: FakeHub, reader: str, size: int) -> None:
+    """A smaller one with fewer bytes too: what does not come is never zeros, and a wrong size is not kept."""
+    read, expected, skip = READERS[reader]
+    hub.misbehave("model.safetensors", fake_hub.total(size), skip=skip)
+    with pytest.raises(HubError if skip else CheckpointError, match=r"org/tiny at main, model\.safetensors: "):
+        read()
+    hub.forget()
+    assert read() == expected
 
 
 # -- one wording, whatever refuses ---------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_the_archives_hold_the_package_and_little_else(wheel: dict[str, bytes], 
     top = {name.split("/")[0] for name in names}
     allowed = {"minibert", "tests", "scripts", "pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO"}
     assert top <= allowed, f"does not belong there: {top - allowed}"
-    assert not [name for name in names if "__pycache__" in name]
+    assert not [name for name in {*names, *wheel} if name.endswith(".pyc") or "__pycache__" in name]
     entries = configparser.ConfigParser()
     entries.read_string(wheel[f"minibert_numpy-{VERSION}.dist-info/entry_points.txt"].decode())
     assert dict(entries["console_scripts"]) == {"minibert": "minibert.cli:main"}

@@ -116,6 +116,19 @@ def wrong_content_range(hub: FakeHub, request: Request, answer: Answer) -> Answe
     return answer
 
 
+def total(size: int) -> Fault:
+    """Say that the file has this size, and send no byte beyond it."""
+
+    def fault(hub: FakeHub, request: Request, answer: Answer) -> Answer:
+        if answer.status == 206:
+            answer.stop = min(answer.stop, size)
+            answer.headers["Content-Length"] = str(answer.stop - answer.start)
+            answer.headers["Content-Range"] = f"bytes {answer.start}-{answer.stop - 1}/{size}"
+        return answer
+
+    return fault
+
+
 def longer(hub: FakeHub, request: Request, answer: Answer) -> Answer:
     """Send a thousand bytes more than Content-Range promises."""
     answer.stop += 1000
