@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
 from minibert.families.static import STATIC
@@ -86,8 +88,8 @@ def verify(
     kind: type[Subject] = EncoderSubject if encoder else Subject
     again: Callable[..., Any] = load_encoder if encoder else partial(load, side=side, lazy=True)
     again = partial(again, model, **options)
-    # BLAS's threads do little in products so small but wait for each other
-    with again() as opened, Slot(1), closing(kind(opened, again)) as subject:
+    # BLAS's threads do little in products so small but wait for each other; a port's numbers may be of any size
+    with again() as opened, Slot(1), np.errstate(all="ignore"), closing(kind(opened, again)) as subject:
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")

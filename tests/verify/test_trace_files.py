@@ -15,13 +15,15 @@ from command_line import error_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from ports import BERT, ported, saved
+from ports import BERT, few, ported, saved
 
 from minibert.equations.input_layer import Array
+from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Report
-from minibert.verify.sides.traces import read_traces
+from minibert.verify.sides.numpy_files import ROOM
+from minibert.verify.sides.traces import read_traces, trace, write_traces
 from minibert.verify.vectors.vectors import read_vectors
-from minibert.verify.verify import verify
+from minibert.verify.verify import FORMATS, verify
 
 MODEL = str(BERT.folder)
 ENDINGS = [".safetensors", ".npz"]
@@ -118,9 +120,28 @@ def test_an_array_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "port.npz", "w") as file:
         file.writestr("plain|sum.npy", header.getvalue() + bytes(64))
     refused(tmp_path / "port.npz", "plain|sum: not readable as NumPy (")
+    np.savez_compressed(tmp_path / "packed.npz", **{"plain|sum": np.zeros(ROOM, np.uint8)})
+    refused(tmp_path / "packed.npz", f"unpack to {ROOM + 128:,}")  # 128: of the array's header
     (tmp_path / "v.npy").write_bytes(header.getvalue() + bytes(64))
     with pytest.raises(ValueError, match=r"v\.npy: not readable as NumPy \("):
         read_vectors(tmp_path / "v.npy")
+
+
+@pytest.mark.parametrize("number", [1e39, 1e300, -1e300])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_number_that_float32_does_not_hold_differs_without_a_warning(
+    number: float, form: str, tmp_path: Path
+) -> None:
+    """A port in float64; not even float64 holds the square of 1e300. A warning ends a test."""
+    with load_encoder(MODEL) as encoder:
+        inputs = few(encoder)
+        traces = {kind: trace(encoder, batch) for kind, batch in inputs.items()}
+    key = next(reversed(traces["plain"]))
+    traces["plain"][key] = traces["plain"][key].astype(float)
+    traces["plain"][key].flat[3] = number
+    write_traces(path := tmp_path / "port.npz", inputs, traces)
+    report = verify(MODEL, encoder=True, against=path, kinds=[*inputs], form=form)
+    assert not report.passed and max(report.differences, key=lambda d: d.largest).key == key
 
 
 def test_what_is_missing_everywhere_is_one_line(tmp_path: Path) -> None:

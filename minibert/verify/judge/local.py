@@ -12,8 +12,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-import numpy as np
-
 from minibert.equations.input_layer import Array
 from minibert.verify.mistakes.mistake import Mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
@@ -75,14 +73,13 @@ def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> In
     differences, float32 = list[Difference](), True
     weighed: dict[int, list[Array]] = {}
     known = [each for each in MISTAKES if not each.rounding and each.where != "local"]
-    with np.errstate(all="ignore"):
-        for place in places(subject, inputs, theirs, form):
-            differences += place.compared()
-            float32 = float32 and not differing(place.in_float32())
-            for number, mistake in enumerate(known):
-                with suppress(*IMPOSSIBLE):
-                    if (told := evidence(place, mistake)) is not None:
-                        weighed.setdefault(number, []).append(told)
+    for place in places(subject, inputs, theirs, form):
+        differences += place.compared()
+        float32 = float32 and not differing(place.in_float32())
+        for number, mistake in enumerate(known):
+            with suppress(*IMPOSSIBLE):
+                if (told := evidence(place, mistake)) is not None:
+                    weighed.setdefault(number, []).append(told)
     said: dict[str, list[Mistake]] = {"found": [], "hidden": [], "excluded": [], "": []}
     for number, several in weighed.items():
         everywhere, alone = weighed_up(several), [weighed_up([each]) for each in several]
@@ -97,29 +94,28 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
     """
     found, keys, maps = list[Local](), set[str](), 0
     whole, right = Whole(tolerance), dict[int, str]()  # right: places before the first wrong one of their part
-    with np.errstate(all="ignore"):  # a mistake may go beyond what float32 holds
-        for number, place in enumerate(places(subject, inputs, theirs, form)):
-            at, compared = place.at, place.compared()
-            here = {d.key for d in differing(compared)}
-            wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
-            keys |= {d.key for d in compared if at.part != INPUT_LAYER}
-            maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
-            modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
-            if wrong or at.part in whole.parts:
-                whole.narrow(place, modules[:1])
-            else:
-                right[number] = at.part
-            for d, module in zip(wrong, modules, strict=False):
-                fits = module.names()
-                excluded = [] if fits else module.excluded()
-                found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
-                                   module.share_of_size()))  # fmt: skip
-        last = max((number for number, part in right.items() if part in whole.parts), default=-1)
-        for number, place in enumerate(islice(places(subject, inputs, theirs, form), last + 1)):
-            if not whole.known:
-                break
-            if right.get(number) in whole.parts:
-                whole.narrow(place)
+    for number, place in enumerate(places(subject, inputs, theirs, form)):
+        at, compared = place.at, place.compared()
+        here = {d.key for d in differing(compared)}
+        wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
+        keys |= {d.key for d in compared if at.part != INPUT_LAYER}
+        maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
+        modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
+        if wrong or at.part in whole.parts:
+            whole.narrow(place, modules[:1])
+        else:
+            right[number] = at.part
+        for d, module in zip(wrong, modules, strict=False):
+            fits = module.names()
+            excluded = [] if fits else module.excluded()
+            found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
+                               module.share_of_size()))  # fmt: skip
+    last = max((number for number, part in right.items() if part in whole.parts), default=-1)
+    for number, place in enumerate(islice(places(subject, inputs, theirs, form), last + 1)):
+        if not whole.known:
+            break
+        if right.get(number) in whole.parts:
+            whole.narrow(place)
     names = whole.strict or whole.known or []
     return Judged(_named_by(names, found), keys, maps, names)
 

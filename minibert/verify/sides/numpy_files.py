@@ -17,6 +17,8 @@ from minibert.files.lines import reading
 BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RecursionError, UnicodeError,
           BadZipFile, LargeZipFile, zlib.error, NotImplementedError, RuntimeError, TokenError,
           MemoryError)  # fmt: skip
+# what an .npz may unpack to: the larger of these bytes and this multiple of the file. A trace's is at most 4.2
+ROOM, MOST = 1 << 26, 20
 
 
 def opened(path: Path) -> Path:
@@ -41,6 +43,10 @@ def read_npz(path: Path) -> dict[str, Array]:
     with open(opened(path), "rb") as content:
         with reading(str(path), "NumPy", *BROKEN):
             file: Any = np.lib.npyio.NpzFile(content, allow_pickle=False)
+        unpacked, size = sum(member.file_size for member in file.zip.infolist()), path.stat().st_size
+        if unpacked > max(ROOM, MOST * size):
+            raise ValueError(f"{path}: its {size:,} bytes unpack to {unpacked:,}, and no trace shrinks like that; if it is "
+                             "one, write it by numpy.savez")  # fmt: skip
         for name in file.files:
             with reading(f"{path}: {name}", "NumPy", *BROKEN):
                 found = np.asarray(file[name])
