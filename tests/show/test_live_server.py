@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import CHILD_SECONDS
 from served import Address, Answer, live_served
 
 import minibert
 from minibert.show.live.live import Live
-from minibert.show.live.server import LiveServer
+from minibert.show.live.server import MOST, REST, LiveServer
 
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 STATE = {"text": "wonderfu"}
@@ -95,3 +98,37 @@ def test_what_cannot_be_is_said_in_words(running: tuple[Address, LiveServer, Liv
     assert long["error"]["message"] == "the text has more tokens than the 16 that this page takes; shorten it"
     assert asked(running, "state", {"text": "a", "heads": [[9, 9]]}).status == 400
     assert asked(running, "state", b"[" * 300_000).status == 413
+    assert asked(running, "state", b" " * REST).status == 413  # the client has sent all of it before it reads
+
+
+@pytest.mark.parametrize("body", ["%s", '{"text": %s}', '{"text": "a", "heads": %s}'])
+def test_json_that_is_nested_deeply_is_misuse(body: str, running: tuple[Address, LiveServer, Live]) -> None:
+    """Deep enough for the parser, for the check of the state, and for the message that shows it."""
+    for depth in range(900, 1000, 4):
+        assert asked(running, "state", (body % ("[" * depth + "]" * depth)).encode()).status == 400
+
+
+def test_the_token_is_looked_at_before_the_body(running: tuple[Address, LiveServer, Live]) -> None:
+    """This client sends no byte of it."""
+    with closing(HTTPConnection("127.0.0.1", running[0].port, timeout=CHILD_SECONDS)) as connection:
+        connection.putrequest("POST", "/state")
+        connection.putheader("Content-Length", str(REST))
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+
+
+def test_connections_have_a_bound(running: tuple[Address, LiveServer, Live]) -> None:
+    address, server, _ = running
+
+    def opened() -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", address.port, timeout=CHILD_SECONDS)
+        connection.request("GET", f"/?token={server.token}")
+        return connection
+
+    with ExitStack() as stack:
+        held = [stack.enter_context(closing(opened())) for _ in range(MOST)]
+        assert {connection.getresponse().read()[:9] for connection in held} == {b"<!doctype"}
+        assert not server.free.acquire(blocking=False)
+        waiting = stack.enter_context(closing(opened()))
+        held[0].close()
+        assert waiting.getresponse().status == 200

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,7 +20,8 @@ from minibert.errors import MinibertError
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PATIENCE = 30  # seconds that a client has to send a request
-LONGEST, REST = 1 << 18, 1 << 24  # bytes of a question that are taken, and that are read before it is refused
+LONGEST, REST = 1 << 18, 1 << 24  # bytes of a question that are taken, and that are read and dropped after a refusal
+MOST = 16  # connections at a time; a browser opens six
 HEADERS = {
     "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY", "Cross-Origin-Resource-Policy": "same-origin",
@@ -45,11 +46,27 @@ class LiveServer(ThreadingHTTPServer):
         self.page, self.answers = page, answers
         self.token = secrets.token_urlsafe(16)
         self.one = Lock()  # computes at a time: each takes all cores
+        self.free = Semaphore(MOST)
 
     @property
     def url(self) -> str:
         """The address that opens the page."""
         return f"http://127.0.0.1:{self.server_address[1]}/?token={self.token}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection once one is free; until then it waits in the listening socket's queue."""
+        if not self.free.acquire(timeout=0.5):
+            raise TimeoutError  # the loop goes on, and may end
+        try:
+            return super().get_request()
+        except OSError:
+            self.free.release()
+            raise
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        super().shutdown_request(request)
+        self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error of a connection, unless its client has left: a browser does that at any time."""
@@ -81,19 +98,17 @@ class _Handler(BaseHTTPRequestHandler):
             return self.server.page()
 
     def _asked(self) -> str:
-        length = self.headers.get("content-length", "0")
-        size = int(length) if length.isascii() and length.isdigit() and len(length) < 10 else REST + 1
-        body = self.rfile.read(size) if size <= REST else b""
         if not self._has(self.headers.get("authorization", "").removeprefix("Bearer ")):
             raise _Refusal(401, "a question needs the token of the page's address: Authorization: Bearer TOKEN")
         answer = self.server.answers.get(self.path.removeprefix("/"))
         if answer is None:
             raise _Refusal(404, "this server serves its page alone")
-        if size > LONGEST:
+        length = self.headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= LONGEST):
             raise _Refusal(413, f"the question has more than {LONGEST} bytes; shorten it")
         try:
-            given = json.loads(body)
-        except (ValueError, RecursionError):
+            given = json.loads(self.rfile.read(int(length)))
+        except ValueError:
             raise _Refusal(400, "the question must be JSON") from None
         with self.server.one:
             return json.dumps(answer(given), allow_nan=False, separators=(",", ":"))
@@ -109,6 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(*error.args)
         except (MinibertError, ValueError, IndexError) as error:
             return self.send_error(400, str(error))
+        except RecursionError:
+            return self.send_error(400, "the question is nested too deeply")
         except OSError:  # the client has left, or is silent
             self.close_connection = True
             return None
@@ -126,9 +143,16 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(403, f"another page asks, of {origin!r:.80}; this server answers its own page alone")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with a refusal, and close the connection, so that unread bytes are no second request."""
+        """Answer with a refusal, and close the connection, so that unread bytes are no second request.
+
+        They are read and dropped: at a connection that is closed before, the client may lose the answer.
+        """
         self.close_connection = True
         self._send(code, "application/json", json.dumps({"error": {"message": message or "not answered here"}}))
+        self.connection.shutdown(socket.SHUT_WR)
+        left = REST
+        while left > 0 and (dropped := len(self.connection.recv(1 << 16))):
+            left -= dropped
 
     def _send(self, status: int, kind: str, body: str) -> None:
         written = body.encode("utf-8", "backslashreplace")

@@ -45,8 +45,8 @@ def read_npz(path: Path) -> dict[str, Array]:
             file: Any = np.lib.npyio.NpzFile(content, allow_pickle=False)
         unpacked, size = sum(member.file_size for member in file.zip.infolist()), path.stat().st_size
         if unpacked > max(ROOM, MOST * size):
-            raise ValueError(f"{path}: its {size:,} bytes unpack to {unpacked:,}, and no trace shrinks like that; if it is "
-                             "one, write it by numpy.savez")  # fmt: skip
+            raise ValueError(f"{path}: its {size:,} bytes unpack to {unpacked:,}, and no trace shrinks like that; if "
+                             "it is one, write it by numpy.savez")  # fmt: skip
         for name in file.files:
             with reading(f"{path}: {name}", "NumPy", *BROKEN):
                 found = np.asarray(file[name])
