@@ -17,7 +17,7 @@ from minibert.files.lines import reading
 BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RecursionError, UnicodeError,
           BadZipFile, LargeZipFile, zlib.error, NotImplementedError, RuntimeError, TokenError,
           MemoryError)  # fmt: skip
-# what an .npz may unpack to: the larger of these bytes and this multiple of the file. A trace's is at most 4.2
+# an .npz may unpack to the larger of these bytes and this multiple of the file; of 244 compressed traces the most is 4
 ROOM, MOST = 1 << 26, 20
 
 
