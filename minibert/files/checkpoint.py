@@ -207,7 +207,14 @@ class Checkpoint:
     def known(self) -> dict[str, Tensor | None]:
         """Give every tensor's place, as far as headers have been read: None for those of a shard not opened yet."""
         opened = {file: self._files[file].tensors if file in self._files else {} for file in self._weight_map.values()}
-        return {name: opened[file].get(name) for name, file in self._weight_map.items()}
+        places = {name: tensor for name, (_, tensor) in self._places.items()}
+        return {name: places.get(name) or opened[file].get(name) for name, file in self._weight_map.items()}
+
+    def add(self, other: Checkpoint, there: str, name: str) -> None:
+        """Take a tensor of another file under a name here, in place of one that has it."""
+        file, tensor = other._looked_up(there)
+        self._places[name] = file, tensor._replace(name=name)
+        self._weight_map[name] = os.path.basename(file.path)
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
         """Give a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for another than these formats."""

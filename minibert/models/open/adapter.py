@@ -2,17 +2,26 @@
 
     W' = W + scale * B A,   scale = lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora`
 
-A is (r, in) and B (out, r). Where a weight is stored (in, out), as GPT-2's are, the product is transposed
-(`fan_in_fan_out`). Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv:2106.09685).
+A is (r, in) and B (out, r). Where the base's weight is stored (in, out), as GPT-2's blocks are, the product is
+transposed. `fan_in_fan_out` does not decide it: PEFT writes one value for all maps, and corrects it for each layer.
+A classifier's adapter holds its whole head too (`modules_to_save`): those tensors stand in place of the base's.
+Sources: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv:2106.09685); for the choice of
+maps `check_target_module_exists` in PEFT's tuners_utils.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from minibert.errors import CheckpointError
+from minibert.families.parts.heads import LABELS, POOLERS
+from minibert.families.rows import BLOCKS, FAMILIES, HEADS
 from minibert.files.checkpoint import ADAPTER, Checkpoint
 from minibert.files.reading import FileName
 from minibert.files.tables import StoredTable, Table
@@ -20,78 +29,173 @@ from minibert.files.tables import StoredTable, Table
 TENSORS = "adapter_model.safetensors"
 BEGINNING = "base_model.model."  # of every name in a file of PEFT
 ENDINGS = (".lora_A.weight", ".lora_B.weight")
-# keys that change no number of a saved adapter, or that the tensors' names say again
+# keys that are read elsewhere, or change no number of a saved adapter
 IGNORED = frozenset((
     "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
     "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
-    "peft_type", "peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type", "use_rslora",
+    "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type",
+    "use_rslora",
 ))  # fmt: skip
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")  # of init_lora_weights: others change the base's too
+CLASSES = {  # task_type -> the end of the reference's class that PEFT opens the base with
+    "SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification",
+    "QUESTION_ANS": "ForQuestionAnswering",
+}  # fmt: skip
 OTHER_BASE = "is this the base that it was trained for?"
+OTHER_NAMES = "If it is, transformers names its maps in another way than its file does:"
 MERGE = "merge it into the base's weights with PEFT's merge_and_unload, and save that model"
 
 
 class Adapter:
-    """The matrices of one folder, and the base that they belong to."""
+    """The tensors of one folder, for a base of one model_type."""
 
-    def __init__(self, settings: Mapping[str, Any], path: FileName | None, where: str) -> None:
+    def __init__(self, settings: Mapping[str, Any], path: FileName | None, where: str, model_type: str) -> None:
         """`path`: of the tensors. Raises CheckpointError for another kind of adapter, by the setting that says so."""
-        self.where = f"{where}: {ADAPTER}"
-        self._refuse_other_kinds(settings)
-        rank, alpha = settings.get("r"), settings.get("lora_alpha")
-        if type(rank) is not int or rank < 1 or isinstance(alpha, bool) or not isinstance(alpha, int | float):
-            raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number, found {rank!r}, {alpha!r}")
+        self.where, self._settings = f"{where}: {ADAPTER}", settings
+        self._refuse_other_kinds()
         if path is None:
             raise CheckpointError(f"{where} has {ADAPTER}, but no {TENSORS}; {MERGE}")
-        self._rank, self._scale = rank, alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-        self._transposed = bool(settings.get("fan_in_fan_out"))
+        self._rank, self._scale = self._numbers()
         self._file = Checkpoint(lambda name: path)
-        self._paths = self._maps()
+        self._type, self._family = model_type, FAMILIES.get(model_type)
+        # of maps and of whole tensors: the name without the prefix of a model with a head -> the beginning in the file
+        self._maps: dict[str, str] = {}
+        self._whole: dict[str, str] = {}
+        try:
+            self._sort()
+        except (re.error, TypeError) as error:
+            raise self._refused(
+                f"the settings that choose its maps cannot be followed ({error}); fetch it again"
+            ) from None
 
-    def _maps(self) -> dict[str, str]:
-        """Give the path of each changed map -> the beginning of its names in the file."""
-        odd = sorted(n for n in self._file.names if not (n.startswith(BEGINNING) and n.endswith(ENDINGS)))
-        if odd:
-            raise self._refused(f"{TENSORS} has {odd[0]!r}, which is no matrix of a linear map; {MERGE}")
-        begins = {name.rpartition(".lora_")[0] for name in self._file.names}
-        half = sorted(n for n in begins if not all(n + end in self._file.names for end in ENDINGS))
-        if half:
-            raise self._refused(f"{TENSORS} has one of two matrices for {half[0]!r}; fetch it again")
-        return {begin.removeprefix(BEGINNING): begin for begin in begins}
+    def _numbers(self) -> tuple[int, float]:
+        """Give r and the scale."""
+        rank, alpha = self._settings.get("r"), self._settings.get("lora_alpha")
+        if type(rank) is int and rank >= 1 and isinstance(alpha, int | float) and alpha is not True:
+            try:
+                scale = float(alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank))
+            except OverflowError:
+                scale = math.inf
+            if abs(scale) <= np.finfo(np.float32).max:  # False for NaN too
+                return rank, scale
+        found = f"{rank!r:.40}, {alpha!r:.40}"
+        raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number of float32, found {found}")
 
-    def found_in(self, names: Collection[str]) -> dict[str, str]:
-        """Give each changed weight's name in the base -> the path in the adapter.
+    def _sort(self) -> None:
+        """Tell the maps that are chosen and the whole tensors apart."""
+        for name in sorted(self._file.names):
+            path, ending = name.removeprefix(BEGINNING), next(filter(name.endswith, ENDINGS), "")
+            saved = not ending and self._is_saved(path)
+            if not name.startswith(BEGINNING) or not (ending or saved):
+                raise self._refused(f"{TENSORS} has {name!r}, which is no matrix of a linear map; {MERGE}")
+            begin = name.removesuffix(ending)
+            half = [begin + end for end in ENDINGS if ending and begin + end not in self._file.names]
+            if half:
+                raise self._refused(f"{TENSORS} has one of two matrices for {begin!r}; fetch it again")
+            path = path.removesuffix(ending)
+            if saved or self._is_chosen(path):
+                group, key = self._whole if saved else self._maps, self._bare(path)
+                if group.setdefault(key, begin) != begin:
+                    raise self._refused(f"{TENSORS} has {group[key]!r} and {begin!r}, which are one; keep one of them")
+        if not self._maps:
+            raise self._refused(f"'target_modules' chooses no map of {TENSORS}; are they of one adapter?")
 
-        Either may have a prefix that the other lacks. Raises CheckpointError for a map that the base does not have.
-        """
-        found: dict[str, str] = {}
-        for path in self._paths:
-            ends = f"{path}.weight"
-            fitting = [name for name in names if f".{name}".endswith(f".{ends}") or f".{ends}".endswith(f".{name}")]
-            if len(fitting) != 1:
-                there = " and ".join(sorted(fitting)) or "no such weight"
-                raise self._refused(f"the adapter changes {path!r}, and the base has {there}; {OTHER_BASE}")
-            found[fitting[0]] = path
+    def _is_saved(self, path: str) -> bool:
+        return any(re.match(rf"(.*\.)?{name}(\..*)?$", path) for name in self._settings.get("modules_to_save") or ())
+
+    def _is_chosen(self, path: str) -> bool:
+        """Whether PEFT changes the map at `path`: a text is a pattern, a list holds paths or ends of them."""
+        targets, excluded = (self._settings.get(key) or () for key in ("target_modules", "exclude_modules"))
+        layers, patterns = (self._settings.get(key) for key in ("layers_to_transform", "layers_pattern"))
+        if _names(excluded, path) or self._is_saved(path) or not _names(targets, path):
+            return False
+        if layers in (None, []) or isinstance(targets, str) or path in targets:
+            return True
+        above = [patterns] if isinstance(patterns, str) and patterns else patterns or [r"[^.]*"]
+        start = r"(?:.*?\.)?" if patterns else r".*?\."  # without a pattern PEFT wants a name above the layers' own
+        found = next(filter(None, (re.match(rf"{start}{each}\.(\d+)\.", path) for each in above)), None)
+        return found is not None and int(found[1]) in ([layers] if isinstance(layers, int) else layers)
+
+    def _bare(self, name: str) -> str:
+        return name.removeprefix(next(filter(name.startswith, self._family.prefixes if self._family else ()), ""))
+
+    def head_config(self) -> dict[str, Any]:
+        """Give what config.json would say of the class that PEFT opens the base with, and of its labels."""
+        end = CLASSES.get(str(self._settings.get("task_type")))
+        if end is None:
+            return {}
+        found: dict[str, Any] = {"architectures": [self._type.partition("_")[0] + end]}
+        for head in HEADS.get(self._type, ()):
+            name = self._whole.get(f"{head.maps[-1].path}.weight")
+            if name and head.maps[-1].out == LABELS and end in head.architectures:
+                found["num_labels"] = next(iter(self._file.tensor(name).shape), 0)
         return found
 
-    def merged(self, path: str, table: Table) -> Table:
-        """Give the base's weight with the adapter's product added, in the dtype that is computed in."""
-        begin, dtype = self._paths[path], table.dtype
-        a, b = (self._file.table(begin + end, dtype).array() for end in ENDINGS)
-        change = (b @ a).T if self._transposed else b @ a
-        if a.shape[0] != self._rank or change.shape != table.shape:
-            found = f"for {path!r} of shape {table.shape} A is {a.shape} and B {b.shape}, with r {self._rank}"
+    def put_on(self, source: Checkpoint) -> None:
+        """Let a base's weights be merged when they are bound, and put the head's tensors beside them.
+
+        Either may have a prefix that the other lacks. Raises CheckpointError, before any number is read, for a map
+        that the base does not have and for other shapes.
+        """
+        if source.merged:
+            raise self._refused(f"the base has an adapter too; {MERGE}")
+        named: dict[str, list[str]] = {}
+        for name in source.names:
+            named.setdefault(self._bare(name), []).append(name)
+        blocks = BLOCKS.get(self._type)
+        heads = [*POOLERS, *(each for head in HEADS.get(self._type, ()) for each in head.maps)]
+        optional = {name for each in heads if not each.tied for name in each.weights}  # `encode` needs none of them
+        merged: dict[str, Callable[[Table], Table]] = {}
+        for path, begin in self._maps.items():
+            found = named.get(f"{path}.weight", [])
+            if not found and f"{path}.weight" in optional:
+                continue
+            if len(found) != 1:
+                there = " and ".join(sorted(found)) or "no such weight"
+                raise self._refused(
+                    f"the adapter changes {path!r}, and the base has {there}; {OTHER_BASE} {OTHER_NAMES} {MERGE}"
+                )
+            transposed = blocks is not None and blocks.transposed and path.startswith(blocks.begins)
+            self._check_shapes(begin, source.tensor(found[0]).shape, transposed)
+            merged[found[0]] = partial(self._merged, begin, transposed)
+        source.merged = merged
+        inside = self._family.scope_for(self._family.sides[0]) if self._family else ()
+        for path, name in self._whole.items():
+            if path.startswith((*inside, *(blocks.checked_prefixes if blocks else ()))):
+                raise self._refused(f"{TENSORS} has {name!r} in place of the base's, and it is of no head; {MERGE}")
+            source.add(self._file, name, named.get(path, [path])[0])
+
+    def _check_shapes(self, begin: str, shape: tuple[int, ...], transposed: bool) -> None:
+        a, b = (self._file.tensor(begin + end).shape for end in ENDINGS)
+        if (a[:1] + b[1:], b[:1] + a[1:]) != ((self._rank,) * 2, shape[::-1] if transposed else shape):
+            found = f"for {begin!r}, a map of shape {shape}, A is {a} and B {b}, with r {self._rank}"
             raise self._refused(f"{found}; {OTHER_BASE}")
-        whole = table.array() + dtype.type(self._scale) * change
+
+    def _merged(self, begin: str, transposed: bool, table: Table) -> Table:
+        """Give the base's weight with the adapter's product added, in the dtype that is computed in."""
+        dtype = table.dtype
+        with np.errstate(over="ignore", invalid="ignore"):
+            a, b = (self._file.table(begin + end, dtype).array() for end in ENDINGS)
+            change = (b @ a).T if transposed else b @ a
+            whole = table.array() + dtype.type(self._scale) * change
+        if not np.isfinite(whole).all():
+            raise self._refused(f"{begin!r} makes a weight with numbers that are not finite; fetch it again")
         return StoredTable(whole, {"float32": "F32", "float64": "F64"}[dtype.name], dtype)
 
-    def _refuse_other_kinds(self, settings: Mapping[str, Any]) -> None:
+    def _refuse_other_kinds(self) -> None:
         neutral = {"bias": ("none",), "init_lora_weights": PLAIN_STARTS}
-        if (kind := settings.get("peft_type")) != "LORA":
+        if (kind := self._settings.get("peft_type")) != "LORA":
             raise self._refused(f"'peft_type' is {kind!r}, and LORA alone is computed here; {MERGE}")
-        for key, value in settings.items():
+        for key, value in self._settings.items():
             if key not in IGNORED and value and value not in neutral.get(key, ()):
                 raise self._refused(f"{key!r} is {value!r:.80}, which is not computed here; {MERGE}")
 
     def _refused(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {what}")
+
+
+def _names(targets: str | Sequence[str], path: str) -> bool:
+    """Whether PEFT's words choose a path: a pattern of all of it, or a list of paths and of their ends."""
+    if isinstance(targets, str):
+        return re.fullmatch(targets, path) is not None
+    return any(f".{path}".endswith(f".{each}") for each in targets)

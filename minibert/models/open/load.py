@@ -23,11 +23,12 @@ from minibert.models.sentences.folder import MODULES, STATIC_MODULE, FolderFiles
 
 from .binder import TensorBinder
 
-OF_A_BASE = ("config.json", *TOKENIZER_FILES)  # what an adapter alone in a folder takes from its base
 T = TypeVar("T")
 
 if TYPE_CHECKING:
     from minibert.models.sentences.saved_folder import SavedFolder
+
+    from .adapter import Adapter
 
 
 def load(
@@ -123,7 +124,7 @@ class Opened:
         self.where, self.lasting, self.commit, self.options = where, lasting, commit, options
         self.found: dict[str, FileName] = {}
         self.files = self._beside = FolderFiles(self.root, where)
-        self._looks = saved or commit is None
+        self._adapter: Adapter | None = None
         if saved:
             self._beside = self.saved.beside
         self.config = self._beside.object("config.json")
@@ -136,6 +137,12 @@ class Opened:
             elif not elsewhere:
                 self.source().close()  # raises if there are no tensors either
             raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}{elsewhere}")
+        # of a Hub name the input layer alone asks for no list of files, and an adapter of linear maps leaves it alone
+        if (saved or commit is None) and (settings := self._beside.object(ADAPTER)):
+            from .adapter import TENSORS, Adapter
+
+            self._adapter = Adapter(settings, self.find(TENSORS), where, str(self.config.get("model_type")))
+            self.config = {**self.config, **self._adapter.head_config()}
 
     def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
         """Give a call of `load` or of its kin that opens the same files once more, with these options too."""
@@ -178,13 +185,8 @@ class Opened:
     def source(self) -> Checkpoint:
         """Open the tensors, and an adapter that lies beside them."""
         source = self._checkpoint(self._beside.folder)
-        # of a Hub name the input layer alone asks for no list of files, and an adapter of linear maps leaves it alone
-        if self._looks and (settings := self._beside.object(ADAPTER)):
-            from .adapter import TENSORS, Adapter
-
-            adapter = Adapter(settings, self.find(TENSORS), self.where)
-            changed = adapter.found_in(source.names)
-            source.merged = {name: partial(adapter.merged, path) for name, path in changed.items()}
+        if self._adapter is not None:
+            self._adapter.put_on(source)
         return source
 
 
@@ -236,22 +238,24 @@ def open_model(
 def _with_base(
     find: Find, checkpoint: Callable[[str], Checkpoint], where: str, open_base: Callable[..., Opened]
 ) -> tuple[Find, Callable[[str], Checkpoint]]:
-    """Take config.json, tokenizer and tensors from its base, where an adapter stands alone in a folder."""
+    """Take config.json and tensors from its base, where an adapter stands alone in a folder.
+
+    The tokenizer's files are the adapter's or the base's, never some of each.
+    """
     adapter = find(ADAPTER)
     if adapter is None or find("config.json") is not None:
         return find, checkpoint
-    settings = read_object(adapter)
+    settings, own = read_object(adapter), any(map(find, TOKENIZER_FILES))
     base = settings.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise CheckpointError(f"{where}: {ADAPTER} names no base: 'base_model_name_or_path' is {base!r}")
     try:
-        other = open_base(base, settings.get("revision"))
+        other = open_base(base, None if is_folder(base) else settings.get("revision"))
     except MinibertError as error:
         raise CheckpointError(f"{where} is an adapter alone, and its base {base!r} does not open: {error}") from None
 
     def beside(name: str) -> FileName | None:
-        own = find(name)
-        return other.find(name) if own is None and name in OF_A_BASE else own
+        return other.find(name) if name == "config.json" or (name in TOKENIZER_FILES and not own) else find(name)
 
     return beside, lambda sub: other.source()
 
