@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -206,17 +207,19 @@ def test_memory_of_a_tied_word_table_is_that_of_a_piece(tmp_path: Path, monkeypa
 
 PAIR_OF_IDS = np.array([[5, 6, 7, 8], [9, 3, 4, 10]])
 CLOSE = 5e-6  # of hidden states up to 3, one order of additions beside another; measured: 1.1e-6
-PLAIN = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "bias": "none", "megatron_core": "megatron.core"}
+PLAIN = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "bias": "none", "target_modules": ["query"]}
 QUERY = "encoder.layer.0.attention.self.query"
 BOTH = (f"{QUERY}.lora_A.weight", f"{QUERY}.lora_B.weight")
 A, B = numbers(2, encoders.DIM, seed=1), numbers(encoders.DIM, 2, seed=2)
 
 
-def adapter(folder: Path, names: tuple[str, str] = BOTH, **settings: Any) -> Path:
+def adapter(
+    folder: Path, names: tuple[str, str] = BOTH, also: Mapping[str, Array] | None = None, **settings: Any
+) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(PLAIN | settings), "utf-8")
-    named = {f"base_model.model.{name}": x for name, x in zip(names, (A, B), strict=True)}
-    save_file(named, folder / "adapter_model.safetensors")
+    tensors = dict(zip(names, (A, B), strict=True)) | dict(also or {})
+    save_file({f"base_model.model.{name}": x for name, x in tensors.items()}, folder / "adapter_model.safetensors")
     return folder
 
 
@@ -257,24 +260,138 @@ def test_an_adapter_alone_opens_its_base(tmp_path: Path, monkeypatch: pytest.Mon
         minibert.load_encoder(adapter(tmp_path / "none"))
 
 
+def two(path: str) -> dict[str, Array]:
+    return {f"{path}.lora_A.weight": A, f"{path}.lora_B.weight": B}
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_the_base_s_layer_says_whether_a_product_is_transposed(tmp_path: Path, said: bool) -> None:
+    """GPT-2's blocks store (in, out), its classifier (out, in); what PEFT writes is true of the last module alone."""
+    path, score = "transformer.h.0.attn.c_proj", numbers(3, encoders.DIM, seed=5)
+    scored = {"score.lora_A.weight": A, "score.lora_B.weight": B[:3]}
+    base = encoders.write(tmp_path / "base", "gpt2", architectures=["GPT2ForSequenceClassification"], num_labels=3)
+    stored = load_file(base / "model.safetensors") | {"score.weight": score}
+    save_file(stored, base / "model.safetensors")
+    names = (f"{path}.lora_A.weight", f"{path}.lora_B.weight")
+    settings = {
+        "target_modules": ["attn.c_proj", "score"],
+        "fan_in_fan_out": said,
+        "base_model_name_or_path": str(base),
+    }
+    found = minibert.load_encoder(adapter(tmp_path / "alone", names, scored, **settings)).logits(PAIR_OF_IDS[:1])
+    name = next(name for name in stored if name.endswith("h.0.attn.c_proj.weight"))
+    changed = {name: stored[name] + 3 * (B @ A).T, "score.weight": score + 3 * B[:3] @ A}
+    save_file(stored | changed, base / "model.safetensors")
+    assert np.abs(found - minibert.load_encoder(base).logits(PAIR_OF_IDS[:1])).max() <= CLOSE
+
+
+# settings narrower than the file, which has this map of both blocks and the one after it: what is left of them
+CHOSEN: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+    ({"target_modules": ["query"]}, (0, 1)),
+    ({"target_modules": ["uery", "0.attention.self.query"]}, (0,)),
+    ({"target_modules": r".*\.1\..*query"}, (1,)),
+    ({"layers_to_transform": 1}, (1,)),
+    ({"layers_to_transform": [0], "layers_pattern": "layer"}, (0,)),
+    ({"layers_to_transform": [0], "layers_pattern": ["h", "layer"], "exclude_modules": ["key"]}, (0,)),
+    ({"layers_to_transform": [], "exclude_modules": r".*\.0\..*"}, (1,)),
+    ({"target_modules": [QUERY], "layers_to_transform": [1]}, (0,)),
+]
+
+
+@pytest.mark.parametrize(("settings", "blocks"), CHOSEN)
+def test_the_maps_that_the_settings_name_are_changed_alone(
+    tmp_path: Path, settings: dict[str, Any], blocks: tuple[int, ...]
+) -> None:
+    last = QUERY.replace(".0.", ".1.")
+    also = two(last) | two(QUERY.replace("query", "value"))
+    found = minibert.load_encoder(adapter(encoders.write(tmp_path / "model", "bert"), also=also, **settings))
+    base = encoders.write(tmp_path / "merged", "bert")
+    stored = load_file(base / "model.safetensors")
+    changed = {
+        f"{path}.weight": stored[f"{path}.weight"] + 3 * B @ A for i, path in enumerate((QUERY, last)) if i in blocks
+    }
+    save_file(stored | changed, base / "model.safetensors")
+    assert np.abs(found(PAIR_OF_IDS) - minibert.load_encoder(base)(PAIR_OF_IDS)).max() <= CLOSE
+
+
+def test_a_classifier_s_adapter_brings_its_head(tmp_path: Path) -> None:
+    """Three labels, as the saved tensor has; config.json of the base names another head, and two labels by default."""
+    base = encoders.write(tmp_path / "base", "bert", architectures=["BertForMaskedLM"])
+    pooler = {"pooler.dense.weight": numbers(16, 16, seed=3), "pooler.dense.bias": numbers(16, seed=4)}
+    head = {"classifier.weight": numbers(3, 16, seed=5), "classifier.bias": numbers(3, seed=6)}
+    settings = {"modules_to_save": ["classifier", "score"], "base_model_name_or_path": str(base), "revision": "main"}
+    names = (f"bert.{BOTH[0]}", f"bert.{BOTH[1]}")
+    alone = adapter(tmp_path / "alone", names, head, task_type="SEQ_CLS", **settings)
+    with pytest.raises(CheckpointError):  # the map before it is nowhere, and no other head may take its place
+        minibert.load_encoder(alone).logits(PAIR_OF_IDS)
+    stored = load_file(base / "model.safetensors") | pooler
+    save_file(stored, base / "model.safetensors")
+    found = minibert.load_encoder(alone).logits(PAIR_OF_IDS)
+    merged = {f"{QUERY}.weight": stored[f"{QUERY}.weight"] + 3 * B @ A}
+    save_file(stored | merged | head, base / "model.safetensors")
+    change_json(base / "config.json", architectures=["BertForSequenceClassification"], num_labels=3)
+    assert found.shape == (2, 3)
+    assert np.abs(found - minibert.load_encoder(base).logits(PAIR_OF_IDS)).max() <= CLOSE
+
+
+def test_an_adapter_on_a_base_with_an_adapter_is_refused(tmp_path: Path) -> None:
+    base = adapter(encoders.write(tmp_path / "base", "bert"))
+    with pytest.raises(CheckpointError):
+        minibert.load_encoder(adapter(tmp_path / "alone", base_model_name_or_path=str(base)))
+
+
+def test_a_pooler_that_the_base_lacks_is_no_matter_for_encode(tmp_path: Path) -> None:
+    settings: dict[str, Any] = dict(target_modules=["query", "pooler.dense"])
+    folder = adapter(encoders.write(tmp_path / "both", "bert"), also=two("pooler.dense"), **settings)
+    plain = adapter(encoders.write(tmp_path / "plain", "bert"))
+    assert same_bits(minibert.load_encoder(folder)(PAIR_OF_IDS), minibert.load_encoder(plain)(PAIR_OF_IDS))
+
+
+def test_the_tokenizer_s_files_are_all_of_one_folder(tmp_path: Path) -> None:
+    """The base's where the adapter has none; else the adapter's, and none of the base's fills a gap."""
+    base = encoders.write_with_words(tmp_path / "base", "bert")
+    change_json(base / "tokenizer_config.json", model_max_length=3)
+    alone = adapter(tmp_path / "alone", base_model_name_or_path=str(base))
+    assert minibert.load_encoder(alone).max_seq_length == 3
+    shutil.copy(base / "tokenizer.json", alone)
+    assert minibert.load_encoder(alone).max_seq_length == encoders.LONGEST
+    shutil.move(alone / "tokenizer.json", alone / "added_tokens.json")
+    with pytest.raises(minibert.TokenizerError):
+        minibert.load_encoder(alone).tokenize("a")
+
+
 OTHER = "encoder.layer.1.attention.self.query.lora_B.weight"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"peft_type": "IA3"}, "'peft_type' is 'IA3', and LORA alone is computed here; merge it"),
     ({"use_dora": True}, "'use_dora' is True, which is not computed here; merge it"),
     ({"bias": "all"}, "'bias' is 'all', which is not computed"),
-    ({"modules_to_save": ["pooler"]}, "'modules_to_save' is .'pooler'., which"),
     ({"rank_pattern": {"query": 4}}, "'rank_pattern' is "),
     ({"alpha_pattern": {"query": 4}}, "'alpha_pattern' is "),
     ({"init_lora_weights": "pissa"}, "'init_lora_weights' is 'pissa'"),
     ({"layer_replication": [[0, 2]]}, "'layer_replication' is"),
     ({"something_new": 1}, "'something_new' is 1, which is not computed here"),
-    ({"r": 0}, "'r' must be an integer >= 1 and 'lora_alpha' a number, found 0, 6"),
+    ({"r": 0}, "'r' must be an integer >= 1 and 'lora_alpha' a number of float32, found 0, 6"),
     ({"lora_alpha": True}, "found 2, True"),
     # tensors that do not fit
     ({"names": (f"{QUERY}.lora_embedding_A", f"{QUERY}.lora_embedding_B")}, "is no matrix of a linear map; merge it"),
-    ({"names": (BOTH[0], f"{QUERY}.lora_magnitude_vector")}, "which is no matrix of a linear map"),
+    ({"also": {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "which is no matrix of a linear map"),
     ({"names": (BOTH[0], OTHER)}, "one of two matrices for"),
     ({"names": tuple(name.replace("0.attention.self", "7") for name in BOTH)}, "has no such weight; is this"),
+    ({"names": tuple(name.replace("encoder.layer", "layers") for name in BOTH)}, "names its maps in another way than"),
+    ({"also": two(f"bert.{QUERY}")}, "which are one; keep one"),
+    ({"also": {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]}, "it is of no head; merge"),
+    ({"also": {"pooler.dense.weight": B}}, "is no matrix of a linear map"),
+    ({"also": {BOTH[0]: A.T.copy()}}, r"A is \(16, 2\) and B \(16, 2\), with r 2"),
+    ({"also": {BOTH[0]: A[:, :8].copy()}}, r"A is \(2, 8\) and B"),
+    ({"also": {BOTH[0]: A * np.float32(np.inf)}}, "numbers that are not finite"),
+    # settings that choose maps
+    ({"target_modules": ["value"]}, "'target_modules' chooses no map"),
+    ({"target_modules": None}, "'target_modules' chooses no map"),
+    ({"target_modules": 5}, "cannot be followed"),
+    ({"target_modules": "("}, "cannot be followed"),
+    ({"layers_to_transform": "0"}, "cannot be followed"),
+    *(({"lora_alpha": alpha}, "a number of float32, found 2, ") for alpha in (10**400, 1e300, math.nan, math.inf, "6")),
+    ({"r": 10**400, "use_rslora": True}, "found 1000"),
 ]  # fmt: skip
 
 

@@ -57,20 +57,22 @@ class Heads:
         self._rest = static if layer.family is STATIC else "input layer and blocks"
 
     def _find(self, rows: list[Head]) -> list[Head]:
-        found = [row for row in rows if row.stored(self._config, self._binder)]
+        named = {row.maps[-1].path for row in rows if row.named_by(self._architectures)}
+        found = [row for row in rows if row.named_by(self._architectures) or row.maps[-1].path not in named]
+        found = [row for row in found if row.stored(self._config, self._binder)]
         if "multiple choice" in self._refused():  # whose map to one number has the name of the classes'
             found = [row for row in found if row.maps[-1].out != LABELS]
-        # text and token classes may end in one map: the one that is named, or takes more tensors, or each of them
-        best: dict[str, tuple[bool, int, bool]] = {}
+        # text and token classes may end in one map: if none is named, the one that takes more tensors, or each of them
+        best: dict[str, tuple[int, bool]] = {}
         for row in found:
-            best[row.maps[-1].path] = max(self._likelihood(row), best.get(row.maps[-1].path, (False, 0, False)))
+            best[row.maps[-1].path] = max(self._likelihood(row), best.get(row.maps[-1].path, (0, False)))
         return [row for row in found if self._likelihood(row) == best[row.maps[-1].path]]
 
-    def _likelihood(self, row: Head) -> tuple[bool, int, bool]:
+    def _likelihood(self, row: Head) -> tuple[int, bool]:
         last = row.maps[-1]
         biased = (last.biased is True) == self._binder.stores(f"{last.path}.bias")
         sized = not isinstance(last.out, int) or last.out == count_labels(self._config)
-        return row.named_by(self._architectures), len(row.maps), biased and sized
+        return len(row.maps), biased and sized
 
     def _refused(self) -> str:
         """Name a head of `architectures` that is not computed here, in words."""

@@ -76,7 +76,7 @@ class Adapter:
                 scale = float(alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank))
             except OverflowError:
                 scale = math.inf
-            if abs(scale) <= np.finfo(np.float32).max:  # False for NaN too
+            if abs(scale) <= float(np.finfo(np.float32).max):  # False for NaN too
                 return rank, scale
         found = f"{rank!r:.40}, {alpha!r:.40}"
         raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number of float32, found {found}")
