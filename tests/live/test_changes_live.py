@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,41 @@ def test_hidden_states_are_those_of_peft(tmp_path: Path, name: str, rslora: bool
         assert np.abs(found - plain).max() > 100 * EXACT * np.abs(want).max(), "the adapter changes something"
     narrow = minibert.load_encoder(both, low_memory=True)(TWO)
     assert np.abs(narrow - want).max() <= EXACT * np.abs(want).max()
+
+
+# a base without a head, and so of two labels by default; its maps, settings. The last one has its head, and changes it
+CLASSIFIERS: list[tuple[str, str | list[str], dict[str, Any]]] = [
+    ("bert", ["query", "pooler.dense"], {"layers_to_transform": [1], "exclude_modules": ["0.attention.self.query"]}),
+    ("roberta", r".*\.1\..*(query|dense)", {}),
+    ("gpt2", ["attn.c_proj", "mlp.c_proj"], {"layers_to_transform": 1, "layers_pattern": "h"}),
+    ("gpt2", "all-linear", {}),
+    ("qwen3", ["q_proj", "layers.0.mlp.down_proj"], {"use_rslora": True}),
+    ("gpt2", ["attn.c_proj", "score"], {"task_type": None}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # which PEFT corrects for each layer
+@pytest.mark.parametrize(("name", "targets", "settings"), CLASSIFIERS)
+def test_a_classifier_opens_as_peft_opens_it(
+    tmp_path: Path, name: str, targets: str | list[str], settings: dict[str, Any]
+) -> None:
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    torch.manual_seed(0)
+    base = encoders.write(tmp_path / "base", name, pad_token_id=0)
+    load = partial(AutoModelForSequenceClassification.from_pretrained, base, dtype=torch.float32, num_labels=3)
+    (load() if "score" in targets else AutoModel.from_pretrained(base, dtype=torch.float32)).save_pretrained(base)
+    model = get_peft_model(load(), LoraConfig(r=2, target_modules=targets, **{"task_type": "SEQ_CLS", **settings}))
+    for key, parameter in model.named_parameters():
+        if "lora_" in key or "modules_to_save" in key:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path / "alone")
+    with torch.no_grad():
+        want = PeftModel.from_pretrained(load(), tmp_path / "alone").eval()(torch.from_numpy(TWO)).logits.numpy()
+    found = minibert.load_encoder(tmp_path / "alone").logits(TWO)
+    assert np.abs(found - want).max() <= EXACT * np.abs(want).max()
 
 
 # a share is a difference of log probabilities, both of float32, over one of 3 or more: measured 7e-7

@@ -42,7 +42,6 @@ CLASSES = {  # task_type -> the end of the reference's class that PEFT opens the
     "QUESTION_ANS": "ForQuestionAnswering",
 }  # fmt: skip
 OTHER_BASE = "is this the base that it was trained for?"
-OTHER_NAMES = "If it is, transformers names its maps in another way than its file does:"
 MERGE = "merge it into the base's weights with PEFT's merge_and_unload, and save that model"
 
 
@@ -64,14 +63,12 @@ class Adapter:
         try:
             self._sort()
         except (re.error, TypeError) as error:
-            raise self._refused(
-                f"the settings that choose its maps cannot be followed ({error}); fetch it again"
-            ) from None
+            raise self._refused(f"what chooses its maps cannot be followed ({error}); fetch it again") from None
 
     def _numbers(self) -> tuple[int, float]:
         """Give r and the scale."""
         rank, alpha = self._settings.get("r"), self._settings.get("lora_alpha")
-        if type(rank) is int and rank >= 1 and isinstance(alpha, int | float) and alpha is not True:
+        if type(rank) is int and rank >= 1 and isinstance(alpha, int | float) and type(alpha) is not bool:
             try:
                 scale = float(alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank))
             except OverflowError:
@@ -139,31 +136,27 @@ class Adapter:
         """
         if source.merged:
             raise self._refused(f"the base has an adapter too; {MERGE}")
-        named: dict[str, list[str]] = {}
-        for name in source.names:
-            named.setdefault(self._bare(name), []).append(name)
+        named = {self._bare(name): name for name in source.names}  # two of one name are refused when they are bound
         blocks = BLOCKS.get(self._type)
         heads = [*POOLERS, *(each for head in HEADS.get(self._type, ()) for each in head.maps)]
         optional = {name for each in heads if not each.tied for name in each.weights}  # `encode` needs none of them
         merged: dict[str, Callable[[Table], Table]] = {}
         for path, begin in self._maps.items():
-            found = named.get(f"{path}.weight", [])
-            if not found and f"{path}.weight" in optional:
+            name = named.get(weight := f"{path}.weight")
+            if name is None and weight in optional:
                 continue
-            if len(found) != 1:
-                there = " and ".join(sorted(found)) or "no such weight"
-                raise self._refused(
-                    f"the adapter changes {path!r}, and the base has {there}; {OTHER_BASE} {OTHER_NAMES} {MERGE}"
-                )
+            if name is None:
+                said = f"the adapter changes {path!r}, and the base has no such weight; {OTHER_BASE}"
+                raise self._refused(f"{said} If it is, transformers has other names than its file: {MERGE}")
             transposed = blocks is not None and blocks.transposed and path.startswith(blocks.begins)
-            self._check_shapes(begin, source.tensor(found[0]).shape, transposed)
-            merged[found[0]] = partial(self._merged, begin, transposed)
+            self._check_shapes(begin, source.tensor(name).shape, transposed)
+            merged[name] = partial(self._merged, begin, transposed)
         source.merged = merged
         inside = self._family.scope_for(self._family.sides[0]) if self._family else ()
         for path, name in self._whole.items():
             if path.startswith((*inside, *(blocks.checked_prefixes if blocks else ()))):
                 raise self._refused(f"{TENSORS} has {name!r} in place of the base's, and it is of no head; {MERGE}")
-            source.add(self._file, name, named.get(path, [path])[0])
+            source.add(self._file, name, named.get(path, path))
 
     def _check_shapes(self, begin: str, shape: tuple[int, ...], transposed: bool) -> None:
         a, b = (self._file.tensor(begin + end).shape for end in ENDINGS)
