@@ -161,6 +161,7 @@ CLASSIFIERS: list[tuple[str, str | list[str], dict[str, Any]]] = [
     ("roberta", r".*\.1\..*(query|dense)", {}),
     ("gpt2", ["attn.c_proj", "mlp.c_proj"], {"layers_to_transform": 1, "layers_pattern": "h"}),
     ("gpt2", "all-linear", {}),
+    ("distilbert", ["q_lin", "ffn.lin2"], {}),  # which saves pre_classifier too
     ("qwen3", ["q_proj", "layers.0.mlp.down_proj"], {"use_rslora": True}),
     ("gpt2", ["attn.c_proj", "score"], {"task_type": None}),
 ]

@@ -334,6 +334,19 @@ def test_a_classifier_s_adapter_brings_its_head(tmp_path: Path) -> None:
     assert np.abs(found - minibert.load_encoder(base).logits(PAIR_OF_IDS)).max() <= CLOSE
 
 
+def test_a_saved_module_is_known_by_the_end_of_its_name(tmp_path: Path) -> None:
+    """As PEFT knows it: "classifier" keeps DistilBERT's pre_classifier too, without which there is no head."""
+    head = {"pre_classifier.weight": numbers(16, 16, seed=3), "pre_classifier.bias": numbers(16, seed=4),
+            "classifier.weight": numbers(2, 16, seed=5), "classifier.bias": numbers(2, seed=6)}  # fmt: skip
+    path = "distilbert.transformer.layer.0.attention.q_lin"
+    names = (f"{path}.lora_A.weight", f"{path}.lora_B.weight")
+    settings: dict[str, Any] = dict(target_modules=["q_lin"], modules_to_save=["classifier"], task_type="SEQ_CLS")
+    folder = adapter(encoders.write(tmp_path / "model", "distilbert"), names, head, **settings)
+    with minibert.load_encoder(folder) as encoder:
+        assert encoder.heads == ("classes",)
+        assert encoder.logits(PAIR_OF_IDS).shape == (2, 2)
+
+
 def test_an_adapter_on_a_base_with_an_adapter_is_refused(tmp_path: Path) -> None:
     base = adapter(encoders.write(tmp_path / "base", "bert"))
     with pytest.raises(CheckpointError):
@@ -377,7 +390,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"also": {f"{QUERY}.lora_magnitude_vector": B[:, 0].copy()}}, "which is no matrix of a linear map"),
     ({"names": (BOTH[0], OTHER)}, "one of two matrices for"),
     ({"names": tuple(name.replace("0.attention.self", "7") for name in BOTH)}, "has no such weight; is this"),
-    ({"names": tuple(name.replace("encoder.layer", "layers") for name in BOTH)}, "transformers has other names"),
+    ({"names": tuple(name.replace("encoder.layer", "layers") for name in BOTH)}, "transformers has a name for this"),
     ({"also": two(f"bert.{QUERY}")}, "which are one; keep one"),
     ({"also": {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]}, "of no head; merge"),
     ({"also": {"pooler.dense.weight": B}}, "is no matrix of a linear map"),

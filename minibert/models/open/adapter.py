@@ -80,9 +80,10 @@ class Adapter:
 
     def _sort(self) -> None:
         """Tell the maps that are chosen and the whole tensors apart."""
+        kept = self._settings.get("modules_to_save") or ()
         for name in sorted(self._file.names):
             path, ending = name.removeprefix(BEGINNING), next(filter(name.endswith, ENDINGS), "")
-            saved = not ending and self._is_saved(path)
+            saved = not ending and any(f"{each}." in path for each in kept)  # "classifier" keeps pre_classifier too
             if not name.startswith(BEGINNING) or not (ending or saved):
                 raise self._refused(f"{TENSORS} has {name!r}, which is no matrix of a linear map; {MERGE}")
             begin = name.removesuffix(ending)
@@ -97,14 +98,16 @@ class Adapter:
         if not self._maps:
             raise self._refused(f"'target_modules' chooses no map of {TENSORS}; are they of one adapter?")
 
-    def _is_saved(self, path: str) -> bool:
-        return any(re.match(rf"(.*\.)?{name}(\..*)?$", path) for name in self._settings.get("modules_to_save") or ())
-
     def _is_chosen(self, path: str) -> bool:
         """Whether PEFT changes the map at `path`: a text is a pattern, a list holds paths or ends of them."""
         targets, excluded = (self._settings.get(key) or () for key in ("target_modules", "exclude_modules"))
         layers, patterns = (self._settings.get(key) for key in ("layers_to_transform", "layers_pattern"))
-        if _names(excluded, path) or self._is_saved(path) or not _names(targets, path):
+        kept = "|".join(self._settings.get("modules_to_save") or ())
+        if (
+            _names(excluded, path)
+            or (kept and re.match(rf"(.*\.)?({kept})(\..*)?$", path))
+            or not _names(targets, path)
+        ):
             return False
         if layers in (None, []) or isinstance(targets, str) or path in targets:
             return True
@@ -147,7 +150,9 @@ class Adapter:
                 continue
             if name is None:
                 said = f"the adapter changes {path!r}, and the base has no such weight; {OTHER_BASE}"
-                raise self._refused(f"{said} If it is, transformers has other names than its file: {MERGE}")
+                raise self._refused(
+                    f"{said} If it is, transformers has a name for this map that its file lacks: {MERGE}"
+                )
             transposed = blocks is not None and blocks.transposed and path.startswith(blocks.begins)
             self._check_shapes(begin, source.tensor(name).shape, transposed)
             merged[name] = partial(self._merged, begin, transposed)
