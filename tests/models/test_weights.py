@@ -30,6 +30,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import Dense
 from minibert.models.heads import heads
 from minibert.models.heads.prediction import go_on
+from minibert.models.open.vectors import open_vectors
 from minibert.models.run import packing
 from minibert.models.run.key_value_cache import KeyValueCache
 
@@ -253,6 +254,7 @@ def test_an_adapter_alone_opens_its_base(tmp_path: Path, monkeypatch: pytest.Mon
     both = adapter(encoders.write(tmp_path / "both", "bert"))
     with minibert.load_encoder("alone") as encoder:
         assert same_bits(encoder(PAIR_OF_IDS), minibert.load_encoder(both)(PAIR_OF_IDS))
+    assert {"model.safetensors", "adapter_model.safetensors"} <= open_vectors(alone).sha256().keys()  # the base's too
     (base / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"is an adapter alone, and its base .* does not open: .*config"):
         minibert.load_encoder(alone)

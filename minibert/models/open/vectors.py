@@ -59,11 +59,14 @@ class TextModel(NamedTuple):
         """The sha256 of every file that was found while the model was opened; so of each that is read."""
         opened, source = self.opened, self.opened.source()
         try:
-            shards = {Path(source.tensor(name).file).name for name in source.names}
+            shards = {Path(source.tensor(name).file).name: source.tensor(name).file for name in source.names}
         finally:
             source.close()
-        for name in shards if opened.find(SINGLE) else (INDEX, *shards):
-            opened.find(name)
+        for name, file in shards.items():
+            if opened.find(name) is None:  # of an adapter alone: the base's
+                opened.found[name] = file
+        if not opened.find(SINGLE):
+            opened.find(INDEX)
         return {name: sha256_of(path) for name, path in sorted(opened.found.items())}
 
 
