@@ -123,9 +123,16 @@ def hamming(a: Array, b: Array) -> Array:
 
     a (n, bytes), b (m, bytes), both binary or both ubinary -> (n, m). The larger, the more alike; 0 is equal.
 
+    Raises ValueError for vectors of two types or widths, and for another type than int8 and uint8.
+
     >>> hamming(np.array([[0b1010]], np.uint8), np.array([[0b1010], [0b0110]], np.uint8))
     array([[ 0., -2.]], dtype=float32)
     """
+    if a.dtype != b.dtype or a.dtype not in (np.int8, np.uint8) or a.ndim != 2 or a.shape[1:] != b.shape[1:]:
+        raise ValueError(
+            "hamming compares (n, bytes) with (m, bytes), both int8 or both uint8, found "
+            f"{a.dtype} {a.shape} and {b.dtype} {b.shape}"
+        )
     y = np.empty((len(a), len(b)), np.float32)
     word = np.uint64 if b.shape[1] % 8 == 0 and a.flags.c_contiguous and b.flags.c_contiguous else np.uint8
     a, b = a.view(word), b.view(word)

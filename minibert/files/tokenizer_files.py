@@ -51,8 +51,9 @@ def open_tokenizer(
     path = find("tokenizer.json")
     settings = _settings(find)
     own = settings.get("tokenizer_class")
-    if own is not None and not isinstance(own, str):
-        raise TokenizerError(f"{where}: tokenizer_config.json: 'tokenizer_class' must be a name, found {own!r:.40}")
+    for file, name in (("tokenizer_config.json", own), ("config.json", declared)):
+        if name is not None and not (isinstance(name, str) and name):
+            raise TokenizerError(f"{where}: {file}: 'tokenizer_class' must be a name, found {name!r:.40}")
     if always_usual:
         own = declared = None
     name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))

@@ -178,6 +178,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "names RobertaTokenizer, which is for BPE, but this file's model is Word",
     ),
     ({"tokenizer_class": 3}, "'tokenizer_class' must be a name, found 3"),
+    ({"tokenizer_class": ""}, "tokenizer_config.json: 'tokenizer_class' must be a name, found ''"),
     ({"truncation_side": "middle"}, "'truncation_side' must be 'right' or 'left', found 'middle'"),
     ({"truncation_side": None}, "'truncation_side' must be 'right' or 'left', found None"),
     ({"do_lower_case": "no"}, "'do_lower_case' must be true or false, found 'no'"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from minibert import equations
-from minibert.equations.quantization import PRECISIONS, dequantized, quantized, ranges_of
+from minibert.equations.quantization import PRECISIONS, dequantized, hamming, quantized, ranges_of
 
 ONES, TABLE, ZEROS = np.ones(2), np.ones((3, 2)), np.zeros(3, np.float32)
 INTEGER, NO_ROW, REFUSED = TypeError, IndexError, ValueError  # what most are: no integer, no row of a table, no sense
@@ -115,6 +115,10 @@ VECTORS: list[Row] = [
     (REFUSED, r"ranges need finite numbers, but vectors\[1\]", lambda: ranges_of(np.array([[1.0], [np.nan], [2.0]]))),
     (REFUSED, "keeps the signs alone; compare such vectors with hamming",
      lambda: dequantized(np.zeros((1, 1), np.uint8), "ubinary")),
+    *((REFUSED, "^hamming compares .n, bytes. with .m, bytes., both int8 or both uint8, found",
+       lambda a=a, b=b: hamming(np.ones(*a), np.ones(*b)))
+      for a, b in ((((2, 1), "i1"), ((2, 1), "u1")), (((2, 1), "f4"), ((2, 1), "f4")), (((2, 1), "u1"), ((2, 2), "u1")),
+                   (((2,), "u1"), ((2, 2), "u1")), (((2, 2), "u1"), ((2,), "u1")))),
     (REFUSED, r"ranges must be \(2, 1\)", lambda: dequantized(np.zeros((1, 1), np.int8), "int8")),
 ]  # fmt: skip
 for odd in ([[1.0], [2.0]], None, np.array([["a"], ["b"]]), np.array([[None], [1.0]])):

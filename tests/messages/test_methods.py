@@ -128,6 +128,9 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("as many vectors of each, found 2 and 3",
      call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((3, 4)))),
     ("one width", call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((2, 1)))),
+    *((r"^embeddings1 must be vectors of 6 numbers, found u?int\d+ of shape .*; minibert.search with precision='binary'",
+       call(DENSE, method, bits, bits)) for method in ("similarity", "similarity_pairwise")
+      for bits in (np.ones((2, 1), np.uint8), np.ones(1, np.int8), [[1], [2]])),
 ]  # fmt: skip
 TYPES: list[tuple[str, Callable[[Of], object]]] = [
     *((A_STR, call("bert", "fill", odd)) for odd in (None, 5, b"[MASK]", [None], ["[MASK]", 3])),

@@ -60,6 +60,8 @@ def test_a_search_of_bits_counts_them(precision: str) -> None:
             minibert.search(small, wrong, precision=precision)
     with pytest.raises(ValueError, match="precision must be one of"):
         minibert.search(small, small, precision="bits")
+    named = minibert.semantic_search(small[:3], small, top_k=4, precision=precision)
+    assert [[each["corpus_id"] for each in row] for row in named] == ids.tolist()
 
 
 @pytest.mark.parametrize("name", ["paraphrase_mining", "paraphrase_mining_embeddings", "community_detection"])
@@ -69,13 +71,13 @@ def test_pairs_and_groups_are_found_elsewhere(name: str) -> None:
 
 
 def test_bytes_that_may_be_bits_are_not_compared_without_a_word() -> None:
-    """uint8 vectors hold numbers or bits, and do not say which."""
-    vectors = np.array([[1, 255], [200, 3]], np.uint8)
-    with pytest.warns(UserWarning, match="uint8 are compared by the cosine .* pass precision='ubinary'"):
-        numbers, _ = minibert.search(vectors, vectors, 1)
-    assert numbers.ravel().tolist() == [0, 1]
-    assert np.array_equal(minibert.search(vectors, vectors, 1, precision="uint8")[0], numbers)
-    minibert.search(vectors.view(np.int8), vectors.view(np.int8), 1)
+    """int8 and uint8 vectors hold numbers or bits, and do not say which."""
+    for bits, numbers in (("ubinary", "uint8"), ("binary", "int8")):
+        vectors = np.array([[1, 255], [200, 3]], np.uint8).view(numbers)
+        with pytest.warns(UserWarning, match=f"of {numbers} are compared by the cosine .* pass precision='{bits}'"):
+            found, _ = minibert.search(vectors, vectors, 1)
+        assert found.ravel().tolist() == [0, 1]
+        assert np.array_equal(minibert.search(vectors, vectors, 1, precision=numbers)[0], found)
 
 
 def test_search_finds_what_sorting_all_scores_finds() -> None:
@@ -105,7 +107,7 @@ def test_search_finds_what_sorting_all_scores_finds() -> None:
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.float16])
 @pytest.mark.parametrize("compare", [cosine, dot, euclidean, manhattan])
-@pytest.mark.filterwarnings("ignore:vectors of uint8")
+@pytest.mark.filterwarnings("ignore:vectors of u?int8")
 def test_vectors_of_narrow_numbers_are_compared_in_float32(kind: type[np.generic], compare: Any) -> None:
     vectors = np.random.default_rng(0).integers(3, 120, (20, 16)).astype(kind)
     wide = vectors.astype(np.float32)

@@ -69,9 +69,13 @@ def with_another(kind: str) -> Any:
         ("2_Dense/config.json", {"use_residuals": True}, "config.json has 'use_residuals', not known here"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "has 'module_input_name' 'token_embeddi"),
         ("3_Normalize/config.json", {"module_output_name": "other"}, "Normalize has 'module_output_name' 'other'"),
+        *((f"{module}/config.json", {name: odd}, f"has '{name}' {odd!r}, but here it works on 'sentence_embedding'")
+          for module in ("2_Dense", "3_Normalize") for name, values in (
+              ("module_input_name", ("", None)), ("module_output_name", ("", False, 0))) for odd in values),
         ("3_Normalize/config.json", {"p": 1}, "config.json has 'p', not known here"),
         ("sentence_bert_config.json", {"model_args": 5}, "'model_args' must be arguments by name, found 5"),
-        ("sentence_bert_config.json", {"max_seq_length": float("inf")}, "must be a number >= 1, found inf"),
+        ("sentence_bert_config.json", {"max_seq_length": float("inf")}, "must be an integer >= 1, found inf"),
+        ("sentence_bert_config.json", {"max_seq_length": 8.5}, "must be an integer >= 1, found 8.5"),
         ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "setting 'query_expansion' is {'length': 3"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "setting 'transformer_task' is 'fill-mask'"),
         ("sentence_bert_config.json", {"model_args": {"dtype": "torch.half"}}, "'model_args' has 'dtype'"),
@@ -117,6 +121,7 @@ USES: list[tuple[str, str, Any, str]] = [
     (SPARSE, POOLS, {"pooling_strategy": "mean"}, "'max' or 'sum', found 'mean'"),
     (SPARSE, POOLS, {"activation_function": None}, "'log1p_relu', found None"),
     (SPARSE, POOLS, {"top": 1}, "has 'top', not known here"),
+    ("late-fixed", "1_Dense/config.json", {"module_output_name": ""}, "'module_output_name' '', but here it works on 'token_em"),
     (RERANKER, "config_sentence_transformers.json", {"activation_fn": 3}, "must be the path of a class, found 3"),
 ]  # fmt: skip
 
@@ -180,7 +185,7 @@ def test_longest_lengths(name: str, file: str, change: Any, longest: int, said: 
 def test_true_is_no_number_of_tokens(tmp_path: Path) -> None:
     """transformers takes the whole text then; where the settings name no number of their own, it is refused."""
     true = {"model_max_length": True}
-    with pytest.raises(minibert.CheckpointError, match="must be a number >= 1, found True"):
+    with pytest.raises(minibert.CheckpointError, match="must be an integer >= 1, found True"):
         changed(tmp_path, DENSE, "tokenizer_config.json", true)
     folder = shutil.copytree(REFERENCE / "sentences-dense", tmp_path / "own")
     change_json(folder / "tokenizer_config.json", **true)

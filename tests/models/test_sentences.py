@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
+from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_of
 from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
 from minibert.show.text.info import info
@@ -305,6 +305,10 @@ def test_smaller_vectors_by_the_formula(precision: str, options: dict[str, Any],
     if precision not in ("int8", "uint8"):
         one = encoder.encode_query("man", precision=precision)
         assert np.array_equal(one, quantized(encoder.encode_query("man"), precision))
+    if precision in BITS:
+        for compare in (encoder.similarity, partial(minibert.search, compare=encoder.similarity)):
+            with pytest.raises(ValueError, match="of shape"):
+                compare(found, found)
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])

@@ -146,11 +146,11 @@ def test_splade_by_a_loop(texts: list[list[list[float]]], pooling: str, activati
             assert found[i, word] == pytest.approx(max(terms) if pooling == "max" else sum(terms), abs=1e-12)
 
 
-@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), max_size=8), st.one_of(st.none(), st.integers(1, 9)))
+@given(st.lists(st.sampled_from([0.5, 1.0, -1.0, 2.0, -3.0]), max_size=8), st.one_of(st.none(), st.integers(1, 9)))
 def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float], most: int | None) -> None:
     vector = SparseVector(np.arange(len(weights)) * 3, np.array(weights, np.float32))
     found = largest(vector, most)
-    kept = sorted(range(len(weights)), key=lambda i: (-weights[i], i))[:most]
+    kept = sorted(range(len(weights)), key=lambda i: (-abs(weights[i]), i))[:most]
     assert found.ids.tolist() == [3 * i for i in sorted(kept)]
     assert found.weights.tolist() == [weights[i] for i in sorted(kept)]
 
@@ -228,6 +228,8 @@ def structure(**routes: Any) -> Callable[[Any], Any]:
         (FILE, parameters(default_route="text"), "no other 'parameters' than a 'default_route'; found .*'text'"),
         (FILE, parameters(route_mappings={"('a', 'text')": "query"}), "no other 'parameters' than a 'default_route'"),
         (FILE, parameters(default_route=None, allow_empty_key=False), "no other 'parameters' than a 'default_route'"),
+        *((f"{QUERY}/tokenizer_config.json", {"model_max_length": odd}, f"must be an integer >= 1, found {odd!r}")
+          for odd in (True, False, 0, "", 1.5)),
         (f"{QUERY}/config.json", {"path": "idf.json"}, "config.json has 'path', not known here; known are frozen"),
         ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "Router', .* save one of its"),
     ],

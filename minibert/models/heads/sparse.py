@@ -52,7 +52,7 @@ class Sparse(Sentences):
         vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
         the text's tokens, of the head `masked_word`, or as the folder says.
 
-        max_active_dims  how many of the largest weights are kept; None: as the folder says
+        max_active_dims  how many weights are kept, those of the largest absolute value; None: as the folder says
         task             "query" or "document"; a folder with a Router looks a query's weights up in a table, and says
                          which of the two a text without a task is
         batch_size       without effect, as in `encode`
@@ -137,12 +137,12 @@ def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: s
 
 
 def largest(vector: SparseVector, most: int | None) -> SparseVector:
-    """Keep the `most` largest weights; of equal ones those with the smaller ids.
+    """Keep the `most` weights of the largest absolute value; of equal ones those with the smaller ids.
 
-    >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, 3.0, 2.0])), most=2).ids
+    >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, -3.0, 2.0])), most=2).ids
     array([5, 7])
     """
     if most is None or len(vector.ids) <= most:
         return vector
-    keep = np.sort(np.argsort(-vector.weights, kind="stable")[:most])
+    keep = np.sort(np.argsort(-np.abs(vector.weights), kind="stable")[:most])
     return SparseVector(vector.ids[keep], vector.weights[keep])

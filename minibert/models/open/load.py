@@ -355,7 +355,6 @@ def assemble(
     steps = [Bound(step, step.bind(binder)) for step in taken]
     binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
     pad_id, named = config.get("pad_token_id"), data.get("tokenizer_class")
-    named = named if isinstance(named, str) else None
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
         pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
     usual = family.tokenizer, pad_id, where, named

@@ -32,16 +32,19 @@ Vectors = Array | list[SparseVector] | TokenVectors
 Compare = Callable[[Any, Any], Array]
 
 
-def similarity(measure: str | None, first: Given, second: Given) -> Array:
-    """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product."""
-    a, b, measure = _prepared(measure, first, second)
+def similarity(measure: str | None, first: Given, second: Given, dim: int = 0) -> Array:
+    """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product.
+
+    dim: the width of the model's vectors; integers of an eighth of it are refused, since they are bits.
+    """
+    a, b, measure = _prepared(measure, first, second, dim)
     formula: Compare = partial(by_tokens, measure) if measure in MAXSIMS else SIMILARITIES[measure]
     return compared(formula, a, b, NAMES)
 
 
-def similarity_pairwise(measure: str | None, first: Given, second: Given) -> Any:
+def similarity_pairwise(measure: str | None, first: Given, second: Given, dim: int = 0) -> Any:
     """Compare vectors in the same place: see `Encoder.similarity_pairwise`."""
-    a, b, measure = _prepared(measure, first, second)
+    a, b, measure = _prepared(measure, first, second, dim)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")
     formula: Compare = partial(pairs_by_tokens if measure in MAXSIMS else similarity_of_pairs, measure)
@@ -58,11 +61,20 @@ def _alone(given: Any, vectors: Vectors) -> bool:
     return np.ndim(given) == 1
 
 
-def _prepared(measure: str | None, first: Given, second: Given) -> tuple[Vectors, Vectors, str]:
+def _prepared(measure: str | None, first: Given, second: Given, dim: int) -> tuple[Vectors, Vectors, str]:
     late = measure in MAXSIMS or is_token_vectors(first) or is_token_vectors(second)
     read: Callable[[Any, str], Vectors] = token_vectors_of if late else vectors_of
     a, b = read(first, NAMES[0]), read(second, NAMES[1])
     check_widths(a, b)
+    for name, vectors in zip(NAMES, (a, b), strict=True):
+        # a vector that was truncated before it was packed is narrower still
+        bits = isinstance(vectors, np.ndarray) and vectors.dtype.kind in "iu" and 0 <= 8 * (vectors.shape[1] - 1) < dim
+        if bits:
+            raise ValueError(
+                f"{name} must be vectors of {dim} numbers, found {vectors.dtype} of shape {vectors.shape}, as bits are "
+                "packed; minibert.search with precision='binary' or 'ubinary', and equations.quantization.hamming, "
+                "compare bits"
+            )
     if late and measure not in MAXSIMS:  # a measure of single vectors is not meant
         measure = "maxsim"
     return a, b, measure or ("dot" if _sparse(a, b) else "cosine")

@@ -21,6 +21,7 @@ from minibert.models.open.binder import TensorBinder
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
+TOKENIZER = "tokenizer_config.json"
 FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
@@ -78,6 +79,11 @@ def leaves(path: str) -> bool:
     drive, rest = ntpath.splitdrive(path)
     parts = rest.replace("\\", "/").split("/")
     return bool(drive) or rest[:1] in ("/", "\\") or ".." in parts or "\0" in path
+
+
+def is_length(value: Any) -> bool:
+    """Whether a value is an integer >= 1; 512.0 and 1e30, as some files have it, are that too."""
+    return type(value) in (int, float) and value >= 1 and (type(value) is int or value.is_integer())
 
 
 def kind_of(files: FolderFiles) -> str:
@@ -140,6 +146,17 @@ class FolderFiles:
         if type(value) not in (bool, int, type(None)) or value not in (0, 1, None):
             raise self.refuse(f"{key!r} must be true or false, found {value!r}")
         return bool(value)
+
+    def length(self, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
+        """The first of these settings that is there, a number of tokens or of a vector's numbers, and where it stands.
+
+        Raises CheckpointError for anything but an integer >= 1.
+        """
+        for key, value in ((key, settings[key]) for key in keys if settings.get(key) is not None):
+            if not is_length(value):
+                raise self.refuse(f"{key} in {file} must be an integer >= 1, found {value!r}")
+            return [(int(value), f"{key} in {file}")]
+        return []
 
     def check_keys(self, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
         """Refuse a config.json that says more than is known here."""

@@ -17,7 +17,7 @@ from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run.packing import Packed
 
-from .folder import FAMILY, FolderFiles, Module, leaves
+from .folder import FAMILY, TOKENIZER, FolderFiles, Module, leaves
 
 FILE, ROUTER, WEIGHTS = "router_config.json", "Router", "SparseStaticEmbedding"
 
@@ -49,8 +49,8 @@ class Router(NamedTuple):
         """Read the table of queries. Raises CheckpointError for another file than such a table."""
         files = self.lookup
         files.check_keys(files.object("config.json"), ("frozen",))
-        longest = files.object("tokenizer_config.json").get("model_max_length")
-        longest = longest if type(longest) is int and 1 <= longest < 2**63 else None
+        told = files.length(TOKENIZER, files.object(TOKENIZER), "model_max_length")
+        longest = told[0][0] if told else None
         tokenizer = cache(lambda: open_tokenizer(files.path, None, None, files.place).without_special_tokens())
         return TokenWeights(files.tensors({"weight": None}, dtype)[0], tokenizer, longest)
 

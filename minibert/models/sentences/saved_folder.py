@@ -22,6 +22,7 @@ from .folder import (
     SETTINGS,
     SPARSE,
     STATIC_MODULE,
+    TOKENIZER,
     TRANSFORMERS,
     FolderFiles,
     Module,
@@ -44,7 +45,6 @@ TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )  # the first was once named after its model
-TOKENIZER = "tokenizer_config.json"
 # what a folder is saved as -> how its modules may begin, in words too, and those of which any number may follow
 MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]]] = {
     "SentenceTransformer": (

@@ -42,8 +42,8 @@ def search(
 
     `precision="binary"` or "ubinary" is for vectors of one bit a number, all of them made by `encode` with the same
     precision: the score is minus the number of bits that differ. Without it the numbers of int8 and uint8 vectors are
-    compared as they stand, which has no meaning for bits: of uint8, which may be either, a warning says so, unless
-    `precision="uint8"` is passed.
+    compared as they stand, which has no meaning for bits: both types may hold either, and a warning says so, unless
+    `precision="int8"` or "uint8" is passed.
 
     queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
     equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
@@ -68,11 +68,13 @@ def search(
         if compare is not cosine:
             raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare")
         compare = partial(_bits, precision)
-    elif precision is None and compare is cosine and getattr(queries, "dtype", None) == np.uint8:
-        warn(
-            "vectors of uint8 are compared by the cosine of their numbers; those that encode made with "
-            "precision='ubinary' hold bits: pass precision='ubinary', or precision='uint8' for numbers"
-        )
+    elif precision is None and compare is cosine:
+        for bits in (name for name in BITS if getattr(queries, "dtype", None) == PRECISIONS[name]):
+            warn(
+                f"vectors of {PRECISIONS[bits].__name__} are compared by the cosine of their numbers; those that encode "
+                f"made with precision={bits!r} hold bits: pass precision={bits!r}, or "
+                f"precision={PRECISIONS[bits].__name__!r} for numbers"
+            )
     if late and compare is cosine:
         compare = partial(by_tokens, "maxsim")
     wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
@@ -174,17 +176,19 @@ def semantic_search(
     corpus_chunk_size: int = 500000,
     top_k: int = 10,
     score_function: Compare = cosine,
+    *,
+    precision: str | None = None,
 ) -> list[list[dict[str, Any]]]:
     """Give what `search` gives as sentence-transformers' `semantic_search`: for each query a list of dicts, best first.
 
-    Each has corpus_id, the vector's number, and score. score_function: as `compare` of `search`, a function of arrays.
-    The sizes of chunks are without effect. Raises as `search`.
+    Each has corpus_id, the vector's number, and score. score_function: as `compare` of `search`, a function of arrays;
+    precision: as there. The sizes of chunks are without effect. Raises as `search`.
 
     >>> semantic_search([1.0, 0.0], [[0.0, 2.0], [3.0, 0.0]], top_k=1)
     [[{'corpus_id': 1, 'score': 1.0}]]
     """
     corpus = vectors_of(corpus_embeddings, "corpus_embeddings")
     check_positive("top_k", top_k)
-    ids, scores = search(query_embeddings, corpus, top_k, score_function)
+    ids, scores = search(query_embeddings, corpus, top_k, score_function, precision=precision)
     pairs = (zip(*each, strict=True) for each in zip(ids.tolist(), scores.tolist(), strict=True))
     return [[{"corpus_id": i, "score": score} for i, score in each] for each in pairs]

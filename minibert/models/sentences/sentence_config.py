@@ -6,7 +6,6 @@ A folder is made for sentence vectors (SentenceTransformer), for scores of pairs
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,11 +18,11 @@ from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.families.static import STATIC
 
-from .folder import MULTI, PAIRS, SETTINGS, SPARSE, USES, FolderFiles
+from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, is_length
 from .late import LateInteraction
 from .late_config import read_late, read_older
 from .router import TokenWeights
-from .saved_folder import TOKENIZER, SavedFolder
+from .saved_folder import SavedFolder
 from .sentence_modules import read_steps
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class SentenceConfig(NamedTuple):
     splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
     query_weights: TokenWeights | None = None  # of a SparseEncoder that looks up the weights of a query's tokens
     default_task: str | None = None  # of its texts without a task
-    max_active_dims: int | None = None  # how many of a sparse vector's largest numbers are kept; None: all
+    max_active_dims: int | None = None  # how many numbers of a sparse vector are kept; None: all
     late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
 
     @classmethod
@@ -236,19 +235,6 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
             raise files.refuse(f"the transformer's setting {key!r} is {value!r}, which is not computed here in a {use}")
 
 
-def _is_length(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 1 <= value < math.inf
-
-
-def _length(files: FolderFiles, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
-    """The first of these settings that is there, a number of tokens or of a vector's numbers, and where it stands."""
-    for key, value in ((key, settings[key]) for key in keys if settings.get(key) is not None):
-        if not _is_length(value):
-            raise files.refuse(f"{key} in {file} must be a number >= 1, found {value!r}")
-        return [(int(value), f"{key} in {file}")]
-    return []
-
-
 def _lengths(
     settings: dict[str, Any], saved: SavedFolder, config: Mapping[str, Any], longest: int | None
 ) -> dict[str, Any]:
@@ -256,9 +242,9 @@ def _lengths(
     then no more than the config's positions; never more than the table has."""
     tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
-    found = _length(files, named, arguments, "model_max_length") or _length(files, named, settings, "max_seq_length")
+    found = files.length(named, arguments, "model_max_length") or files.length(named, settings, "max_seq_length")
     if not found:
-        found = _length(files, TOKENIZER, tokenizer, "model_max_length", "max_len")  # the second is its older name
+        found = files.length(TOKENIZER, tokenizer, "model_max_length", "max_len")  # the second is its older name
         positions = config.get("max_position_embeddings")  # a model that rotates queries and keys has no table of them
         if type(positions) is int and positions >= 1:  # -1: no limit
             found.append((positions, "max_position_embeddings in config.json"))
@@ -266,10 +252,10 @@ def _lengths(
         found.append((longest, "the position table"))
     limit, source = min(found, key=lambda each: each[0], default=(None, ""))
     own: Any = tokenizer.get("model_max_length")
-    tasks = ((task, _length(files, named, settings, f"{task}_length")) for task in ("query", "document"))
+    tasks = ((task, files.length(named, settings, f"{task}_length")) for task in ("query", "document"))
     lengths = {task: min(most, longest or most) for task, told in tasks for most, _ in told}
     return dict(
-        longest=limit, longest_from=source, lengths=lengths, tokenizer_length=int(own) if _is_length(own) else None
+        longest=limit, longest_from=source, lengths=lengths, tokenizer_length=int(own) if is_length(own) else None
     )
 
 
@@ -291,7 +277,7 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
             f"{files.where}: {SETTINGS}: 'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}; vectors "
             f"are compared by {usually or 'cosine'}, as in sentence-transformers"
         )
-    sizes = {key: _length(files, SETTINGS, settings, key) for key in ("truncate_dim", "max_active_dims")}
+    sizes = {key: files.length(SETTINGS, settings, key) for key in ("truncate_dim", "max_active_dims")}
     activation = settings.get("activation_fn")
     if not isinstance(activation, str | None):
         raise files.refuse(f"{SETTINGS}: 'activation_fn' must be the path of a class, found {activation!r}")

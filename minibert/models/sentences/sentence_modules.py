@@ -45,12 +45,11 @@ def read_steps(
     for module in modules:
         files, settings = whole.inside(module.path), dict(module.settings)
         files.check_keys(settings, KEYS[module.kind])
-        for name in IN_AND_OUT:
-            usual = SENTENCES if module.kind == "Normalize" and name == IN_AND_OUT[0] else works_on
-            if (settings.get(name) or usual) != works_on:
-                raise files.refuse(
-                    f"{module.kind} has {name!r} {settings.get(name)!r}, but here it works on {works_on!r} alone"
-                )
+        reads = settings.get(IN_AND_OUT[0], SENTENCES if module.kind == "Normalize" else works_on)
+        writes = settings.get(IN_AND_OUT[1])
+        for name, found in zip(IN_AND_OUT, (reads, reads if writes is None else writes), strict=True):
+            if found != works_on:
+                raise files.refuse(f"{module.kind} has {name!r} {found!r}, but here it works on {works_on!r} alone")
         step, dim = STEPS[module.kind](settings, files, dim, dtype)
         steps.append(step)
     return tuple(steps), dim

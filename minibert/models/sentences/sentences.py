@@ -260,10 +260,11 @@ class Sentences(Model):
         may be lists of `SparseVector`, which are compared by dot product where the folder says nothing; or token
         vectors, queries first, which are compared by `equations.sentences.maxsim`: a list of (tokens, dim), or one.
 
-        Raises TypeError for anything but vectors; ValueError for vectors of two widths and for a vector with NaN or
-        infinity.
+        Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
+        infinity, and for integers of an eighth of the model's width or less: bits, which `minibert.search` compares.
         """
-        return similarity(self.sentence_config.similarity, embeddings1, embeddings2)
+        own = self.sentence_config
+        return similarity(own.similarity, embeddings1, embeddings2, own.dim)
 
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
         """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
@@ -271,7 +272,8 @@ class Sentences(Model):
         One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
         ValueError for two numbers of vectors.
         """
-        return similarity_pairwise(self.sentence_config.similarity, embeddings1, embeddings2)
+        own = self.sentence_config
+        return similarity_pairwise(own.similarity, embeddings1, embeddings2, own.dim)
 
     @property
     def sentence_config(self) -> SentenceConfig:
