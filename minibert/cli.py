@@ -147,7 +147,8 @@ def _run(argv: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"minibert {__version__}")
         return 0
-    from minibert.commands.common import did_you_mean, refusal
+    from minibert.commands.common import refusal
+    from minibert.errors import did_you_mean
 
     wrong = f"there is no command {name!r}{did_you_mean(name, COMMANDS)}" if name else "a command is missing"
     print(refusal("minibert", wrong), file=sys.stderr)

@@ -119,6 +119,13 @@ def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the nearest known word, or "" if none is near."""
+    names = {name.lstrip("-"): name for name in known}  # two dashes alone make no word like another
+    near = nearest_name(word.lstrip("-"), names)
+    return f"; did you mean {names[near]}?" if near else ""
+
+
 def parts_of(error: BaseException) -> tuple[object, ...]:
     """Give the parts of an error's message; one that was not made by `error_of` has one, its text."""
     parts: tuple[object, ...] = getattr(error, "parts", (str(error),))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from minibert.errors import nearest_name
+from minibert.errors import did_you_mean
 from minibert.files.writing import naming
 from minibert.models.open.options import add_options, sentence_options
 
@@ -127,13 +127,6 @@ def _number(kind: type, expected: str, word: str) -> Any:
         return kind(word)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}") from None
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the nearest known word, or "" if none is near."""
-    names = {name.lstrip("-"): name for name in known}  # two dashes alone make no word like another
-    near = nearest_name(word.lstrip("-"), names)
-    return f"; did you mean {names[near]}?" if near else ""
 
 
 def add_model(

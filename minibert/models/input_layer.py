@@ -16,7 +16,7 @@ from minibert.families.parts.modules import Linear
 from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
-from minibert.models.run.attributes import OfModules
+from minibert.models.run.attributes import OfModules, hinted
 from minibert.models.run.packing import Packed, Preparation, cut
 from minibert.models.run.pipeline import Pipeline, finite, pooled, token_vectors
 from minibert.threads.pool import NUMBERS_A_THREAD, parallel_for, usable_threads
@@ -177,6 +177,7 @@ class EmbeddingLayer(OfModules):
         # two threads may both open it; one of the two is kept. No lock: after a fork it could stay locked for ever
         return opened.get("") or opened.setdefault("", make())
 
+    @hinted
     def tokenize(
         self,
         texts: Texts,
@@ -226,6 +227,7 @@ class EmbeddingLayer(OfModules):
 
         return nearest(self.steps[0].module.table, self.tokenizer, word, k)
 
+    @hinted
     def embed(
         self,
         texts: Texts,
@@ -317,7 +319,8 @@ class EmbeddingLayer(OfModules):
             if name == self.family.shared:
                 return next(iter(self.modules.values()))
             known = ", ".join(path.rpartition(".")[2] for path in self.modules)
-            raise AttributeError(f"this layer has no {name!r}; its submodules are {known}")
+            hint = self._hint(name) or f"; its submodules are {known}"
+            raise AttributeError(f"this layer has no {name!r}{hint}")
         raise AttributeError(name)
 
     def __dir__(self) -> Iterable[str]:

@@ -18,7 +18,7 @@ from minibert.families.parts.module_tree import place, printed
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
-from minibert.models.run.attributes import OfModules
+from minibert.models.run.attributes import OfModules, advice
 from minibert.models.run.blocks import Stack, run_blocks, run_model
 from minibert.models.run.changes import run_changed
 from minibert.models.run.packing import ONES, Packed, unpadded
@@ -231,8 +231,10 @@ class Model(OfModules):
         self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
     ) -> tuple[Inputs, Array, bool]:
         """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
-        if unknown := given.keys() - {"token_type_ids", "position_ids", "task_type_ids"}:
-            raise TypeError(f"an encoder takes no {', '.join(sorted(unknown))}; leave it out")
+        known = ("token_type_ids", "position_ids", "task_type_ids")
+        for name in given.keys() - {*known}:
+            hint = advice(name, (*known, "attention_mask", "inputs_embeds", "head", "change")) or "; leave it out"
+            raise TypeError(f"an encoder takes no {name}{hint}")
         if self.stack.rotary is not None and given.get("position_ids") is not None:
             raise TypeError(
                 "this encoder rotates queries and keys by each token's position; it takes no position_ids, leave it out"

@@ -128,7 +128,7 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     ("as many vectors of each, found 2 and 3",
      call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((3, 4)))),
     ("one width", call(DENSE, "similarity_pairwise", np.ones((2, 4)), np.ones((2, 1)))),
-    *((r"^embeddings1 must be vectors of 6 numbers, found u?int\d+ of shape .*; minibert.search with precision='binary'",
+    *((r"^embeddings1 must be vectors of 6 numbers, found u?int\d+ of shape .*; minibert.search with precision=",
        call(DENSE, method, bits, bits)) for method in ("similarity", "similarity_pairwise")
       for bits in (np.ones((2, 1), np.uint8), np.ones(1, np.int8), [[1], [2]])),
 ]  # fmt: skip
@@ -164,8 +164,26 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
     (PLACE + "int", call("uses-sparse", "encode_sparse", ["we", 3], prompt="a")),
     *((PLACE + "int", call(DENSE, "encode", ["we", 3], prompt=prompt)) for prompt in ("", "the ")),
     ("prompt must be a str, found int", call(DENSE, "encode", ["we"], prompt=3)),
-    *((f"^{method}: got an unexpected keyword argument .pool.; the page ", call(name, method, [], pool=1))
+    *((f"^{method}: got an unexpected keyword argument .pool.; encode and predict use all", call(name, method, pool=1))
       for name, method in ((DENSE, "encode"), (RERANKER, "predict"))),
+    *((rf"^{method}: got an unexpected keyword argument '{odd}'; did you mean {near}\?$",
+       call(name, ask, *given, **{odd: 1}))
+      for name, ask, method, given, odd, near in (
+          *((DENSE, ask, "encode", ["we"], "normalise_embeddings", "normalize_embeddings")
+            for ask in ("encode", "encode_query", "encode_document")),
+          (DENSE, "encode", "encode", (), "text", "texts"), (RERANKER, "rank", "rank", ["we", ["a"]], "topk", "top_k"),
+          ("uses-sparse", "encode_sparse", "encode_sparse", ["we"], "max_active_dim", "max_active_dims"),
+          (DENSE, "tokenize", "tokenize", ["we"], "truncate", "truncation"),
+          ("gpt2", "complete", "complete", ["we"], "token", "tokens"))),
+    ("^encode: takes from 1 to 15 positional arguments but 17", call(DENSE, "encode", "we", *range(16))),
+    ("^load: got an unexpected keyword argument 'lasy'; did you mean lazy", lambda of: minibert.load("a", lasy=True)),
+    *((f"^{load.__name__}: got an unexpected .* 'model_name_or_path'; pass it first, or as name$",
+       lambda of, load=load: load(model_name_or_path="a")) for load in (minibert.load, minibert.load_encoder)),
+    ("^search: got an unexpected keyword argument 'top_k'; did you mean k|known are queries, vectors, k, ",
+     lambda of: minibert.search([[1.0]], [[1.0]], top_k=1)),
+    *((r"found a text; tokenize .*, as in .* encoder.trace\(\*\*encoder.tokenize\(text\)\)", call(DENSE, ask, odd))
+      for ask in ("trace", "__call__") for odd in ("we", ["we", "a"])),
+    ("^an encoder takes no attention_maks; did you mean attention_mask", call(DENSE, "trace", IDS, attention_maks=1)),
     *((ONE_TEXT, call(DENSE, "encode", odd)) for odd in (b"we", {"we": 1}, 3)),
     *((f"{ONE_TEXT}, passed once, as texts, inputs, sen", call(DENSE, method, **given))
       for method in ("encode", "encode_query", "encode_document")
@@ -200,6 +218,16 @@ ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TY
 ROWS += [(CheckpointError, *row) for row in HEADS]
 NO_BLOCKS = "an input layer here, but no blocks; those with blocks are .*; minibert.load loads the input layer"
 ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.load_encoder(REFERENCE / "xlnet")))
+
+
+ROWS += [
+    (AttributeError, message, lambda of, name=name, part=part: getattr(part(of(DENSE)), name))
+    for part in (lambda encoder: encoder, lambda encoder: encoder.embeddings)
+    for name, message in (
+        ("to", "^this (encoder|layer) has no 'to'; leave it out: .* on the CPU$"), ("eval", "does not train$"),
+        ("encode_multi_process", "no 'encode_multi_process'; encode and predict use all cores, and minibert bulk"),
+        ("tokenise", r"no 'tokenise'; did you mean tokenize\?$"), ("wte", "no 'wte'$|no 'wte'; its submodules are "))
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "message", "do"), ROWS)

@@ -143,6 +143,7 @@ EXPANSION = {"strategy": "fixed", "length": 12}
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": True}}, "a length >= 1, a token or"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 0}}, "a length >= 1, a token or"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "more": 1}}, "must have the strategy fixed or min"),
+        ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "token": ""}}, "a token or none"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "attend": 1}}, "and attend true or false"),
         ("fixed", TRANSFORMER, {"query_expansion": {**EXPANSION, "length": 40}}, "to 40 tokens, but the table has 32"),
         ("fixed", TRANSFORMER, {"query_length": 5}, "fills queries up to 12 tokens, but query_length is 5"),

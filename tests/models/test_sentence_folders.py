@@ -82,6 +82,7 @@ def with_another(kind: str) -> Any:
         ("sentence_bert_config.json", {"something": 1}, "setting 'something' is 1"),
         ("sentence_bert_config.json", {"max_seq_length": "a"}, "max_seq_length in sentence_bert_config.json must be"),
         (SETTINGS, {"tokenizer_args": {"model_max_length": 0}}, f"model_max_length in {SETTINGS} must be .* >= 1, f"),
+        (SETTINGS, {"tokenizer_args": {"model_max_length": None}}, "model_max_length in .* must be .*, found None"),
         *(
             (file, {key: odd}, f"'{key}' must be true or false, found ")
             for file, key in (
@@ -121,7 +122,7 @@ USES: list[tuple[str, str, Any, str]] = [
     (SPARSE, POOLS, {"pooling_strategy": "mean"}, "'max' or 'sum', found 'mean'"),
     (SPARSE, POOLS, {"activation_function": None}, "'log1p_relu', found None"),
     (SPARSE, POOLS, {"top": 1}, "has 'top', not known here"),
-    ("late-fixed", "1_Dense/config.json", {"module_output_name": ""}, "'module_output_name' '', but here it works on 'token_em"),
+    ("late-fixed", "1_Dense/config.json", {"module_output_name": ""}, "'module_output_name' '', but here it works on"),
     (RERANKER, "config_sentence_transformers.json", {"activation_fn": 3}, "must be the path of a class, found 3"),
 ]  # fmt: skip
 

@@ -235,7 +235,7 @@ REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (ValueError, "truncate_dim must be an integer >= 1", DENSE, {"truncate_dim": 0}),
     (ValueError, "max_seq_length must be an integer >= 1", DENSE, {"max_seq_length": 2.0}),
     (ValueError, "max_seq_length must be at most 32", DENSE, {"max_seq_length": 33}),
-    (TypeError, "load_encoder: got an unexpected keyword argument 'max_length'; the page ", DENSE, {"max_length": 3}),
+    (TypeError, "load_encoder: got an unexpected keyword argument 'max_length'; did you", DENSE, {"max_length": 3}),
     (ValueError, "similarity_fn_name must be one of cosine, dot, ", DENSE, {"similarity_fn_name": "near"}),
     (ValueError, "similarity_fn_name must be one of cosine, dot, ", DENSE, {"similarity_fn_name": ["dot"]}),
     (ValueError, "truncate_dim has no effect on a CrossEncoder; leave it out", RERANKER, {"truncate_dim": 3}),
@@ -243,7 +243,7 @@ REFUSED: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     *((TypeError, f"load_encoder: {name} must be .*, found .*; the page \"from sentence-transf", DENSE, {name: value})
       for name, value in (("device", "cuda"), ("trust_remote_code", True), ("backend", "onnx"),
                           ("model_kwargs", {"dtype": "float16"}), ("modules", []))),
-    (TypeError, "load_encoder: got an unexpected keyword argument 'threds'; the page ", DENSE, {"threds": 2}),
+    (TypeError, "load_encoder: got an unexpected keyword argument 'threds'; did you mean threa", DENSE, {"threds": 2}),
     (ValueError, "truncate_dim has no effect on a SparseEncoder", REFERENCE / "uses-sparse", {"truncate_dim": 3}),
 ]  # fmt: skip
 

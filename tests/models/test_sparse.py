@@ -225,6 +225,9 @@ def structure(**routes: Any) -> Callable[[Any], Any]:
         (FILE, structure(document=[QUERY]), "names '.*SparseStaticEmbedding', but only"),
         (FILE, structure(document=[MODEL]), "lists Transformer; expected a Transformer and a SpladePooling"),
         (FILE, lambda data: data | {"types": data["types"] | {MODEL: "os.path"}}, "names 'os.path', but only"),
+        *((FILE, change, ROUTES) for change in (
+            *(parameters(default_route=odd) for odd in ("", False, 0, [])),
+            *(lambda data, odd=odd: data | {"parameters": odd} for odd in ("", None, False, 0, [])))),
         (FILE, parameters(default_route="text"), "no other 'parameters' than a 'default_route'; found .*'text'"),
         (FILE, parameters(route_mappings={"('a', 'text')": "query"}), "no other 'parameters' than a 'default_route'"),
         (FILE, parameters(default_route=None, allow_empty_key=False), "no other 'parameters' than a 'default_route'"),

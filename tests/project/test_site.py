@@ -27,6 +27,8 @@ from served import needs_server, opened, straight
 import minibert
 from minibert.cli import COMMANDS, _opened, main
 from minibert.equations import FILES
+from minibert.models.run.attributes import INSTEAD
+from minibert.models.sentences.habits import HABITS
 from minibert.serve.app import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,6 +259,12 @@ def test_the_lines_about_late_interaction_run() -> None:
     names: dict[str, Any] = {"minibert": minibert}
     exec(code.replace("answerdotai/answerai-colbert-small-v1", str(REFERENCE / "late-pylate")), names)
     assert [rows.ndim for rows in (*names["queries"], *names["documents"])] == [2, 2, 2]
+
+
+def test_the_page_has_the_words_of_errors_that_name_it() -> None:
+    page = (SITE / "pages/from_sentence_transformers.md").read_text("utf-8")
+    code = " ".join(re.findall("`[^`]+`", re.sub("```.*?```", "", page, flags=re.DOTALL)))
+    assert not [name for name in (*HABITS, *INSTEAD) if not re.search(rf"\b{name}\b", code)]
 
 
 def test_every_command_that_a_page_shows_is_one() -> None:

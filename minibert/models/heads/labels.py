@@ -14,6 +14,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.errors import Text
 from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive
 from minibert.models.sentences.sentences import Sentences
@@ -60,6 +61,7 @@ class Labels(Sentences):
     @overload
     def classify(self, texts: Iterable[str], k: int | None = ...) -> list[list[Label]]: ...
 
+    @hinted
     def classify(self, texts: Texts, k: int | None = None) -> Any:
         """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
 

@@ -18,6 +18,7 @@ from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.files.tokenizer_files import Find
 from minibert.models.model import Model
+from minibert.models.run.attributes import hinted
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 from minibert.models.run.packing import Packed
@@ -67,6 +68,7 @@ class Words(Sentences):
     @overload
     def fill(self, text: Iterable[str], k: int = ...) -> list[list[list[Prediction]]]: ...
 
+    @hinted
     def fill(self, text: Texts, k: int = 5) -> Any:
         """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
 
@@ -95,6 +97,7 @@ class Words(Sentences):
     @overload
     def next_words(self, text: Iterable[str], k: int = ...) -> list[list[Prediction]]: ...
 
+    @hinted
     def next_words(self, text: Texts, k: int = 5) -> Any:
         """Guess the next word: `encoder.next_words("The meaning of life is")`.
 
@@ -124,6 +127,7 @@ class Words(Sentences):
         found: list[Predictions] = pipeline.all(listed(texts)[0])
         return found
 
+    @hinted
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
         """Continue a text by up to `tokens` tokens, and give it with what comes after it.
 

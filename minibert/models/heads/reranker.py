@@ -52,7 +52,7 @@ class Pairs(Sentences):
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
         without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
         """
-        asked = taken(PredictOptions, "predict", given, options)
+        asked = taken(PredictOptions, self.predict, given, options)
         check_known(asked)
         pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
         return _scores(self, pairs, asked, "predict")
@@ -76,7 +76,7 @@ class Pairs(Sentences):
         A folder of a MultiVectorEncoder has no pairs: the score is the similarity of `encode_query` and
         `encode_document`, and a prompt is the query's.
         """
-        asked = taken(PredictOptions, "rank", given, options)
+        asked = taken(PredictOptions, self.rank, given, options)
         check_known(asked)
         if not isinstance(query, str):
             raise TypeError(f"query must be a str, found {type(query).__name__}")

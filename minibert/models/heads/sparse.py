@@ -13,6 +13,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import splade
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Texts, listed
+from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import Pipeline, check_positive, finite
 from minibert.models.sentences.arguments import EncodeOptions, given_once
@@ -33,6 +34,7 @@ class Sparse(Sentences):
     @overload
     def encode_sparse(self, *texts: Any, **options: Any) -> Any: ...
 
+    @hinted
     def encode_sparse(
         self,
         texts: Texts | None = None,

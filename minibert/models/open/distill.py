@@ -25,6 +25,7 @@ from minibert.files.model_folder import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tokenizer
 from minibert.models.encoder import Encoder
+from minibert.models.run.attributes import hinted
 from minibert.models.run.pipeline import check_positive, pooled
 from minibert.threads.computing import compute
 
@@ -45,6 +46,7 @@ class Distilled(NamedTuple):
     size: int
 
 
+@hinted
 def distill(
     encoder: Encoder,
     folder: str | os.PathLike[str],

@@ -19,6 +19,7 @@ from minibert.files.checkpoint import ADAPTER, SINGLE, Checkpoint, open_folder
 from minibert.files.reading import FileName, existing, mode_of, note_model_file, read_object
 from minibert.files.tokenizer_files import TOKENIZER_FILES, Find, open_tokenizer, open_without_special_tokens
 from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.run.attributes import hinted
 from minibert.models.sentences.folder import MODULES, STATIC_MODULE, FolderFiles
 
 from .binder import TensorBinder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .adapter import Adapter
 
 
+@hinted
 def load(
     name: str | os.PathLike[str] | None = None,
     *,

@@ -103,7 +103,7 @@ def load_encoder(
     with blocks, whose weights are all needed, where `same_bits` cannot be kept, and for an option of sentence vectors
     that this model cannot have.
     """
-    accept_habits(habits)
+    accept_habits(load_encoder, habits)
     check_dtype(dtype)
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
     threads = checked_threads(threads)

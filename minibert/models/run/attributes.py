@@ -1,10 +1,57 @@
-"""Attributes that can be set, and those that can't: a mistyped name is an error and not a setting without effect."""
+"""Attributes and keywords that are there, and those that are not: a mistyped name is an error that says what to use."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+from minibert.errors import did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
 G = TypeVar("G", bound="OfModules")
+# names of torch and sentence-transformers that are not here -> what to do; their page has each of them
+INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("to", "cuda"), "leave it out: minibert computes on the CPU"),
+    **dict.fromkeys(("eval", "fit"), "leave it out: minibert does not train"),
+    "half": "pass low_memory=True to load_encoder, which keeps narrow weights narrow",
+    **dict.fromkeys(
+        ("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool", "pool", "chunk_size"),
+        "encode and predict use all cores, and minibert bulk encodes files of texts",
+    ),
+    **dict.fromkeys(("save", "save_pretrained", "push_to_hub"), "a folder is read and never changed; copy it"),
+    "model_name_or_path": "pass it first, or as name",
+}
+
+
+def advice(name: str, known: Iterable[str]) -> str:
+    """Return what to use in place of a name that is not there, or "" if no known name is near."""
+    return f"; {INSTEAD[name]}" if name in INSTEAD else did_you_mean(name, known)
+
+
+def unexpected(call: Callable[..., Any], name: str) -> TypeError:
+    """Make the error of a keyword that a call does not take."""
+    every = signature(call).parameters.values()
+    named = [each.name for each in every if each.name != "self" and each.kind is not Parameter.VAR_KEYWORD]
+    hint = advice(name, named) or f"; known are {', '.join(named)}"
+    return TypeError(f"{call.__name__}: got an unexpected keyword argument {name!r}{hint}")
+
+
+def hinted(call: F) -> F:
+    """Say what to use in place of a keyword that a call does not take."""
+
+    @wraps(call)
+    def with_hint(*given: Any, **named: Any) -> Any:
+        try:
+            return call(*given, **named)
+        except TypeError as error:
+            wrong = [name for name in named if name not in signature(call).parameters]
+            if wrong and error.__traceback__ and not error.__traceback__.tb_next:  # the call did not begin
+                raise unexpected(call, wrong[0]) from None
+            raise
+
+    return cast("F", with_hint)
 
 
 class Guarded:
@@ -38,6 +85,14 @@ class OfModules(Guarded):
     def modules(self) -> dict[str, Any]:
         """The modules by their path in the reference's base model."""
         raise NotImplementedError
+
+    if not TYPE_CHECKING:  # to mypy a mistyped name would be there
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"this {self._words[0]} has no {name!r}{self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        return advice(name, (each for each in dir(self) if not each.startswith("_")))
 
     def __getitem__(self, path: str) -> Any:
         try:

@@ -192,9 +192,13 @@ class Preparation:
             raise ValueError(f"pass input_ids (batch, seq) or inputs_embeds {self._embeds_shape}, found {found}")
         past_length = _count(past_length)
         if input_ids is not None:
-            if not isinstance(input_ids, np.ndarray) and isinstance(input_ids, str | Mapping):
-                found = "a text" if isinstance(input_ids, str) else "a mapping"
-                raise TypeError(f"input_ids must be integers, found {found}; try layer(**layer.tokenize(text))")
+            first = input_ids[0] if isinstance(input_ids, list) and input_ids else input_ids
+            if isinstance(first, str | Mapping):
+                found = "a text" if isinstance(first, str) else "a mapping"
+                raise TypeError(
+                    f"input_ids must be integers, found {found}; tokenize a text first, as in "
+                    "layer(**layer.tokenize(text)) or encoder.trace(**encoder.tokenize(text))"
+                )
             ids = check_ids(input_ids, self._vocab, "input_ids")
             single, shape = _batch_of(ids.shape, "input_ids", "(batch, seq)")
             inputs = Inputs(*shape, {"input_ids": ids.reshape(shape)})

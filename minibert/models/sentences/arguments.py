@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import STEPS, check_precision, quantized
 from minibert.errors import warn
+from minibert.models.run.attributes import unexpected
 from minibert.models.run.pipeline import check_positive
 
 OUTPUTS = ("sentence_embedding", "token_embeddings")
@@ -19,7 +20,7 @@ KNOWN: Mapping[str, tuple[Any, ...]] = {  # option -> its values
     "task": (None, "query", "document"),
 }  # fmt: skip
 OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # of these what another value asks for
-PAGE = 'the page "from sentence-transformers", or the page of changes, says what takes its place'
+PAGE = 'the page "from sentence-transformers" says what takes its place'
 ENOUGH = 100  # vectors, of which int8 and uint8 may take their ranges without a word
 Asked = TypeVar("Asked", "EncodeOptions", "PredictOptions")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,12 +115,14 @@ def like(method: F) -> Callable[[Callable[..., Any]], F]:
     return show
 
 
-def taken(options: type[Asked], method: str, given: Sequence[Any], named: Mapping[str, Any]) -> Asked:
+def taken(options: type[Asked], method: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> Asked:
     """Give a method's options. Raises TypeError for one that it does not take."""
     try:
         return options(*given, **named)
     except TypeError as error:
-        raise TypeError(f"{method}: {str(error).partition('__new__() ')[2]}; {PAGE}") from None
+        for name in named.keys() - signature(options).parameters.keys():
+            raise unexpected(method, name) from None
+        raise TypeError(f"{method.__name__}: {str(error).partition('__new__() ')[2]}") from None
 
 
 def check_known(asked: EncodeOptions | PredictOptions) -> None:

@@ -67,9 +67,9 @@ def _prepared(measure: str | None, first: Given, second: Given, dim: int) -> tup
     a, b = read(first, NAMES[0]), read(second, NAMES[1])
     check_widths(a, b)
     for name, vectors in zip(NAMES, (a, b), strict=True):
-        # a vector that was truncated before it was packed is narrower still
-        bits = isinstance(vectors, np.ndarray) and vectors.dtype.kind in "iu" and 0 <= 8 * (vectors.shape[1] - 1) < dim
-        if bits:
+        if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "iu":
+            continue
+        if 0 <= 8 * (vectors.shape[1] - 1) < dim:  # narrower still, if they were truncated before they were packed
             raise ValueError(
                 f"{name} must be vectors of {dim} numbers, found {vectors.dtype} of shape {vectors.shape}, as bits are "
                 "packed; minibert.search with precision='binary' or 'ubinary', and equations.quantization.hamming, "

@@ -5,10 +5,11 @@ The page "from sentence-transformers" says what takes the place of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minibert.files.tokenizer import Tokenizer
+from minibert.models.run.attributes import unexpected
 
 from .arguments import PAGE
 from .sentences import Sentences
@@ -21,11 +22,11 @@ HABITS: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def accept_habits(given: Mapping[str, Any]) -> None:
+def accept_habits(load_encoder: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Accept other arguments of `load_encoder` that change nothing. Raises TypeError for any that would."""
     for name, value in given.items():
         if name not in HABITS:
-            raise TypeError(f"load_encoder: got an unexpected keyword argument {name!r}; {PAGE}")
+            raise unexpected(load_encoder, name)
         if value not in HABITS[name] and str(value) not in HABITS[name]:  # torch.device("cpu") is "cpu"
             known = " or ".join(map(repr, HABITS[name]))
             raise TypeError(f"load_encoder: {name} must be {known}, found {value!r:.80}; {PAGE}")

@@ -146,7 +146,7 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
         return None
     said: dict[str, Any] = {"attend": False} | (given if isinstance(given, dict) else {})
     strategy, token, length, attend = map(said.get, EXPANSION)
-    right = strategy in ("fixed", "min") and isinstance(token, str | None) and type(attend) is bool
+    right = strategy in ("fixed", "min") and isinstance(token, str | None) and token != "" and type(attend) is bool
     if not right or type(length) is not int or length < 1 or not set(said) <= set(EXPANSION):
         raise files.refuse(
             "'query_expansion' must have the strategy fixed or min, a length >= 1, a token or none, and attend true or "

@@ -58,10 +58,10 @@ class Router(NamedTuple):
 def read_router(files: FolderFiles) -> Router:
     """Read a Router's routes. Raises CheckpointError for other routes than a table of queries and a model."""
     data = files.object(FILE)
-    types, structure, more = (data.get(key) or {} for key in ("types", "structure", "parameters"))
     try:
+        types, structure, more = (data[key] for key in ("types", "structure", "parameters"))
         routes = [[_module(files, name, types[name]) for name in structure[task]] for task in ("query", "document")]
-        default = more.get("default_route") or next(iter(structure))
+        default = next(iter(structure)) if more.get("default_route") is None else more["default_route"]
         odd = default not in structure or more.get("route_mappings") or not more.get("allow_empty_key", True)
         (query,), document = routes
     except (AttributeError, KeyError, TypeError, ValueError):  # no such table, no such name, or no folder inside

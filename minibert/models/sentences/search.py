@@ -12,6 +12,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
 from minibert.equations.sentences import Matrix, cosine
 from minibert.errors import warn
+from minibert.models.run.attributes import hinted
 from minibert.models.run.pipeline import check_positive
 
 from .comparing import (
@@ -30,6 +31,7 @@ BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
 
 
+@hinted
 def search(
     queries: Given,
     vectors: Array | Sequence[SparseVector] | TokenVectors | Iterable[Any],
@@ -69,11 +71,11 @@ def search(
             raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare")
         compare = partial(_bits, precision)
     elif precision is None and compare is cosine:
-        for bits in (name for name in BITS if getattr(queries, "dtype", None) == PRECISIONS[name]):
+        kind = str(getattr(queries, "dtype", ""))
+        if bits := {"int8": "binary", "uint8": "ubinary"}.get(kind):
             warn(
-                f"vectors of {PRECISIONS[bits].__name__} are compared by the cosine of their numbers; those that encode "
-                f"made with precision={bits!r} hold bits: pass precision={bits!r}, or "
-                f"precision={PRECISIONS[bits].__name__!r} for numbers"
+                f"vectors of {kind} are compared by the cosine of their numbers; those that encode made with "
+                f"precision={bits!r} hold bits: pass precision={bits!r}, or precision={kind!r} for numbers"
             )
     if late and compare is cosine:
         compare = partial(by_tokens, "maxsim")
@@ -169,6 +171,7 @@ def largest(scores: Array, k: int) -> Array:
     return found
 
 
+@hinted
 def semantic_search(
     query_embeddings: Given,
     corpus_embeddings: Given,

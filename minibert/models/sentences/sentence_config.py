@@ -242,6 +242,8 @@ def _lengths(
     then no more than the config's positions; never more than the table has."""
     tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
+    if arguments.get("model_max_length", 1) is None:  # transformers then has no limit, not even the position table
+        raise files.refuse(f"model_max_length in {named} must be an integer >= 1, found None")
     found = files.length(named, arguments, "model_max_length") or files.length(named, settings, "max_seq_length")
     if not found:
         found = files.length(TOKENIZER, tokenizer, "model_max_length", "max_len")  # the second is its older name

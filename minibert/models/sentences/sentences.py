@@ -120,7 +120,7 @@ class Sentences(Model):
         try:
             asked = EncodeOptions(*given, **options)
         except TypeError:
-            asked = taken(EncodeOptions, "encode", given, options)  # raises, in the method's words
+            asked = taken(EncodeOptions, self.encode, given, options)  # raises, in the method's words
         own, last, pipeline = self._last
         if own is not self._sentence_config or not all(map(is_, asked, last)):
             own, pipeline = self.sentence_config, self.pipeline(*asked)
