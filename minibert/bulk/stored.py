@@ -58,13 +58,16 @@ class StoredVectors:
         similarity of the query and the stored vector as float32 (for vectors of length 1, the dot product). With binary
         and ubinary it is minus the number of bits that differ.
 
-        Raises ValueError for a k below 1, and for queries of another width.
+        Raises ValueError for a k below 1, and for queries of another width; TypeError for queries of another kind, and
+        for quantized ones.
         """
         wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):
             raise TypeError(
                 f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, and the queries are of another kind"
             )
+        if isinstance(wanted, np.ndarray) and wanted.dtype in (np.int8, np.uint8):
+            raise TypeError(f"queries must be vectors of floats, as encode_query gives them, found {wanted.dtype}")
         width = wanted.width if self.late else self.dim if self.sparse else wanted.shape[1]
         if width != self.dim and len(wanted):
             raise ValueError(f"{self.path} has vectors of {self.dim} numbers, found queries of {width}")

@@ -149,6 +149,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     (POOLING, {"pooling_mode": "mean"}),
     *(("2_Dense/config.json", {"use_residual": flag}) for flag in (None, 0)),
     ("2_Dense/config.json", {"bias": 1}),
+    ("2_Dense/config.json", {"module_output_name": None}), ("3_Normalize/config.json", {"module_output_name": None}),
 ]  # fmt: skip
 
 

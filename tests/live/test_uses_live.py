@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from checkpoints import change_json
 from many_texts import many_texts
 from needed import need_sentence_transformers
 from reference_files import REFERENCE
+from safetensors.numpy import load_file, save_file
 from tokenizer_folders import BASES, tokenizer_json, vocabulary, write_tokenizer
 
 import minibert
@@ -171,3 +173,22 @@ def test_a_length_that_is_set_beside_the_reference(name: str) -> None:
     for length in (5, 6, 9, 14):
         theirs.max_seq_length = ours.max_seq_length = length
         assert np.abs(ours.predict(pairs) - theirs.predict(pairs)).max() <= SCORES
+
+
+def test_the_weights_that_are_kept_have_the_largest_absolute_values(tmp_path: Path) -> None:
+    """A Router's table may hold negative weights."""
+    need_sentence_transformers()
+    from sentence_transformers import SparseEncoder
+
+    folder = shutil.copytree(REFERENCE / "uses-sparse-router", tmp_path / "model")
+    table = folder / "query_0_SparseStaticEmbedding/model.safetensors"
+    weight = load_file(table)["weight"]
+    weight[::2] *= -1
+    save_file({"weight": weight}, table)
+    change_json(folder / "config_sentence_transformers.json", max_active_dims=3)
+    texts = ["we lived above the clouds", "a b c d e f"]
+    want = SparseEncoder(str(folder), device="cpu").encode_query(texts).to_dense().numpy()
+    for found, row in zip(minibert.load_encoder(folder).encode_query(texts), want, strict=True):
+        assert found.ids.tolist() == np.flatnonzero(row).tolist() and len(found.ids) == 3
+        assert found.weights.tolist() == row[found.ids].tolist()
+        assert found.weights.min() < 0
