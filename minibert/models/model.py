@@ -232,7 +232,7 @@ class Model(OfModules):
     ) -> tuple[Inputs, Array, bool]:
         """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
         known = ("token_type_ids", "position_ids", "task_type_ids")
-        for name in given.keys() - {*known}:
+        for name in sorted(given.keys() - {*known}):
             hint = advice(name, (*known, "attention_mask", "inputs_embeds", "head", "change")) or "; leave it out"
             raise TypeError(f"an encoder takes no {name}{hint}")
         if self.stack.rotary is not None and given.get("position_ids") is not None:

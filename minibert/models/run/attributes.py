@@ -31,7 +31,7 @@ def advice(name: str, known: Iterable[str]) -> str:
 
 
 def unexpected(call: Callable[..., Any], name: str) -> TypeError:
-    """Make the error of a keyword that a call does not take."""
+    """Return the error of a keyword that a call does not take."""
     every = signature(call).parameters.values()
     named = [each.name for each in every if each.name != "self" and each.kind is not Parameter.VAR_KEYWORD]
     hint = advice(name, named) or f"; known are {', '.join(named)}"
@@ -39,7 +39,7 @@ def unexpected(call: Callable[..., Any], name: str) -> TypeError:
 
 
 def hinted(call: F) -> F:
-    """Say what to use in place of a keyword that a call does not take."""
+    """Raise a TypeError that names the keyword that is meant, if a call gets one that it does not take."""
 
     @wraps(call)
     def with_hint(*given: Any, **named: Any) -> Any:

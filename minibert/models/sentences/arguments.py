@@ -120,7 +120,7 @@ def taken(options: type[Asked], method: Callable[..., Any], given: Sequence[Any]
     try:
         return options(*given, **named)
     except TypeError as error:
-        for name in named.keys() - signature(options).parameters.keys():
+        for name in sorted(named.keys() - signature(options).parameters.keys()):
             raise unexpected(method, name) from None
         raise TypeError(f"{method.__name__}: {str(error).partition('__new__() ')[2]}") from None
 

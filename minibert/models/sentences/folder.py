@@ -148,7 +148,7 @@ class FolderFiles:
         return bool(value)
 
     def length(self, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
-        """The first of these settings that is there, a number of tokens or of a vector's numbers, and where it stands.
+        """Return the first of these settings that is there, a count of tokens or of numbers, and where it stands.
 
         Raises CheckpointError for anything but an integer >= 1.
         """
