@@ -3,8 +3,8 @@
 BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
 too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
 
-A thread that computes has a `Slot`, and there are no more slots than cores: with eight callers on two cores,
-two compute at a time, and the others sleep until one is free.
+A thread that computes has a slot, and there are no more slots than cores: with eight callers on two cores, two compute
+at a time, and the others sleep until one is free.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
-from threading import Condition, RLock, get_ident
+from functools import cache, wraps
+from queue import SimpleQueue
+from threading import RLock, get_ident
 from time import monotonic, perf_counter, thread_time
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .cores import affinity, blas_takes, cores, running
 from .pool import MOST_THREADS, parallel_for
 
 K = TypeVar("K")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 SPIN = 0.25  # seconds for which BLAS's threads look for the next product before they sleep, and some more
 ENOUGH = 0.75  # of its time a thread has its core where no other wants it; measured 0.98, beside two others 0.5
@@ -43,57 +46,40 @@ def libraries() -> tuple[Any, ...]:
     return () if openmp else tuple(own)
 
 
-class Slot:
-    """The right to compute on one thread, for a `with` statement: it waits until fewer than `most` others compute.
-
-    small: the only one at work may leave BLAS its threads; as soon as a second one comes, BLAS is held to one thread
-    for both. Ctrl-C may come at any moment: a slot that is dropped, wherever, is given back too.
-    """
-
-    def __init__(self, most: int, small: bool = False) -> None:
-        self.most, self.small, self.ended = most, small, False
-
-    def __enter__(self) -> None:
-        _work.enter(self)
-
-    def __exit__(self, *_: object) -> None:
-        _work.leave(self)
-        self.ended = True
-
-    def __del__(self) -> None:
-        if not self.ended:
-            _work.leave(self)
-
-
 class _Work:
     """All threads of this process that compute, and what they make of BLAS. A step may be done twice."""
 
     def __init__(self) -> None:
         # taken for a fork as well: threadpoolctl has a lock, which a child made meanwhile would find locked for ever
-        self.lock = RLock()  # and `with` takes the lock, not the Condition: see pool.py
-        self.changed = Condition(self.lock)
-        # by the id of a slot: its thread, and whether it is small; not the slot itself: a dropped one is given back
-        self.taken: dict[int, tuple[int, bool]] = {}
+        self.lock = RLock()
+        self.taken: dict[int, bool] = {}  # by thread: whether it may leave BLAS its threads
+        self.waiting: list[SimpleQueue[None]] = []  # one for each thread that waits; no Condition: see pool.py
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
 
-    def has(self, thread: int) -> bool:
-        """Whether this thread has a slot."""
-        return any(owner == thread for owner, _ in self.taken.copy().values())
+    def enter(self, most: int, small: bool) -> None:
+        """Take a slot for this thread, once fewer than `most` others compute.
 
-    def enter(self, slot: Slot) -> None:
-        own = get_ident()
+        small: the only one at work may leave BLAS its threads; as soon as a second one comes, BLAS is held to one
+        thread for both.
+        """
+        while True:
+            with self.lock:
+                if len(self.taken) < most:
+                    self.taken[get_ident()] = small
+                    self._hold()
+                    return
+                turn: SimpleQueue[None] = SimpleQueue()
+                self.waiting.append(turn)
+            turn.get()
+
+    def leave(self) -> None:
+        """Give this thread's slot back, if it has one."""
         with self.lock:
-            self.changed.wait_for(lambda: sum(thread != own for thread, _ in self.taken.values()) < slot.most)
-            self.taken[id(slot)] = own, slot.small
+            self.taken.pop(get_ident(), None)
+            for turn in self.waiting:
+                turn.put(None)
+            self.waiting.clear()
             self._hold()
-
-    def leave(self, slot: Slot) -> None:
-        with self.lock:
-            try:
-                self.taken.pop(id(slot), None)
-                self._hold()
-            finally:
-                self.changed.notify_all()
 
     def restore(self) -> None:
         """Restore BLAS's thread count, even while others compute."""
@@ -104,7 +90,7 @@ class _Work:
     def _hold(self) -> None:
         if not self.taken:
             self.restore()
-        elif self._before is None and (len(self.taken) > 1 or not all(small for _, small in self.taken.values())):
+        elif self._before is None and (len(self.taken) > 1 or not all(self.taken.values())):
             self._before = [each.num_threads for each in libraries()]
             _set([1] * len(self._before))
 
@@ -190,7 +176,7 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
     """
     waiting = list(tiles)
     count = cores() if threads is None else threads
-    if _work.has(get_ident()):
+    if get_ident() in _work.taken:
         for tile in waiting:
             work(tile)
         return
@@ -198,12 +184,28 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
     most = max(count, cores()) if _work.taken else count  # alone, there is no need to look at the cores
 
     def one(tile: K) -> None:
-        with Slot(most, small), _alone.watched() if small else nullcontext():
-            work(tile)
+        try:
+            try:
+                _work.enter(most, small)
+                with _alone.watched() if small else nullcontext():
+                    work(tile)
+            finally:
+                _work.leave()
+        finally:
+            _work.leave()  # Ctrl-C may have ended the first
 
-    helpers = min(count, len(waiting), MOST_THREADS)
-    if helpers > 1:
-        parallel_for(one, waiting, helpers if libraries() else 1)
-        return
-    for tile in waiting:
-        one(tile)
+    # many callers at once start no more threads when enough of them wait
+    helpers = min(count, len(waiting), MOST_THREADS - len(_work.waiting))
+    parallel_for(one, waiting, helpers if helpers > 1 and libraries() else 1)
+
+
+def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function: it computes on its caller's thread alone, with BLAS held to one thread."""
+
+    @wraps(work)
+    def held(*given: P.args, **options: P.kwargs) -> T:
+        found: list[T] = []
+        compute(lambda _: found.append(work(*given, **options)), [None], 1, held=True)
+        return found[0]
+
+    return held

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .computing import Slot, libraries
+from .computing import libraries, on_one_thread
 
 MULTIPLES = (4, 8, 12, 16, 24, 48)  # of rows, tried where a kernel is not in the table
 # numbers of a width: up to the first a sum is not cut; multiples of the second are cut alike on any number of threads
@@ -152,6 +152,7 @@ def rows_for(shapes: Iterable[Shape], dtype: np.dtype[Any], same_bits: bool) -> 
     return tried
 
 
+@on_one_thread
 def try_rows(shapes: Iterable[Shape], dtype: np.dtype[Any]) -> Rows | None:
     """Find a multiple of rows at which a text's products have the same bits alone and in a batch, for these shapes.
 
@@ -162,10 +163,9 @@ def try_rows(shapes: Iterable[Shape], dtype: np.dtype[Any]) -> Rows | None:
     for outputs, width, in_order in sorted(set(shapes)):
         made = random.standard_normal((width, min(outputs, TRIED_OUTPUTS))).astype(dtype)
         weights.append(made.T if in_order else np.ascontiguousarray(made.T))
-    with Slot(1):  # BLAS is held to one thread, as in a run
-        for each in MULTIPLES:
-            if all(_same(each, weight, random) for weight in weights):
-                return Rows(text=each, total=each)
+    for each in MULTIPLES:
+        if all(_same(each, weight, random) for weight in weights):
+            return Rows(text=each, total=each)
     return None
 
 

@@ -1,24 +1,24 @@
-"""The threads that help: made once, kept, and never waited for when the process ends.
+"""The threads that help: each call starts its own, and nothing depends on when they come, or whether.
 
-Not concurrent.futures: its threads keep the process alive while one of them reads a silent pipe, it takes no job once
-the main thread has ended, and a command that starts in a tenth of a second would import its logging.
+A helper and its caller take work from the same place. The caller does what no helper has begun, and waits only for what
+one has begun, so a helper that comes late finds nothing to do and ends. The process ends without waiting for helpers.
 
-No Event, Semaphore or `with` of a Condition: their code is Python's own, and a Ctrl-C between two of its steps leaves
-their lock closed for ever. A Lock opens and closes in one step.
+Not `Thread.start`: it waits in Python code until the thread runs, and a Ctrl-C meanwhile leaves a lock closed for ever.
+For the same reason no Event, Semaphore or Condition stands here: a Lock opens and closes in one step.
 """
 
 from __future__ import annotations
 
-import os
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import Any, Generic, TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,99 +27,17 @@ from .cores import cores
 K = TypeVar("K")
 T = TypeVar("T")
 
-NUMBERS_A_THREAD = 512 * 768  # numbers; waking a thread for less costs more than it saves
+NUMBERS_A_THREAD = 512 * 768  # numbers; starting a thread for less costs more than it saves
 MOST_THREADS = 64
 
 
-class Job(Generic[T]):
-    """Work that is done once: by a thread of the pool, or by a caller that wants the result before one has begun."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self._turn, self._running = work, Lock(), Lock()
-        self._running.acquire()  # until it has ended
-        self._found: list[T] = []
-        self._error: BaseException | None = None
-
-    def begins(self) -> bool:
-        """Whether the work is this caller's to do, or to leave undone; False if it has begun."""
-        return self._turn.acquire(blocking=False)
-
-    def run(self) -> None:
-        """Do the work, unless it has begun."""
-        if self.begins():
-            try:
-                self._found.append(self._work())
-            except BaseException as error:  # noqa: BLE001 - not swallowed: the caller that waits gets it
-                self._error = error
-            finally:
-                del self._work  # and what it holds
-                self._running.release()
-
-    def finish(self) -> T:
-        """Do the work unless it has begun; give what it gives, or raise what it raises."""
-        self.run()
-        return self.wait()
-
-    def wait(self) -> T:
-        """Give what the work gives, or raise what it raises, once another thread has done it."""
-        self.join()
-        if self._error is not None:
-            raise self._error
-        return self._found[0]
-
-    def join(self) -> None:
-        """Wait until the work has ended."""
-        with self._running:
-            pass
-
-
-class _Pool:
-    """Threads that take jobs: as many as there were jobs at once, at most MOST_THREADS."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
-        self._idle, self._count = deque[None](), 0  # one for each thread without a job; how many threads there are
-
-    def start(self, job: Job[Any]) -> bool:
-        """Whether a thread takes the job; else it is done by the caller that finishes it."""
-        self._jobs.put(job)
-        with suppress(IndexError):
-            self._idle.pop()
-            return True
-        if self._count == MOST_THREADS:
-            return False
-        self._count += 1
-        try:
-            # a daemon: the process ends without it, whatever it waits for
-            Thread(target=self._work, daemon=True, name=f"minibert_{self._count}").start()
-        except RuntimeError:  # the system has no more: a caller that waits does the job
-            self._count -= 1
-            return False
-        return True
-
-    def _work(self) -> None:
-        while True:
-            self._jobs.get().run()
-            self._idle.append(None)
-
-
-_pool = _Pool()
-
-
-def _in_child() -> None:
-    """A forked child has none of its parent's threads."""
-    global _pool
-    _pool = _Pool()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
-
-
-def _started(work: Callable[[], T]) -> Job[T]:
-    job = Job(partial(copy_context().run, work))  # with the caller's `np.errstate`
-    _pool.start(job)
-    return job
+def _help(work: Callable[[], object]) -> bool:
+    """Start `work` on another thread, with the caller's `np.errstate`; False if the system has no more threads."""
+    try:
+        start_new_thread(copy_context().run, (work,))
+    except RuntimeError:
+        return False
+    return True
 
 
 def checked_threads(threads: Any) -> int | None:
@@ -134,7 +52,7 @@ def usable_threads(numbers: int, threads: int | None) -> int:
     """Count the threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
     given = checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
-    return 1 if worth <= 1 else min(cores() if given is None else given, worth, MOST_THREADS)
+    return 1 if worth <= 1 else min(cores() if given is None else given, worth)
 
 
 def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
@@ -147,85 +65,104 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
     failed: list[BaseException] = []
 
     def take(next_block: Callable[[], K]) -> None:
-        while waiting and not failed:
+        while waiting:
             try:
                 block = next_block()
             except IndexError:  # another thread was faster
                 return
-            try:
-                work(block)
-            except BaseException as error:
-                failed.append(error)
-                raise
+            work(block)
 
-    helpers: list[Job[None]] = []
+    def helper(busy: Lock) -> None:
+        with busy:
+            try:
+                take(waiting.pop)
+            except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
+                failed.append(error)
+                waiting.clear()
+
+    helpers = [Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)]  # each is closed while it works
     try:
-        helpers.extend(_started(partial(take, waiting.pop)) for _ in range(min(threads, len(waiting)) - 1))
+        for busy in helpers:
+            _help(partial(helper, busy))
         take(waiting.popleft)
-    except BaseException as error:
-        failed.append(error)
+    except KeyboardInterrupt:  # after Ctrl-C nothing is waited for
+        helpers.clear()
         raise
     finally:
-        # the work of a helper that has not begun is done
-        begun = [helper for helper in helpers if not helper.begins()]
-        if not any(isinstance(error, KeyboardInterrupt) for error in failed):  # after Ctrl-C nothing is waited for
-            for helper in begun:
-                helper.join()
-    for helper in begun:
-        helper.finish()
+        waiting.clear()
+        for busy in helpers:
+            with busy:
+                pass
+    if failed:
+        raise failed.pop(0)
 
 
 def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
     """Give make(key) for each key in turn; `at_once`, the next key is read and made into something on another thread
     while this one is in use. An error comes after all that was made before it.
 
-    A caller that stops early waits for what is being made, but not for a key that is being read: it may come from a
-    silent pipe.
+    A caller that stops early waits for nothing: a key that is being read may come from a silent pipe.
     """
+    made = map(make, keys)
     if not at_once:
-        yield from map(make, keys)
+        yield from made
         return
-    keys, making, left = iter(keys), Lock(), False
+    turn, ready, failed = Lock(), deque[list[T]](), list[BaseException]()
 
-    def one() -> list[T]:
-        read = list(islice(keys, 1))
-        with making:
-            return [make(key) for key in read if not left]
+    def make_next() -> None:
+        with turn:
+            if not ready and not failed:
+                try:
+                    ready.append([*islice(made, 1)])
+                except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
+                    failed.append(error)
 
-    try:
-        coming = _started(one)
-        while found := coming.finish():
-            coming = _started(one)
-            yield from found
-    finally:
-        left = True
-        with making:
-            pass
+    while True:
+        make_next()  # unless a helper has, or does it now
+        if failed:
+            raise failed.pop()
+        if not (found := ready.pop()):
+            return
+        _help(make_next)
+        yield from found
 
 
 @contextmanager
 def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
     """Give a function that runs `work` with its argument on another thread, one job after another.
 
-    One job at a time, no queue. At the end of the context all are done, whatever else went wrong: only a second Ctrl-C
-    leaves one that has begun. An error of `work` is raised by the next call, or at the end.
+    One job at a time, no queue, and no job is done by the thread that hears Ctrl-C, unless it comes while one begins.
+    At the end of the context all are done, whatever else went wrong: only a second Ctrl-C leaves one that has begun.
+    An error of `work` is raised by the next call, or at the end.
     """
-    under_way: list[Job[Any]] = []
+    busy, waiting, failed = Lock(), deque[K](), list[BaseException]()
+    begun: SimpleQueue[None] = SimpleQueue()
+
+    def take() -> None:
+        with busy:
+            while waiting:
+                key = waiting.popleft()
+                begun.put(None)
+                try:
+                    work(key)
+                except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
+                    failed.append(error)
+
+    def finish() -> None:
+        take()  # unless a helper has, or does it now
+        if failed:
+            raise failed.pop()
 
     def submit(key: K) -> None:
-        if under_way:
-            under_way[0].wait()  # and if Ctrl-C ends this waiting, the one below still waits
-            under_way.clear()
-        under_way.append(Job(partial(work, key)))  # before it starts: Ctrl-C may come while it begins
-        if not _pool.start(under_way[0]):
-            under_way[0].run()
+        finish()
+        waiting.append(key)
+        if _help(take):
+            begun.get()
 
     try:
         yield submit
     finally:
-        for job in under_way:
-            try:
-                job.finish()
-            except KeyboardInterrupt:
-                job.join()
-                raise
+        try:
+            take()
+        finally:
+            finish()  # all is done, unless Ctrl-C has ended the first

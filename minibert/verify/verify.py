@@ -23,7 +23,7 @@ from minibert.families.static import STATIC
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
-from minibert.threads.computing import Slot
+from minibert.threads.computing import on_one_thread
 from minibert.verify.judge.blocks import EncoderSubject
 from minibert.verify.judge.compare import Difference, Shares, in_float64, over_kinds
 from minibert.verify.judge.input_layer import Subject
@@ -38,6 +38,7 @@ from .report import Report, show
 FORMATS = ("float32", "float16", "bfloat16")  # in which a port may compute
 
 
+@on_one_thread  # BLAS's threads do little in products so small but wait for each other
 def verify(
     model: str,
     texts: Sequence[str] = (),
@@ -88,8 +89,8 @@ def verify(
     kind: type[Subject] = EncoderSubject if encoder else Subject
     again: Callable[..., Any] = load_encoder if encoder else partial(load, side=side, lazy=True)
     again = partial(again, model, **options)
-    # BLAS's threads do little in products so small but wait for each other; a port's numbers may be of any size
-    with again() as opened, Slot(1), np.errstate(all="ignore"), closing(kind(opened, again)) as subject:
+    # a port's numbers may be of any size
+    with again() as opened, np.errstate(all="ignore"), closing(kind(opened, again)) as subject:
         report = Report(f"{model} ({subject.about})")
         if subject.without_head:
             report.say(f"logits not compared: {subject.without_head}")

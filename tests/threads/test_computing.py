@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import os
 import pickle
 import sys
@@ -11,14 +13,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType
+from random import Random
+from types import FrameType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 from command_line import Printed, failure
+from limits import CHILD_SECONDS
 from needed import missing
 from reference_files import REFERENCE
 
@@ -26,9 +31,10 @@ import minibert
 from minibert.cli import main
 from minibert.models.open.vectors import open_vectors
 from minibert.models.run.pipeline import chunked
-from minibert.threads import computing
-from minibert.threads.computing import Alone, Slot, compute
+from minibert.threads import computing, pool
+from minibert.threads.computing import Alone, compute
 from minibert.threads.kernels import kernel
+from minibert.threads.pool import behind, parallel_for, prefetch
 
 MODEL = REFERENCE / "sentences-dense"
 SAME = 1e-6  # of a vector's length: what other rows in a product may change; measured here: 2e-7
@@ -90,7 +96,7 @@ def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) 
 
     def first(tile: int) -> None:
         seen.append(blas.num_threads)
-        with Slot(2, small=True):
+        with taken_elsewhere(2):
             seen.append(blas.num_threads)
         seen.append(blas.num_threads)  # two were at work: it stays so until the last one has ended
 
@@ -163,10 +169,12 @@ def taken_elsewhere(count: int) -> Iterator[threading.Event]:
     """Have a slot on another thread until the event is set; the thread itself lives on meanwhile."""
     inside, ends, lives = (threading.Event() for _ in range(3))
 
+    def tile(_: int) -> None:
+        inside.set()
+        ends.wait()
+
     def other() -> None:
-        with Slot(count):
-            inside.set()
-            ends.wait()
+        compute(tile, [0], count)
         lives.wait()
 
     thread = threading.Thread(target=other)
@@ -181,11 +189,14 @@ def taken_elsewhere(count: int) -> Iterator[threading.Event]:
 def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: Blas) -> None:
     """threadpoolctl obeys one thread alone while that lives, and here it lives on."""
     with taken_elsewhere(2) as ends:
-        with Slot(2):
+
+        def last(_: int) -> None:
             ends.set()
             while len(computing._work.taken) > 1:
                 time.sleep(0.001)
             assert blas.num_threads == 1
+
+        compute(last, [0], 2, held=True)
         assert blas.num_threads == 8
 
 
@@ -200,63 +211,99 @@ def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
-OURS = {Slot.__enter__, Slot.__exit__, *(each for each in vars(computing._Work).values() if callable(each))}
-CODES: set[CodeType] = {each.__code__ for each in OURS} | {computing._set.__code__}
+FILES = {module.__file__ for module in (computing, pool, contextlib)}
+CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped", "behind"), 170  # 1,020 in all
 
 
 def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
-    """Run it and count the instructions of ours on the way; at the given one Ctrl-C is pressed."""
+    """Run it and count the places of ours at which Python hears a signal; at the given one Ctrl-C is pressed.
+
+    Python hears it where a function begins and where one written in C ends, but not between two instructions.
+    """
     count = 0
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:
+    def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal count
-        caller = frame.f_back.f_code.co_name if frame.f_back else ""
-        if frame.f_code not in CODES or caller == "__del__":  # where Python itself drops a Ctrl-C
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
+        if frame.f_code.co_filename in FILES and event in {"call", "c_return"}:
             count += 1
             if count == pressed_at:
-                sys.settrace(None)
                 raise KeyboardInterrupt
-        return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
+    sys.setprofile(profile)  # which ends with an error
     try:
         work()
     finally:
-        sys.settrace(before)
+        sys.setprofile(None)
     return count
 
 
-def test_ctrl_c_at_every_instruction(blas: Blas) -> None:
+def test_ctrl_c_at_every_step(blas: Blas) -> None:
     """Wherever it comes: BLAS has its threads back, and the next caller gets a slot."""
-
-    def work() -> None:
-        with Slot(1):
-            pass
-
+    work = partial(compute, str, [0], 1)
     count = steps_of(work)
-    assert count > 100
+    assert count > 20
     for step in range(1, count + 1):
         with pytest.raises(KeyboardInterrupt):
             steps_of(work, step)
-        assert (blas.num_threads, len(computing._work.taken)) == (8, 0), f"instruction {step}"
+        assert (blas.num_threads, computing._work.taken) == (8, {}), f"step {step}"
+
+
+def called(name: str) -> list[int]:
+    """Let one of the calls turn 0 to 5 into a list of the same numbers, on two threads or three."""
+    done: list[int] = []
+    if name == "compute":
+        compute(done.append, range(6), 2)
+    elif name == "nested":
+        compute(lambda i: compute(done.append, [2 * i, 2 * i + 1], 2), range(3), 2)
+    elif name == "parallel_for":
+        parallel_for(done.append, range(6), 3)
+    elif name == "behind":
+        with behind(done.append) as submit:
+            for i in range(6):
+                submit(i)
+    else:
+        with contextlib.closing(prefetch(int, range(6 if name == "prefetch" else 9), at_once=True)) as made:
+            done.extend(islice(made, 6))  # type: ignore[arg-type]
+    return sorted(done)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ctrl_c_at_random(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call ends, with all its numbers or KeyboardInterrupt; so does each of its threads, and the next call is right."""
+    ends, unraisable = list[threading.Lock](), list[object]()
+
+    def started(work: Callable[..., object], given: tuple[Any, ...]) -> None:
+        ends.append(end := threading.Lock())
+        end.acquire()
+        _thread.start_new_thread(lambda: [work(*given), end.release()], ())
+
+    monkeypatch.setattr(pool, "start_new_thread", started)
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    random, count, pressed = Random(name), steps_of(partial(called, name)), 0
+    for _ in range(EACH):
+        step = random.randint(1, count)
+        try:
+            steps_of(lambda: called(name) == [*range(6)] or pytest.fail("a number is missing"), step)
+        except KeyboardInterrupt:
+            pressed += 1
+        for end in ends:
+            assert end.acquire(timeout=9), f"a thread goes on after step {step}"
+        ends.clear()
+        assert (blas.num_threads, computing._work.taken, unraisable) == (8, {}, []), f"step {step}"
+        assert called(name) == [*range(6)]
+    assert pressed > EACH // 2  # a later one than the call had, with fewer waits than the first, is not reached
 
 
 def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(condition: threading.Condition, timeout: float | None = None) -> bool:
-        raise KeyboardInterrupt
-
+    monkeypatch.setattr(computing, "cores", lambda: 1)
     with taken_elsewhere(1):
         with monkeypatch.context() as meanwhile:
-            meanwhile.setattr(computing._work.changed, "wait", pressed.__get__(computing._work.changed))
-            with pytest.raises(KeyboardInterrupt), Slot(1):
-                pytest.fail("there was no slot for it")
+            turn = mock.Mock(get=mock.Mock(side_effect=KeyboardInterrupt))
+            meanwhile.setattr(computing, "SimpleQueue", lambda: turn)
+            with pytest.raises(KeyboardInterrupt):
+                compute(lambda _: pytest.fail("there was no slot for it"), [0], 1)
         assert len(computing._work.taken) == 1
-    with Slot(1):
-        assert blas.num_threads == 1
+    assert numbers_in_tiles(blas, threads=1) == [1]
 
 
 # -- forks -------------------------------------------------------------------------------------------------------------
@@ -265,15 +312,16 @@ def test_ctrl_c_while_a_slot_is_waited_for(blas: Blas, monkeypatch: pytest.Monke
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_the_threads_of_its_blas_and_slots_of_its_own(blas: Blas) -> None:
-    with Slot(1):
+
+    def forks(_: int) -> None:
         child = os.fork()
         if not child:
-            held: list[int] = []
             fresh = blas.num_threads == 8
-            compute(lambda tile: held.append(blas.num_threads), [0, 1], threads=1)
-            os._exit(0 if fresh and held == [1, 1] and blas.num_threads == 8 else 7)
+            os._exit(0 if fresh and numbers_in_tiles(blas, 2, threads=1) == [1, 1] and blas.num_threads == 8 else 7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert blas.num_threads == 1
+
+    compute(forks, [0], 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

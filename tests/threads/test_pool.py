@@ -1,4 +1,4 @@
-"""The threads that help: stopping waits for no pipe, no process hangs, and without threads all is done too."""
+"""The threads that help: Ctrl-C may come anywhere, stopping waits for no pipe, and without threads all is done too."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from limits import CHILD_SECONDS
 from reference_files import REFERENCE
 
+import minibert
 from minibert.threads import computing, pool
 from minibert.threads.pool import behind, parallel_for, prefetch
 
@@ -30,26 +29,12 @@ def script(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     )
 
 
-def all_idle() -> None:
-    """Wait until no thread of the pool has a job."""
-    while len(pool._pool._idle) < pool._pool._count:
-        time.sleep(0.001)
+# -- without a thread, and with too many ------------------------------------------------------------------------------
 
 
-# -- without a thread, and with too many jobs --------------------------------------------------------------------------
-
-
-def fails(self: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
-@pytest.fixture(params=["none can be started", "all are taken"])
-def no_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_pool", pool._Pool())
-    if request.param == "all are taken":
-        monkeypatch.setattr(pool, "MOST_THREADS", 0)
-    else:
-        monkeypatch.setattr(threading.Thread, "start", fails)
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "start_new_thread", mock.Mock(side_effect=RuntimeError("can't start new thread")))
 
 
 @pytest.mark.usefixtures("no_thread")
@@ -64,88 +49,36 @@ def test_a_waiting_caller_does_what_no_thread_does() -> None:
     assert done[5:] == [5, 6]
 
 
-def test_a_thread_that_could_not_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_THREADS", 1)
-    monkeypatch.setattr(pool, "_pool", pool._Pool())
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", fails)
-        parallel_for(str, range(2), 2)
-    together = threading.Barrier(2)
-    parallel_for(lambda _: together.wait(), range(2), 2)
-
-
-def test_threads_are_used_again_and_are_no_more_than_jobs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    start = threading.Thread.start
-
-    def counted(self: threading.Thread) -> None:
-        started.append(self.name)
-        start(self)
-
-    monkeypatch.setattr(threading.Thread, "start", counted)
-    monkeypatch.setattr(pool, "_pool", pool._Pool())
-    for _ in range(50):
-        together = threading.Barrier(3)  # which three at once pass, and no fewer
-        parallel_for(lambda _, together=together: together.wait(), range(3), 3)
-        all_idle()
-    assert len(started) == 2
-
-
-def test_no_more_jobs_than_blocks() -> None:
+def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:
     """A user may set MINIBERT_THREADS=1000000."""
     done: list[int] = []
-    with mock.patch.object(pool, "_started", side_effect=pool._started) as started:
+    with mock.patch.object(pool, "start_new_thread", side_effect=pool.start_new_thread) as started:
         parallel_for(done.append, range(3), 1_000_000)
-    assert sorted(done) == [0, 1, 2] and started.call_count == 2  # the caller takes part
+        assert sorted(done) == [0, 1, 2] and started.call_count == 2  # the caller takes part
+        with minibert.load_encoder(MODEL) as encoder:
+            encoder.encode("we lived")
+        assert started.call_count == 2
+        parallel_for(str, range(1000), 1_000_000)
+    assert started.call_count == 2 + pool.MOST_THREADS - 1
 
 
 # -- stopping early -----------------------------------------------------------------------------------------------
 
 
-def test_stopping_waits_for_no_key_that_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_pool", pool._Pool())
-    reading, goes_on, made = threading.Event(), threading.Event(), list[int]()
+def test_stopping_waits_for_no_key_that_is_being_read() -> None:
+    reading, goes_on = threading.Event(), threading.Event()
 
     def keys() -> Iterator[int]:
         yield 0
         reading.set()
         goes_on.wait()
-        yield 1
 
-    def make(key: int) -> int:
-        made.append(key)
-        return key
-
-    found = prefetch(make, keys(), at_once=True)
-    assert next(found) == 0
+    found = prefetch(str, keys(), at_once=True)
+    assert next(found) == "0"
     assert reading.wait()
     found.close()  # type: ignore[attr-defined]  # a generator
     assert not goes_on.is_set()
     goes_on.set()
-    all_idle()
-    assert made == [0]  # what comes afterwards is left
-
-
-def test_stopping_waits_for_what_is_being_made() -> None:
-    begun, goes_on, ended = threading.Event(), threading.Event(), list[int]()
-
-    def make(key: int) -> int:
-        if key:
-            begun.set()
-            goes_on.wait()
-        ended.append(key)
-        return key
-
-    found = prefetch(make, [0, 1], at_once=True)
-    assert next(found) == 0
-    begun.wait()
-    closer = threading.Thread(target=found.close)  # type: ignore[attr-defined]  # a generator
-    closer.start()
-    closer.join(0.05)
-    assert closer.is_alive()
-    goes_on.set()
-    closer.join()
-    assert ended == [0, 1]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -166,28 +99,6 @@ def test_ctrl_c_waits_for_nothing_and_another_error_for_what_is_under_way(error:
         parallel_for(work, range(9), 2)
     assert ended == ([8] if error is ValueError else [])  # and no further one was begun
     goes_on.set()
-
-
-def test_ctrl_c_leaves_no_lock_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Condition.__enter__` has its lock a step before its `with` statement knows: none of ours is used so."""
-    monkeypatch.setattr(pool, "_pool", pool._Pool())
-    enter, together = threading.Condition.__enter__, threading.Barrier(6)
-    parallel_for(lambda _: together.wait(), range(6), 6)  # so that no thread is to be started
-    all_idle()
-
-    def used(condition: threading.Condition) -> Any:
-        if threading.current_thread().name.startswith(("MainThread", "minibert_")):
-            pytest.fail("a Condition's lock is taken by its own `with`")
-        return enter(condition)
-
-    monkeypatch.setattr(threading.Condition, "__enter__", used)
-    assert list(prefetch(str, range(3), at_once=True)) == ["0", "1", "2"]
-    all_idle()
-    computing.compute(str, range(3), 2)
-    all_idle()
-    with behind(str) as submit:
-        submit(1)
-        submit(2)
 
 
 def test_an_error_of_a_helper_reaches_the_caller() -> None:
@@ -212,32 +123,29 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
 
 # -- at a process's beginning and end --------------------------------------------------------------------------------
 
-PRESSED_WHILE_A_THREAD_STARTS = """
-import os, signal, sys, threading
-from minibert.threads.pool import behind, prefetch, parallel_for
-signal.signal(signal.SIGINT, signal.default_int_handler)
-start = threading.Thread.start
-def pressed(self):
-    start(self)
-    os.kill(os.getpid(), signal.SIGINT)
-    for _ in range(1000): pass
-threading.Thread.start = pressed
-def write():
-    with behind(print) as submit:
-        submit("x")
-def many():
-    parallel_for(lambda _: None, range(9), 3)
+WITH_HELPERS_THAT_WAIT = """
+import threading
+from minibert.threads.pool import parallel_for, prefetch
+main, never = threading.get_ident(), threading.Lock()
+never.acquire()
+def work(block):
+    if threading.get_ident() != main:
+        never.acquire()
+    raise KeyboardInterrupt
+def keys():
+    yield "read"
+    never.acquire()
+print(next(prefetch(str, keys(), True)))
 try:
-    {"parallel_for": many, "ahead": lambda: list(prefetch(str, "abc", True)), "behind": write}[sys.argv[1]]()
+    parallel_for(work, range(3), 3)
 except KeyboardInterrupt:
-    sys.exit(130)
+    print("pressed")
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal of POSIX")
-@pytest.mark.parametrize("way", ["parallel_for", "ahead", "behind"])
-def test_ctrl_c_while_the_first_thread_starts(way: str) -> None:
-    assert script(PRESSED_WHILE_A_THREAD_STARTS, way).returncode == 130
+def test_a_process_ends_while_helpers_wait() -> None:
+    done = script(WITH_HELPERS_THAT_WAIT)
+    assert (done.stdout, done.stderr, done.returncode) == ("read\npressed\n", "", 0)
 
 
 AFTER_THE_MAIN_THREAD = """
@@ -259,15 +167,14 @@ def test_a_thread_encodes_after_the_main_one_has_ended() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_threads_and_slots_of_its_own() -> None:
     parallel_for(str, range(3), 3)
-    made = pool._pool, computing._work
+    made = computing._work
     child = os.fork()
     if not child:
-        new = pool._pool is not made[0] and computing._work is not made[1]
         together = threading.Barrier(2)
-        computing.compute(lambda _: together.wait(), range(2), 2)  # on threads that are there
-        os._exit(0 if new else 7)
+        computing.compute(lambda _: together.wait(), range(2), 2)
+        os._exit(0 if computing._work is not made else 7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert made == (pool._pool, computing._work)
+    assert made == computing._work
 
 
 def test_helping_threads_have_the_callers_errstate() -> None:

@@ -27,7 +27,7 @@ from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tok
 from minibert.models.encoder import Encoder
 from minibert.models.run.attributes import hinted
 from minibert.models.run.pipeline import check_positive, pooled
-from minibert.threads.computing import compute
+from minibert.threads.computing import on_one_thread
 
 from .load_encoder import load_encoder
 
@@ -79,10 +79,9 @@ def distill(
     check_target(target := Path(folder))
     made = static_tokenizer(encoder.sentence_tokenizer)
     x = token_rows(encoder, made, threads, show_progress_bar)
-    found: list[Any] = []
     count = min(dims, x.shape[1], len(x) - 1)
-    compute(lambda x: found.append(covariance_components(x, count)), [x], 1, held=True)
-    exact = found[0].coordinates
+    found = on_one_thread(covariance_components)(x, count)
+    exact = found.coordinates
     exact *= sif_weights(zipf_probabilities(len(made.tokens)), SIF)[:, None]
     with np.errstate(over="ignore"):
         rows = exact.astype(np.float16)
@@ -101,7 +100,7 @@ def distill(
     others = {name: json.dumps(each, indent=2).encode() for name, each in settings.items()}
     others["tokenizer.json"] = made.content
     size = write_model(target, {"embeddings": ("F16", rows)}, others, lambda made: load_encoder(made).close())
-    return Distilled(target, len(rows), count, float(found[0].shares.sum()), size)
+    return Distilled(target, len(rows), count, float(found.shares.sum()), size)
 
 
 def token_rows(

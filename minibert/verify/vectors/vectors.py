@@ -20,7 +20,7 @@ from minibert.errors import CheckpointError
 from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.threads.computing import Slot
+from minibert.threads.computing import on_one_thread
 from minibert.verify.judge.compare import rms
 from minibert.verify.judge.formats import ROUNDS
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
@@ -114,13 +114,14 @@ def as_vectors(found: Any, where: str) -> Array:
     return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
+@on_one_thread
 def judge(
     report: Report, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
     tolerance: float = 0.0,
 ) -> None:  # fmt: skip
     """Compare vectors with the model's, and look for the way that makes them where they differ."""
     before, limit = encoder.sentence_config.prompt(None, prompt), max(tolerance, SAME)
-    with Slot(1), np.errstate(all="ignore"):  # numbers of a port may be as large as they like
+    with np.errstate(all="ignore"):  # numbers of a port may be as large as they like
         right = np.asarray(encoder.encode([*texts], prompt=before))
         apart = distances(vectors, right)
         search = Search(Ways(encoder, before, texts, vectors.shape[1]), texts, vectors, right, apart)
