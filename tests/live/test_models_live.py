@@ -25,7 +25,7 @@ from reference_files import BY_NAME, CASES, REFERENCE, Case, with_mistake
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.threads.computing import Slot
+from minibert.threads.computing import on_one_thread
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
 from minibert.verify.judge.compare import rms
 from minibert.verify.judge.input_layer import batches
@@ -100,6 +100,7 @@ def tokens(batch: Mapping[str, Array]) -> Array:
     return np.broadcast_to(batch.get("attention_mask", np.ones(shape)), shape) != 0
 
 
+@on_one_thread
 def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = None) -> Report:
     """Compare all that a folder's model computes with the reference, opened once on each side and format.
 
@@ -107,7 +108,7 @@ def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = 
     give, which come by another way than a trace.
     """
     report, opened = compared(folder, encoder=True, kinds=only), Opened.last
-    with Slot(1), minibert.load_encoder(folder) as encoder, minibert.load_encoder(folder, dtype="float64") as exact:
+    with minibert.load_encoder(folder) as encoder, minibert.load_encoder(folder, dtype="float64") as exact:
         kinds = {kind: batch for kind, batch in encoder_batches(encoder).items() if only is None or kind in only}
         left = NOT_TAKEN.get(encoder.config.model_type) if only is None else None
         said = [line for line in report.lines if "not compared" in line or "left out" in line]
