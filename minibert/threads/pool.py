@@ -80,7 +80,9 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
                 failed.append(error)
                 waiting.clear()
 
-    helpers = [Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)]  # each closed while its helper works
+    helpers = [
+        Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)
+    ]  # each closed while its helper works
     try:
         for busy in helpers:
             _help(partial(helper, busy))
