@@ -80,9 +80,8 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
                 failed.append(error)
                 waiting.clear()
 
-    helpers = [
-        Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)
-    ]  # each closed while its helper works
+    # a lock for each helper, closed while it works
+    helpers = [Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)]
     try:
         for busy in helpers:
             _help(partial(helper, busy))
