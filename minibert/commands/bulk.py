@@ -55,8 +55,10 @@ def declare(parser: Parser) -> None:
         "ranges from the first shard",
     )  # fmt: skip
     parser.add_argument(
-        "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
-    )
+        "--rows-per-shard", type=int, metavar="N",
+        help="rows of the input for a shard, which a run that ends early loses at most (default: 4096; 16384 for int8 "
+        "and uint8; in a folder that is continued, those it was begun with)",
+    )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("error", "skip"), default="error",
         help="how to treat rows without text: stop with an error (default), or leave them out",
@@ -70,9 +72,9 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Read, compute, write; report on stderr."""
-    from minibert.bulk.job import ROWS_PER_SHARD, bulk
+    from minibert.bulk.job import bulk, last_said
     from minibert.bulk.shards import check_folder
-    from minibert.bulk.texts import Texts
+    from minibert.bulk.texts import ROWS, Texts
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.arguments import warn_few_vectors
     from minibert.models.sentences.sentence_options import SentenceOptions
@@ -87,9 +89,8 @@ def run(arguments: Any) -> None:
         return
     if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
-    rows = ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
-    texts = Texts(arguments.inputs, *columns, rows)
+    texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
     asked = SentenceOptions(**sentence_options(arguments))
     names = ("prompt_name", "prompt", "threads", "same_bits")
     options = {name: getattr(arguments, name) for name in names}
@@ -101,16 +102,23 @@ def run(arguments: Any) -> None:
         "options": asked.given() or None,
     }
     with model.model:
-        said = bulk(
-            texts, folder, model, settings, form=arguments.format, rows_per_shard=rows,
-            skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(),
-        )  # fmt: skip
+        before = last_said(folder)
+        try:
+            said = bulk(
+                texts, folder, model, settings, form=arguments.format, rows_per_shard=arguments.rows_per_shard,
+                skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            kept = counted(last_said(folder).get("read", 0), "row")
+            tell(f"stopped: {folder} keeps {kept}, and the same command continues after them")
+            raise
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
     if said["result"] != "dense":
         made, of = f"{said['result']} vectors of {counted(said['rows'], 'text')},", f"{said['dim']} numbers each,"
-    if remark := warn_few_vectors(arguments.precision, min(said["rows"], rows)):
+    if remark := warn_few_vectors(arguments.precision, min(said["rows"], said["rows_per_shard"])):
         tell(remark)
+    done = f"{folder} is complete" if before.get("last") else f"wrote {folder}"
     tell(
-        f"wrote {folder}: {made} {of} in {counted(said['shards'], 'shard')}, "
+        f"{done}: {made} {of} in {counted(said['shards'], 'shard')}, "
         f"{counted(said['skipped'], 'row')} left out, {counted(said['cut'], 'text')} truncated"
     )

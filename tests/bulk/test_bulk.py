@@ -27,6 +27,7 @@ from record_files import made
 from reference_files import REFERENCE
 
 import minibert
+from minibert.bulk import job as job_module
 from minibert.bulk import shards
 from minibert.bulk.job import _after as after
 from minibert.bulk.job import bulk
@@ -235,6 +236,39 @@ def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Pa
     assert content(out) == content(tmp_path / "whole") and content(out).items() >= kept.items()
 
 
+@pytest.mark.parametrize(("precision", "usual"), [("float32", 4096), ("uint8", 16384), ("binary", 4096)])
+def test_a_folder_goes_on_with_the_number_that_it_was_begun_with(
+    precision: str, usual: int, model: Path, tmp_path: Path
+) -> None:
+    source, out = lines(tmp_path / "a.txt", TEXTS), tmp_path / "out"
+    assert run(model, source, tmp_path / "usual", precision=precision)["rows_per_shard"] == usual
+    run(model, source, out, precision=precision, rows_per_shard=100)
+    whole = content(out)
+    (out / "vectors-00002.arrow").unlink()
+    assert run(model, source, out, precision=precision)["rows_per_shard"] == 100 and content(out) == whole
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_long_texts_and_columns_end_a_shard(
+    form: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of strings holds 2 GiB; the ends are the same however the rows come, so that a run goes on."""
+    monkeypatch.setattr(job_module, "LONGEST_SHARD", 1000)
+    pages = ["x" * length for length in (400, 400, 3000, 0, 900, 500, 300)]
+    rows = [{"text": text, "page": page} for text, page in zip(SHORT, pages, strict=False)]
+    source, out = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    run(model, source, out, form=form)
+    tables, whole = [next(shards.batches(path, 100)) for path in shards.shards_of(out)], content(out)
+    assert [[len(page) for page in each["page"].to_pylist()] for each in tables] == [
+        [400, 400], [3000], [0], [900], [500, 300],
+    ]  # fmt: skip
+    assert table_of(out)["page"].to_pylist() == pages and shards.check_folder(out) == (7, 5)
+    for name in sorted(whole)[1:]:
+        (out / name).unlink()
+    run(model, source, out, form=form)
+    assert content(out) == whole
+
+
 def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     """The model has 24 positions: [CLS], 22 words and [SEP] fit."""
     source = lines(tmp_path / "a.txt", ["we lived", "we " * 22, "we " * 23])
@@ -298,7 +332,7 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     run(model, source, out)
     before = content(out)
     for options, error in (
-        ({"rows_per_shard": 3}, "was made with rows_per_shard 16384, now it is 3; choose another folder, or use"),
+        ({"rows_per_shard": 3}, "was made with rows_per_shard 4096, now it is 3; choose another folder, or use"),
         ({"form": "parquet"}, "was made with format 'arrow', now it is 'parquet'"),
         ({"keep": []}, "was made with columns {'n': 'int64'}, now it is {'n': None}"),
         ({"precision": "binary"}, "was made with precision 'float32', now it is 'binary'"),
