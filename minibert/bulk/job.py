@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
-from minibert.errors import Option, TokenizerError, error_of, parts_of
+from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
 from minibert.models.sentences.search import BLOCK
@@ -204,15 +204,16 @@ def _computed(
 
 
 def _tokenized(pipeline: Any, texts: list[str], places: list[str]) -> list[Any]:
-    """Tokenize texts; one that the tokenizer refuses is an error with its place."""
+    """Tokenize texts; one that is refused is an error with its place."""
     try:
         encoded: list[Any] = pipeline.tokenize(texts, 0)
-    except TokenizerError:
+    except (TokenizerError, ValueError):
         for text, place in zip(texts, places, strict=True):  # the first that is refused alone
             try:
                 pipeline.tokenize([text], 0)
-            except TokenizerError as error:
-                raise error_of(TokenizerError, *parts_of(error), place=place) from None
+            except (TokenizerError, ValueError) as error:
+                parts = ("the text" if isinstance(part, Text) else part for part in parts_of(error))
+                raise error_of(type(error), *parts, place=place) from None
         raise
     return encoded
 

@@ -286,6 +286,10 @@ def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in ("we", None, "clouds", "\u4e2d", "we")))
     with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4: the tokenizer refuses a text"):
         run(model, source, tmp_path / "out", skip=True)
+    shutil.copytree(REFERENCE / "sentences-causal", causal := tmp_path / "causal")
+    (causal / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 8, "pooling_mode": "max"}')
+    with pytest.raises(ValueError, match=r"b\.txt, row 2: the text has no token, and pooling 'max' needs one"):
+        run(causal, lines(tmp_path / "b.txt", ["we", "", "we"]), tmp_path / "max")
 
 
 # -- going on, or not ----------------------------------------------------------------------------------------------

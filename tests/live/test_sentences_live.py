@@ -19,6 +19,7 @@ from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS
 
 pytestmark = pytest.mark.reference
 
@@ -151,6 +152,19 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("2_Dense/config.json", {"bias": 1}),
     ("2_Dense/config.json", {"module_output_name": None}), ("3_Normalize/config.json", {"module_output_name": None}),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_a_text_with_tokens_of_its_prompt_alone(name: str, tmp_path: Path) -> None:
+    """The same vector; where theirs is minus infinity, an error."""
+    ours, texts = changed(tmp_path, "sentences-causal", POOLING, {"pooling_mode": name}), ["we lived", ""]
+    want = opened_there(tmp_path / "model").encode(texts, prompt="he: ")
+    if name == "max":
+        assert (want[1] == -np.inf).all()
+        with pytest.raises(ValueError, match="text 1 has no token beyond its prompt"):
+            ours.encode(texts, prompt="he: ")
+    else:
+        assert np.abs(ours.encode(texts, prompt="he: ") - want).max() <= SAME
 
 
 @pytest.mark.filterwarnings("ignore:.*'similarity_fn_name' is:UserWarning")

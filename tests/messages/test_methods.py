@@ -83,6 +83,9 @@ VALUES: list[tuple[str, Callable[[Of], object]]] = [
     (r"^text 1 has no \[MASK\]; write it in place of the word to predict$", call("bert", "fill", ["[MASK]", "we"])),
     (rf"^text 0 has 42 tokens, but {LENGTH}", call("bert", "fill", "[MASK]" * 40)),
     ("^text 1 has no token, and next_word needs one; leave it out$", call("gpt2", "next_words", ["we", ""])),
+    *((f"^text 1 has no token{found}, and pooling 'max' needs one; leave it out$", lambda of, named=named: (
+        of("sentences-causal").with_settings(poolings=("max",), dim=8).encode(["we", ""], prompt=named)))
+      for named, found in ((None, ""), ("he: ", " beyond its prompt"))),
     *(("^text 0 has no token, and next_word needs one", call("gpt2", ask, "")) for ask in NEXT),
     *((rf"^text 0 has 30 tokens, but {LENGTH}", call("gpt2", ask, "e" * 30)) for ask in NEXT),
     *(("temperature must be a number >= 0, where 0 takes the", call("gpt2", "complete", "we", temperature=odd))

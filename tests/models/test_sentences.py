@@ -27,6 +27,7 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_of
+from minibert.equations.sentences import POOLINGS
 from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
 from minibert.show.text.info import info
@@ -101,6 +102,14 @@ def test_a_text_without_a_token_and_float64() -> None:
     found = encoder.encode(["we", "", "clouds"])
     assert not found[1].any() and away(found[::2], encoder.encode(["we", "clouds"])) <= NEIGHBOURS
     assert encoder.encode([""], output_value="token_embeddings")[0].shape == (0, 8)
+    for name in POOLINGS:  # with tokens of its prompt alone: as sentence-transformers pools it, the largest aside
+        pooled = encoder.with_settings(poolings=(name,), dim=8)
+        if name == "max":
+            with pytest.raises(ValueError, match="text 1"):
+                pooled.encode(["we", ""], prompt="he: ")
+        else:
+            want = encoder.encode("he: ", output_value="token_embeddings")[0] * (name == "cls")
+            assert np.abs(pooled.encode(["we", ""], prompt="he: ")[1] - want).max() <= EXACT
     encoder = minibert.load_encoder(REFERENCE / "sentences-dense", dtype="float64")
     found = encoder.encode(["we lived"])
     assert {encoder.encode("we", precision=each).dtype.name for each in ("float32", None)} == {"float64"}

@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, Text, error_of
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
 from minibert.models.run.blocks import run_model
@@ -203,8 +203,19 @@ class Sentences(Model):
             found = [POOLINGS[name](rows, skip) for name in own.poolings]
             return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
+        def pooled_tokens(texts: list[Any], start: int) -> list[Encoded]:
+            encoded = tokenize(texts, start)
+            for i, each in enumerate(encoded, start):
+                if len(each.input_ids) <= skip and "max" in own.poolings:  # the largest of no numbers
+                    beyond = " beyond its prompt" if skip else ""
+                    raise error_of(
+                        ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
+                    )
+            return encoded
+
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []), finite)
-        return self.each_text(tokenize, pooled(pool, after, own.picks), asked.threads, held, dim)
+        read = tokenize if own.picks else pooled_tokens
+        return self.each_text(read, pooled(pool, after, own.picks), asked.threads, held, dim)
 
     def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
         """Give the step from texts to ids, and how many first tokens of each are the prompt's and not pooled."""
