@@ -206,7 +206,7 @@ class Sentences(Model):
         def pooled_tokens(texts: list[Any], start: int) -> list[Encoded]:
             encoded = tokenize(texts, start)
             for i, each in enumerate(encoded, start):
-                if len(each.input_ids) <= skip and "max" in own.poolings:  # the largest of no numbers
+                if len(each.input_ids) <= skip:  # the largest of no numbers is no number
                     beyond = " beyond its prompt" if skip else ""
                     raise error_of(
                         ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
@@ -214,7 +214,7 @@ class Sentences(Model):
             return encoded
 
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []), finite)
-        read = tokenize if own.picks else pooled_tokens
+        read = pooled_tokens if "max" in own.poolings and not own.picks else tokenize
         return self.each_text(read, pooled(pool, after, own.picks), asked.threads, held, dim)
 
     def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
