@@ -108,7 +108,7 @@ class Texts:
 
     def _refuse_mixed_ids(self, ids: str, schemas: list[Any]) -> None:
         """Raise ValueError for ids that are of one kind in a file and of another in the next: 7 would become 7.0."""
-        kinds = {}
+        kinds: dict[str, tuple[str, str]] = {}
         for name, schema in zip(self.names, schemas, strict=True):
             if ids in schema.names:
                 found = str(schema.field(ids).type)
@@ -127,8 +127,8 @@ class Texts:
                 names = file.schema_arrow.names
                 for column in names if keep is None else (ids, self.text_column, *keep):
                     if names.count(column) > 1:
-                        wrong = f"there are {names.count(column)} columns {column!r}; rename all but one"
-                        raise ValueError(f"{_shown(name)}: {wrong}")
+                        twice = f"there are {names.count(column)} columns {column!r}; rename all but one"
+                        raise ValueError(f"{_shown(name)}: {twice}")
                 return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
         if form == "lines":  # stdin's are waited for later: they may come slowly
             return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))
