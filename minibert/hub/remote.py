@@ -122,11 +122,13 @@ class RemoteFile(SafetensorsFile):
     def _kept(self) -> list[tuple[int, bytes, int]]:
         """Read the spans that earlier runs have kept: the first byte, the bytes, the size of the whole file.
 
-        An empty list without the first bytes, and if two runs were told different sizes.
+        Only as many bytes as a span's name says. An empty list without the first ones, and if two runs were told
+        different sizes.
         """
         with suppress(OSError):
-            found = ((path, re.fullmatch(r"(\d+)-\d+-(\d+)", path.name)) for path in self._folder.iterdir())
-            spans = [(int(name[1]), path.read_bytes(), int(name[2])) for path, name in found if name]
+            found = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
+            read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in found]
+            spans = [(start, content, size) for start, stop, size, content in read if len(content) == stop - start]
             same = len({size for *_, size in spans}) == 1
             return spans if same and any(start == 0 for start, *_ in spans) else []
         return []

@@ -231,14 +231,15 @@ def test_a_header_larger_than_the_format_allows_is_not_fetched(tmp_path: Path) -
     assert memory.asked == [(0, remote.HEADER_GUESS)]
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "empty", "longer"])
 def test_a_span_that_is_damaged_on_the_disk_is_fetched_again(tmp_path: Path, damage: str) -> None:
     memory, table = table_in(tmp_path)
     assert np.array_equal(table.rows(np.array([300])), TABLE[[300]])
     header, kept = sorted((tmp_path / "model.safetensors").iterdir(), key=lambda path: int(path.name.split("-")[0]))
     content = kept.read_bytes()
-    kept.unlink() if damage == "gone" else kept.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
-    header.write_bytes(header.read_bytes() if damage == "gone" else b"")
+    damaged = {"cut": content[: len(content) // 2], "empty": b"", "longer": content + bytes(10**6)}
+    kept.unlink() if damage == "gone" else kept.write_bytes(damaged[damage])
+    header.write_bytes(header.read_bytes() if damage in ("gone", "longer") else b"")
     memory.asked.clear()
     table = open_memory(memory).table("table", np.dtype("float32"))
     assert np.array_equal(table.rows(np.array([300])), TABLE[[300]]) and memory.asked
