@@ -354,6 +354,7 @@ OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".l
     (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; restore"),
     (["vectors-99999.arrow", "vectors-100000.arrow"], r"vectors-00000\.arrow: missing, vectors-99999\.arrow stands in"),
+    (["vectors-00000.arrow", "vectors-00000.parquet"], r"vectors-00000\.\w+ has the same number; delete the one that"),
     (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
     (["vectors-00000.parquet"], r"vectors-00000\.parquet: it has no settings of `bulk`"),
 ])  # fmt: skip
@@ -432,6 +433,12 @@ def rewritten(path: Path, table: Any = lambda found: found, metadata: bytes | No
         parquet.write_table(found, path)
 
 
+def narrower(table: Any) -> Any:
+    return table.set_column(
+        table.schema.get_field_index("vector"), "vector", [pa.array([[0.0]] * len(table), pa.list_(pa.float32(), 1))]
+    )
+
+
 def copied(path: Path, other: Path) -> None:
     path.write_bytes(other.read_bytes())
 
@@ -454,6 +461,7 @@ HELD: list[tuple[Any, int, str]] = [
     (lambda x, y: rewritten(x(2), dim=3), 2, "it was made with dim 3, and vectors-0"),
     (lambda x, y: rewritten(x(1), lambda found: found.slice(3)), 1, "expected 10 rows, as its metadata say, found 7"),
     (lambda x, y: rewritten(x(1), lambda found: found.drop_columns(["n"])), 1, "its columns are not those that its"),
+    (lambda x, y: rewritten(x(1), narrower), 1, "its column 'vector' holds fixed_size_list.*, and vectors-0"),
     (lambda x, y: x(1).write_bytes(b""), 1, "not readable as .*; restore the file"),
     (lambda x, y: x(1).write_bytes(x(1).read_bytes()[:900]), 1, "not readable as .*; restore the file"),
     (lambda x, y: rewritten(x(3), rows="7"), 3, "its metadata have '7' as rows, which"),
