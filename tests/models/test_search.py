@@ -77,6 +77,9 @@ def test_bytes_that_may_be_bits_are_not_compared_without_a_word() -> None:
         with pytest.warns(UserWarning, match=f"of {numbers} are compared by the cosine .* pass precision='{bits}'"):
             found, _ = minibert.search(vectors, vectors, 1)
         assert found.ravel().tolist() == [0, 1]
+        for queries in (vectors.tolist(), list(vectors)):
+            with pytest.warns(UserWarning, match=f"of {numbers} are compared by the cosine"):
+                minibert.search(queries, vectors, 1)
         assert np.array_equal(minibert.search(vectors, vectors, 1, precision=numbers)[0], found)
 
 
