@@ -58,10 +58,14 @@ _FILES = {
     "minibert.verify.library": ("Comparison", "compare"),
 }
 
-_GONE = dict.fromkeys(
-    ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings"),
-    "sklearn.cluster groups the vectors of encode",
-) | {"Embedder": "send an engine's workers load_encoder(...), whose pickle is its name and options, and call encode"}
+_GONE = (
+    dict.fromkeys(
+        ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings"),
+        "sklearn.cluster groups the vectors of encode",
+    )
+    | dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), "load_encoder opens its models")
+    | {"Embedder": "send an engine's workers load_encoder(...), whose pickle is its name and options, and call encode"}
+)
 
 __all__ = [name for names in _FILES.values() for name in names]
 
@@ -73,7 +77,9 @@ def __getattr__(name: str) -> Any:
         if name in names:
             found = globals()[name] = getattr(import_module(file), name)
             return found
-    instead = f"; {_GONE[name]}" if name in _GONE else ""
+    from .errors import did_you_mean
+
+    instead = f"; {_GONE[name]}" if name in _GONE else did_you_mean(name, __all__)
     raise AttributeError(f"module 'minibert' has no attribute {name!r}{instead}")
 
 

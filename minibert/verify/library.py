@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from minibert.models.run.attributes import hinted
+
 from .verify import verify
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Comparison(NamedTuple):
         return "\n".join(self.lines)
 
 
+@hinted
 def compare(
     model: str | os.PathLike[str],
     against: str | os.PathLike[str] | Mapping[str, Array] | Array,

@@ -174,6 +174,8 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
       for name, ask, method, given, odd, near in (
           *((DENSE, ask, "encode", ["we"], "normalise_embeddings", "normalize_embeddings")
             for ask in ("encode", "encode_query", "encode_document")),
+          (DENSE, "__call__", "__call__", [IDS], "attention_maks", "attention_mask"),
+          (DENSE, "similarity", "similarity", [[1.0]], "embedding2", "embeddings2"),
           (DENSE, "encode", "encode", (), "text", "texts"), (RERANKER, "rank", "rank", ["we", ["a"]], "topk", "top_k"),
           ("uses-sparse", "encode_sparse", "encode_sparse", ["we"], "max_active_dim", "max_active_dims"),
           (DENSE, "tokenize", "tokenize", ["we"], "truncate", "truncation"),
@@ -224,10 +226,18 @@ ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.load_encoder(REF
 
 
 ROWS += [
+    (AttributeError, "^this layer has no 'encode'; minibert.load_encoder o", lambda of: of("bert").embeddings.encode),
+    (KeyError, "no 'embeddings.LayerNom'; did you mean embeddings.Lay", lambda of: of("bert")["embeddings.LayerNom"]),
+    *((AttributeError, f"no attribute '{name}'; {says}", lambda of, name=name: getattr(minibert, name))
+      for name, says in (("compre", "did you mean compare"), ("SentenceTransformer", "load_encoder opens its models"))),
+    (TypeError, "^compare: got an .*; did you mean against", lambda of: minibert.compare(DENSE, agianst="a")),
+]  # fmt: skip
+ROWS += [
     (AttributeError, message, lambda of, name=name, part=part: getattr(part(of(DENSE)), name))
     for part in (lambda encoder: encoder, lambda encoder: encoder.embeddings)
     for name, message in (
         ("to", "^this (encoder|layer) has no 'to'; leave it out: .* on the CPU$"), ("eval", "does not train$"),
+        ("train", "does not train$"), *((odd, f"no '{odd}'($|; its submod)") for odd in ("parameters", "state_dict")),
         ("encode_multi_process", "no 'encode_multi_process'; encode and predict use all cores, and minibert bulk"),
         ("tokenise", r"no 'tokenise'; did you mean tokenize\?$"), ("wte", "no 'wte'$|no 'wte'; its submodules are "))
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
 from minibert.errors import CheckpointError, Text, error_of
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
+from minibert.models.run.attributes import hinted
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
 from minibert.models.run.pipeline import Pipeline, check_positive, chunked, finite, pooled, token_vectors
@@ -264,6 +265,7 @@ class Sentences(Model):
 
         return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, most > 1, 1 if stack.blocks else most)
 
+    @hinted
     def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
 
@@ -277,6 +279,7 @@ class Sentences(Model):
         own = self.sentence_config
         return similarity(own.similarity, embeddings1, embeddings2, own.dim)
 
+    @hinted
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
         """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
 
