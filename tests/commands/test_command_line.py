@@ -70,7 +70,7 @@ def test_help_and_version(capsys: Printed) -> None:
         (["plot", "--html", "x"], "there is no option --html"),
         (["rank", "we", "--fiel", "x"], "there is no option --fiel; did you mean --file?"),
         (["explain"], "the following arguments are required: TEXT"),
-        (["explain", "we", "lived", "above"], "unexpected argument 'lived' 'above'; put a text of several words in qu"),
+        (["explain", "we", "lived", "above"], "unexpected argument 'lived' 'above'; put a text or a path of"),
         (["plot", "rotarie"], "argument PICTURE: 'rotarie' is none of rows, similarity, "),
         (["plot", "rotarie"], "; did you mean rotary?"),
         (
