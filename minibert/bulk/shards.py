@@ -37,7 +37,7 @@ LOCK = ".lock"
 NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the lock; what a killed run has left
 KEY = b"minibert"  # of the metadata, which are JSON
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
-MEND = "restore the file, or delete it and all later shards and run the same `minibert bulk` command again"
+MEND = "restore the file, or delete it and all later shards and run `bulk` again as before"
 Said = dict[str, Any]  # a shard's metadata: the settings of its run, and its place there
 # what metadata must have: the type of each entry, or its known values
 PLACED: Said = {  # entries that differ from shard to shard; the counts include all shards before
@@ -64,7 +64,7 @@ def shards_of(folder: Path) -> list[Path]:
         )
     for path in every:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
-            raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")
+            raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")
         found += [path] if path.name.startswith("vectors") else []
     found.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
     for number, path in enumerate(found):
@@ -243,8 +243,7 @@ def finished(folder: Path) -> tuple[list[Path], list[int], Said]:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
     if not said["last"]:
         raise ValueError(
-            f"{folder}: not complete; run the `minibert bulk` command that began it again, and it continues after "
-            f"{shards[-1].name}"
+            f"{folder}: not complete; run `bulk` again as it was begun, and it continues after {shards[-1].name}"
         )
     return shards, ends, said
 

@@ -351,7 +351,7 @@ OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".l
 
 @pytest.mark.parametrize(("names", "error"), [
     (OLDER, r"an older version of minibert made it \(its settings are in meta\.json\)"),
-    (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
+    (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; name another folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; restore"),
     (["vectors-99999.arrow", "vectors-100000.arrow"], r"vectors-00000\.arrow: missing, vectors-99999\.arrow stands in"),
     (["vectors-00000.arrow", "vectors-00000.parquet"], r"vectors-00000\.\w+ has the same number; delete the one that"),
@@ -417,7 +417,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     path.write_bytes(whole)
     (out / f"vectors-00002.{form}").rename(tmp_path / "away")
     for read in (shards.check_folder, StoredVectors):
-        with pytest.raises(ValueError, match=f"{out}: not complete; run the `minibert bulk` command that began"):
+        with pytest.raises(ValueError, match=f"{out}: not complete; run `bulk` again as it was begun"):
             read(out)
 
 
