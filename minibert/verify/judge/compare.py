@@ -127,7 +127,7 @@ def misfits(inputs: Traces, ours: Traces, theirs: Traces, whole: Collection[str]
         if (there := theirs.get(kind, {}).get(key)) is not None
         and here.shape != there.shape
         and (key in whole or not fits(here, there)
-             or (there.ndim == here.ndim and len(there) not in (1, max(map(len, inputs[kind].values())))))
+             or (there.ndim == here.ndim and len(there) not in (1, max(x.shape[:1] for x in inputs[kind].values())[0])))
     ]  # fmt: skip
 
 
