@@ -196,7 +196,11 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
 
     # many callers at once start no more threads when enough of them wait
     helpers = min(count, len(waiting), MOST_THREADS - len(_work.waiting))
-    parallel_for(one, waiting, helpers if helpers > 1 and libraries() else 1)
+    if helpers > 1 and libraries():
+        parallel_for(one, waiting, helpers)
+        return
+    for tile in waiting:
+        one(tile)
 
 
 def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
