@@ -59,7 +59,12 @@ BERT, GPT-2 and their relatives in NumPy, for learning, verifying and vectors.
 example:
   minibert explain "We lived above the clouds\""""
 
-ANSWERS = ("nearest", "fill", "next", "classify")  # these stand together, in answers.py
+FILES = {  # the commands that share a file
+    **dict.fromkeys(("nearest", "fill", "next", "classify"), "answers"),
+    "embed": "encode",
+    "rank": "similar",
+    "extract": "distill",
+}
 OPTIONS = {"truncation": "--truncate"}  # options whose name is not the function's argument
 
 
@@ -179,8 +184,8 @@ def _opened(name: str) -> tuple[Any, Parser]:
 
     from minibert.commands.common import Parser
 
-    file = import_module(f"minibert.commands.{'answers' if name in ANSWERS else name}")
-    command = file.COMMANDS[name] if name in ANSWERS else file
+    file = import_module(f"minibert.commands.{FILES.get(name, name)}")
+    command = getattr(file, "COMMANDS", {name: file})[name]
     parser = Parser(name, f"{COMMANDS[name]}\n{command.ABOUT}", command.EXAMPLE)
     command.declare(parser)
     return command, parser

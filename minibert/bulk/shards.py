@@ -23,7 +23,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS
 from minibert.equations.sentences import MAXSIMS, SIMILARITIES
-from minibert.files.lines import reading
+from minibert.files.reading import reading
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.sentences.comparing import SparseVector, Vectors
 from minibert.models.sentences.search import BLOCK

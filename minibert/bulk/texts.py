@@ -19,7 +19,7 @@ from stat import S_ISDIR
 from typing import Any
 
 from minibert.errors import Option, error_of
-from minibert.files.lines import STDIN, raw_lines, reading
+from minibert.files.reading import STDIN, raw_lines, reading, shown_file, without_end
 
 ENDINGS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".txt": "lines"}
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
@@ -60,7 +60,7 @@ class Texts:
         found = [self._columns(*each, keep, id_column or ID) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
         self._refuse_mixed_ids(id_column or ID, [schema for schema, _ in found])
-        where = _shown(self.names[0])
+        where = shown_file(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
             every = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
         self.id_column = id_column or (ID if ID in every.names else None)
@@ -88,7 +88,7 @@ class Texts:
         pa = arrow()
         numbers = count()
         for name, form in zip(self.names, self._forms, strict=True):
-            where, row = _shown(name), count(1)
+            where, row = shown_file(name), count(1)
             with reading(where, "a table", pa.ArrowException, OverflowError):
                 for table in self._tables(name, form):
                     columns = dict(zip(self._own.names, _fitted(table, self._own).columns, strict=True))
@@ -115,9 +115,11 @@ class Texts:
                 kinds.setdefault(re.sub(r"^(large_|u)|\W.*|\d+", "", found), (name, found))
         if len(kinds) > 1:
             (first, before), (name, found), *_ = kinds.values()
-            wrong = f"column {ids!r} holds {found}, and {before} in {_shown(first)}: as one type an id would become "
+            wrong = (
+                f"column {ids!r} holds {found}, and {before} in {shown_file(first)}: as one type an id would become "
+            )
             advice = "another; convert one, or name another column with ", Option("id_column")
-            raise error_of(ValueError, wrong, *advice, place=_shown(name))
+            raise error_of(ValueError, wrong, *advice, place=shown_file(name))
 
     def _columns(self, name: str, form: str, keep: Sequence[str] | None, ids: str) -> tuple[Any, int]:
         """Find a file's columns and their types, and count its rows."""
@@ -128,7 +130,7 @@ class Texts:
                 for column in names if keep is None else (ids, self.text_column, *keep):
                     if names.count(column) > 1:
                         twice = f"there are {names.count(column)} columns {column!r}; rename all but one"
-                        raise ValueError(f"{_shown(name)}: {twice}")
+                        raise ValueError(f"{shown_file(name)}: {twice}")
                 return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
         if form == "lines":  # stdin's are waited for later: they may come slowly
             return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))
@@ -156,10 +158,10 @@ class Texts:
                     shown = "an integer of more than 64 bits"
                 if column == ids:
                     wrong = f"column {column!r} holds {shown}; name another with ", Option("id_column")
-                    raise error_of(ValueError, *wrong, place=_shown(name)) from None
+                    raise error_of(ValueError, *wrong, place=shown_file(name)) from None
                 if keep is None or column in keep:
                     wrong = f"column {column!r} holds {shown}; name the columns to keep with ", Option("keep")
-                    raise error_of(ValueError, *wrong, place=_shown(name)) from None
+                    raise error_of(ValueError, *wrong, place=shown_file(name)) from None
                 kinds[column] = pa.list_(pa.null())  # nested: it is not kept
         return pa.schema(kinds), rows
 
@@ -180,10 +182,10 @@ class Texts:
         lines = raw_lines(name)
         if form == "lines":
             for line in lines:
-                text = _decoded(line.removesuffix(b"\n").removesuffix(b"\r"))
+                text = _decoded(without_end(line))
                 yield {self.text_column: text if _is_utf8([text]) else None}
             return
-        for record in _json(lines) if form == "jsonl" else _csv(lines, _shown(name)):
+        for record in _json(lines) if form == "jsonl" else _csv(lines, shown_file(name)):
             yield record if isinstance(record.get(self.text_column), str | None) else {}
 
 
@@ -279,12 +281,8 @@ def _is_utf8(values: Iterable[Any]) -> bool:
     return True
 
 
-def _shown(name: str) -> str:
-    return "stdin" if name == STDIN else name.encode("utf-8", "backslashreplace").decode()
-
-
 def _size(name: str) -> int:
-    with reading(_shown(name), "a file"):
+    with reading(shown_file(name), "a file"):
         found = Path(name).stat()
     if S_ISDIR(found.st_mode):
         raise IsADirectoryError(f"{name} is a folder; name the files in it, as in {Path(name, '*.parquet')}")

@@ -74,7 +74,7 @@ def _classify(arguments: Any) -> Answers:
     tell_truncated(sum(each.truncated > 0 for each in encoded))
 
 
-class Command(NamedTuple):
+class AnswerCommand(NamedTuple):
     """A command that prints each text with its answers below it."""
 
     ABOUT: str
@@ -97,26 +97,26 @@ class Command(NamedTuple):
 
 WHOLE: dict[str, Any] = {"side": False, "threads": True}
 COMMANDS = {
-    "nearest": Command(
+    "nearest": AnswerCommand(
         """Nearness is the cosine. A row has no context: a word with two meanings has one
 row for both. Special and unused tokens are left out.""",
         "minibert nearest king paris seven -k 5",
         _nearest, {"metavar": "WORD"}, ("words", 10), {},
     ),
-    "fill": Command(
+    "fill": AnswerCommand(
         """Write the model's mask, [MASK] for BERT and <mask> for RoBERTa, in place of a
 word. Several masks are predicted independently. The model needs its head for
 masked words; models for sentence vectors do not have one.""",
         'minibert fill "The capital of France is [MASK]." -m bert-base-uncased',
         _fill, {"metavar": "TEXT", "help": "a text with at least one mask"}, ("words", 5), WHOLE,
     ),
-    "next": Command(
+    "next": AnswerCommand(
         """For causal models such as GPT-2. A token that begins with a space starts a new
 word; otherwise it continues the previous word.""",
         'minibert next "The meaning of life is" -m gpt2',
         _next, {"metavar": "TEXT", "help": "the beginning of a text"}, ("words", 5), {**WHOLE, "usual": "gpt2"},
     ),
-    "classify": Command(
+    "classify": AnswerCommand(
         """The labels are the model's, such as POSITIVE and NEGATIVE. The model needs its
 head for classes. Labels that can be true together do not add up to 1.""",
         'minibert classify "The movie was good." "The movie was not good."',

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from minibert.files.reading import STDIN
 from minibert.models.open.options import SENTENCES, add_options, sentence_options
 
-from .common import Parser, add_model, add_prompts, from_hub, tell
-from .progress import Progress
+from .common import Parser, add_model, add_prompts, from_hub, tell, tell_typing
 
 ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their columns with the
 vectors in shards. Memory does not grow with the number of rows. If a run ends
@@ -22,6 +23,7 @@ GONE = {
     "--truncate": "a text that is too long is truncated, as by `minibert encode`",
 }
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
+EVERY = 5.0  # seconds between two lines of progress
 
 
 def declare(parser: Parser) -> None:
@@ -87,8 +89,8 @@ def run(arguments: Any) -> None:
         rows, shards = check_folder(folder)
         tell(f"checked {folder}: {counted(rows, 'vector')} in {counted(shards, 'shard')}, complete and as written")
         return
-    if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
-        tell("each line is a text; end with Ctrl-D")
+    if arguments.inputs in ([], [STDIN]):
+        tell_typing()
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
     texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
     asked = SentenceOptions(**sentence_options(arguments))
@@ -122,3 +124,34 @@ def run(arguments: Any) -> None:
         f"{done}: {made} {of} in {counted(said['shards'], 'shard')}, "
         f"{counted(said['skipped'], 'row')} left out, {counted(said['cut'], 'text')} truncated"
     )
+
+
+class Progress:
+    """Tells every few seconds how far a run is, at which rate, and how much time it needs still."""
+
+    def __init__(self) -> None:
+        self._began = self._told = 0.0
+        self._before: int | None = None
+
+    def __call__(self, done: int, expected: int | None) -> None:
+        if self._before is None:
+            self._before, self._began = done, time.monotonic()
+            self._told = self._began
+        elif (now := time.monotonic()) - self._told >= EVERY:
+            self._told = now
+            tell(_line(done, done - self._before, now - self._began, expected))
+
+
+def _line(done: int, here: int, seconds: float, expected: int | None) -> str:
+    """One line about the progress of a run.
+
+    >>> _line(3000, 1000, 10.0, 9000)
+    '3,000 of about 9,000 rows, 100 rows/s, 0:01:00 left'
+    >>> _line(3000, 1000, 10.0, None)
+    '3,000 rows, 100 rows/s'
+    """
+    rate = here / seconds
+    if expected is None or not here:
+        return f"{done:,} rows, {rate:,.0f} rows/s"
+    left = timedelta(seconds=round(max(0, expected - done) / rate))
+    return f"{done:,} of about {expected:,} rows, {rate:,.0f} rows/s, {left} left"

@@ -1,4 +1,4 @@
-"""The commands share these functions: a parser that suggests the nearest option, the model's arguments, printing."""
+"""The commands share these functions: a parser that suggests the nearest option, the model, texts in, lines out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 
 from minibert.errors import did_you_mean
+from minibert.files.reading import arriving_texts, shown_file
 from minibert.files.writing import naming
 from minibert.models.open.options import add_options, sentence_options
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from minibert.models.input_layer import EmbeddingLayer
 
 DEFAULT_MODEL = "bert-base-uncased"
-RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
+BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 
 # control sequences, and characters that reverse the order of letters; a tab may stay. First: bold, dim and plain
 _STYLE_OR_CONTROL = re.compile("(\x1b\\[[012]m)|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -124,6 +125,15 @@ class Parser(argparse.ArgumentParser):
             raise
 
 
+class Command(NamedTuple):
+    """A command that shares its file with another one."""
+
+    ABOUT: str
+    EXAMPLE: str
+    declare: Callable[[Parser], None]
+    run: Callable[[Any], None]
+
+
 def _number(kind: type, expected: str, word: str) -> Any:
     try:
         return kind(word)
@@ -163,17 +173,6 @@ def add_k(parser: Parser, what: str, usual: int | None = 5) -> None:
     )
 
 
-def add_texts(parser: Parser) -> None:
-    """Add the texts, and -o for the file of their vectors."""
-    parser.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="default, or -: each line of stdin is a text; empty lines are skipped"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE",
-        help="write FILE.npy or FILE.safetensors instead of printing; a pipe gets .npy",
-    )  # fmt: skip
-
-
 def add_whole(parser: Parser) -> None:
     """Add --whole."""
     parser.add_argument("--whole", action="store_true", help="fetch whole tables, not only the needed rows")
@@ -195,6 +194,9 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     arguments.model = (os.environ.get("MINIBERT_MODEL") or parser.usual) if typed is None else typed
 
 
+# -- the model -----------------------------------------------------------------------------------------------------
+
+
 def from_hub(arguments: Any) -> dict[str, Any]:
     """Give the Hub's options as keyword arguments of the functions that open a model."""
     return {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
@@ -212,12 +214,6 @@ def shown_name(model: str) -> str:
     return "/".join(Path(model).parts[-2:])
 
 
-def coloured() -> bool:
-    """Whether output may be bold or dim: on a terminal, unless TERM or NO_COLOR forbids it."""
-    terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return terminal and not os.environ.get("NO_COLOR")
-
-
 def load_model(arguments: Any) -> Encoder:
     """Load the whole model that the arguments of `add_model` name."""
     from minibert.models.open.load_encoder import load_encoder
@@ -226,6 +222,50 @@ def load_model(arguments: Any) -> Encoder:
         raise ValueError("this is about a whole model, which has no sides; leave out --side")
     options = {name: vars(arguments)[name] for name in ("threads", "same_bits") if name in arguments}
     return load_encoder(arguments.model, **from_hub(arguments), **options, **sentence_options(arguments))
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+def tell_typing() -> None:
+    """Say on stderr how the texts that are typed at a terminal end."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        tell("each line is a text; end with Ctrl-D")
+
+
+def not_empty(lines: Iterable[list[str]], empty: list[int]) -> Iterator[list[str]]:
+    """Leave out the empty lines, and add their numbers, counted from 0, to `empty`."""
+    before = 0
+    for some in lines:
+        empty += [number for number, line in enumerate(some, before) if not line.strip()]
+        before += len(some)
+        if texts := [line for line in some if line.strip()]:
+            yield texts
+
+
+def texts_of(file: str, empty: list[int]) -> Iterator[str]:
+    """Read the texts of a file, one a line; see `not_empty`. Raises ValueError for a file without a text."""
+    found = False
+    for texts in not_empty(arriving_texts(file), empty):
+        found = True
+        yield from texts
+    if not found:
+        raise ValueError(f"{shown_file(file)}: expected texts, one on each line, found none")
+
+
+def wants_bar(reads: bool, prints: bool) -> bool:
+    """Whether to draw a bar: stderr is a terminal that neither shows the results nor is typed into."""
+    stdin, stdout, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return stderr and not (reads and stdin) and not (prints and stdout)
+
+
+# -- lines out -----------------------------------------------------------------------------------------------------
+
+
+def coloured() -> bool:
+    """Whether output may be bold or dim: on a terminal, unless TERM or NO_COLOR forbids it."""
+    terminal = bool(sys.stdout) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return terminal and not os.environ.get("NO_COLOR")
 
 
 def tell(what: str) -> None:

@@ -1,4 +1,4 @@
-"""`minibert distill`: a small model without context, made from a large one."""
+"""`minibert distill` and `extract`: the folder of a smaller model, made from a large one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from typing import Any
 
 from minibert.models.open.options import SENTENCES
 
-from .common import Parser, add_model, load_model, print_lines
-from .embed import wants_bar
-
-ABOUT = """Runs every token of the vocabulary through the model by itself and keeps its
-principal components. A text's vector is then the mean of its tokens' rows: some
-hundred times as fast, and without context. sentence-transformers and model2vec
-open the folder too."""
-EXAMPLE = "minibert distill -m ./all-MiniLM-L6-v2 -o ./static"
+from .common import Command, Parser, add_model, from_hub, load_model, print_lines, wants_bar
 
 
-def declare(parser: Parser) -> None:
+def declare_distill(parser: Parser) -> None:
     """Add the arguments."""
     parser.gone = {
         "--force": "what exists is never replaced; choose another name, or remove it first",
@@ -31,7 +24,7 @@ def declare(parser: Parser) -> None:
     add_model(parser, side=False, argument=True, usual=SENTENCES, threads=True)
 
 
-def run(arguments: Any) -> None:
+def run_distill(arguments: Any) -> None:
     """Write the folder, and list its files."""
     from minibert.models.open.distill import distill
 
@@ -48,3 +41,48 @@ def _told(made: Any, width: int) -> Iterator[str]:
     yield f"size            {size(made.size)}"
     yield f"components      {made.dims} of {width}, with {made.variance:.1%} of the variance"
     yield "weights         by Zipf's law"
+
+
+def declare_extract(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.gone = {"--force": "what exists is never replaced; choose another name, or remove it first"}
+    add_model(parser, side=False, argument=True)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
+    )
+
+
+def run_extract(arguments: Any) -> None:
+    """Write the folder, and print how much smaller it is."""
+    from minibert.models.open.extract import extract
+    from minibert.show.text.text import size
+
+    made = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
+    share = made.bytes_after / made.bytes_before
+    print_lines([
+        f"{made.folder}: {made.tensors} tensors",
+        f"before          {size(made.bytes_before)}",
+        f"after           {size(made.bytes_after)} ({share:.0%})",
+    ])  # fmt: skip
+
+
+COMMANDS = {
+    "distill": Command(
+        """Runs every token of the vocabulary through the model by itself and keeps its
+principal components. A text's vector is then the mean of its tokens' rows: some
+hundred times as fast, and without context. sentence-transformers and model2vec
+open the folder too.""",
+        "minibert distill -m ./all-MiniLM-L6-v2 -o ./static",
+        declare_distill,
+        run_distill,
+    ),
+    "extract": Command(
+        """The folder has the config, the tokenizer and one safetensors file. Its vectors
+are the model's input. For a small model of what sentences mean, `minibert
+distill` is the better choice: its rows have passed the whole model.""",
+        "minibert extract bert-base-uncased -o ./bert-input --dtype float16",
+        declare_extract,
+        run_extract,
+    ),
+}

@@ -1,27 +1,45 @@
-"""`minibert encode`: texts -> sentence vectors, one line each or a file."""
+"""`minibert encode` and `embed`: texts -> sentence vectors, or vectors of the input layer, one line each or a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from minibert.errors import Text, error_of, parts_of
+from minibert.files.reading import STDIN, arriving_texts, check_stdin
 from minibert.models.open.options import SENTENCES, add_options
 
-from .common import Parser, add_model, add_prompts, add_texts, load_model, print_lines, tell, tell_truncated
-from .embed import chunks_of, ending_of, give, streamed
+from .common import (
+    BAR_AFTER,
+    Command,
+    Parser,
+    add_model,
+    add_prompts,
+    add_whole,
+    load_layer,
+    load_model,
+    not_empty,
+    print_lines,
+    tell,
+    tell_empty,
+    tell_truncated,
+    tell_typing,
+    wants_bar,
+)
 
-ABOUT = """Runs the whole model with the pooling, prompts and maximum length that its
-folder names. stderr says how many texts were truncated.
+if TYPE_CHECKING:
+    import numpy as np
 
-Prints one vector per line, with all digits, as soon as its text is read. A
-model of late interaction (MultiVectorEncoder) gives a line for each token, and
-an empty line after each text; a SparseEncoder gives a line of id:weight. Their
-files end in .safetensors."""
-EXAMPLE = 'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy'
+FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched from the Hub
 
 
-def declare(parser: Parser) -> None:
+# -- encode --------------------------------------------------------------------------------------------------------
+
+
+def declare_encode(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.equations.quantization import PRECISIONS
 
@@ -45,7 +63,7 @@ def declare(parser: Parser) -> None:
     add_options(parser, "bits")
 
 
-def run(arguments: Any) -> None:
+def run_encode(arguments: Any) -> None:
     """Print the vectors of each chunk of texts when it is done, or write all of them."""
     import numpy as np
 
@@ -112,3 +130,167 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
         if said := warn_few_vectors(precision, len(vectors[0])):
             tell(said)
     yield from (quantized(part, precision) for part in vectors)
+
+
+# -- embed ---------------------------------------------------------------------------------------------------------
+
+
+def declare_embed(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.gone = {"--pair": "a second text changes nothing before attention; pass it as another text"}
+    add_texts(parser)
+    parser.add_argument(
+        "--pooling", default="mean", metavar="{mean,max,none}",
+        help="pool a text's tokens (default: mean); none: one token per line, and an empty line after each text",
+    )  # fmt: skip
+    parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
+    parser.add_argument(
+        "--truncate", action="store_true", help="truncate texts that are too long for the model; stderr says how many"
+    )
+    add_model(parser, threads=True)
+    add_whole(parser)
+
+
+def run_embed(arguments: Any) -> None:
+    """Print the vectors of each chunk of texts when it is done, or write all of them."""
+    pooling = None if arguments.pooling == "none" else arguments.pooling
+    ending = ending_of(arguments.output, pooling)
+    chunks = chunks_of(arguments)
+    first, cut = next(chunks, []), list[int]()
+    with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
+        steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(cut)
+        vectors = streamed(steps.stream, chain([first], chunks), "embed", arguments)
+        give(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
+    tell_truncated(len(cut))
+
+
+# -- texts in, vectors out -----------------------------------------------------------------------------------------
+
+
+def add_texts(parser: Parser) -> None:
+    """Add the texts, and -o for the file of their vectors."""
+    parser.add_argument(
+        "texts", nargs="*", metavar="TEXT", help="default, or -: each line of stdin is a text; empty lines are skipped"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="write FILE.npy or FILE.safetensors instead of printing; a pipe gets .npy",
+    )  # fmt: skip
+
+
+def ending_of(output: Path | None, pooling: str | None) -> str:
+    """Choose the format of the file, if any, before anything is read."""
+    from minibert.files.writing import output_ending
+
+    if output is None:
+        return ""
+    ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
+    if pooling is None and ending == ".npy":
+        raise ValueError(
+            f"{output}: texts have different numbers of tokens or weights, and a .npy file holds one array; use "
+            ".safetensors, which gets offsets too: text i has the rows offsets[i] to offsets[i + 1] - 1"
+        )
+    return ending
+
+
+def chunks_of(arguments: Any) -> Iterator[list[str]]:
+    """Yield the texts in chunks: the arguments, or the lines of stdin as they arrive."""
+    from minibert.models.input_layer import CHUNK
+    from minibert.models.run.pipeline import chunked
+
+    arguments.from_stdin, arguments.empty = arguments.texts in ([], [STDIN]), []
+    _refuse_files(arguments.texts)
+    if not arguments.from_stdin:
+        return chunked(arguments.texts, CHUNK)
+    check_stdin()  # before a model is loaded
+    tell_typing()
+    return (chunk for texts in not_empty(arriving_texts(STDIN), arguments.empty) for chunk in chunked(texts, CHUNK))
+
+
+def _refuse_files(texts: list[str]) -> None:
+    """Refuse a text that is a file of texts. Raises ValueError."""
+    from minibert.bulk.texts import ENDINGS
+
+    for text in texts:
+        if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text
+            raise ValueError(
+                f"{text!r} is a file, and each argument is a text here; `minibert bulk {text} -o FOLDER` reads the "
+                "texts of files"
+            )
+
+
+def streamed(
+    vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
+) -> Iterator[Any]:
+    """Give the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin.
+
+    At the end stderr gets the number of empty lines.
+    """
+    if wants_bar(arguments.from_stdin, arguments.output is None):
+        from minibert.models.run.pipeline import shown
+
+        total = None if arguments.from_stdin else len(arguments.texts)
+        chunks = shown(chunks, total, name, BAR_AFTER)
+    try:
+        yield from vectors(chunks)
+    except ValueError as error:
+        raise _of_line(error, arguments.empty) if arguments.from_stdin else error from None
+    tell_empty(len(arguments.empty))
+
+
+def _of_line(error: ValueError, empty: list[int]) -> ValueError:
+    """Let an error about text i name its line of stdin. empty: the numbers of the lines left out, from 0, in order."""
+
+    def line(text: Text) -> int:
+        number = text.number
+        for skipped in empty:
+            number += skipped <= number
+        return number + 1
+
+    parts = (f"line {line(part)} of stdin" if isinstance(part, Text) else part for part in parts_of(error))
+    return error_of(type(error), *parts)
+
+
+def give(
+    vectors: Iterator[Any], dim: int, dtype: np.dtype[Any], pooling: str | None, output: Path | None, ending: str
+) -> None:
+    """Write the vectors into a file, or print a line for each; without pooling an empty line ends each text."""
+    if output is not None:
+        from minibert.files.arrays import write_vectors
+
+        shapes = write_vectors(output, ending, vectors, dim, dtype, pooling)
+        tell(f"wrote {output}: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()))
+        return
+    pattern = " ".join(["%.9g"] * dim)  # nine digits tell any two float32 numbers apart
+    for chunk in vectors:
+        if pooling:
+            print_lines(pattern % tuple(row.tolist()) for row in chunk)
+        else:
+            print_lines(line for rows in chunk for line in [*(pattern % tuple(row.tolist()) for row in rows), ""])
+
+
+COMMANDS = {
+    "encode": Command(
+        """Runs the whole model with the pooling, prompts and maximum length that its
+folder names. stderr says how many texts were truncated.
+
+Prints one vector per line, with all digits, as soon as its text is read. A
+model of late interaction (MultiVectorEncoder) gives a line for each token, and
+an empty line after each text; a SparseEncoder gives a line of id:weight. Their
+files end in .safetensors.""",
+        'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy',
+        declare_encode,
+        run_encode,
+    ),
+    "embed": Command(
+        """These vectors are the model's input, before any attention: a word has the same
+row in every sentence, and word order hardly counts. Use them for nearest words,
+as features of a small classifier, or as the first stage of a model that runs
+elsewhere. For the meaning of a sentence use `minibert encode`.
+
+Prints one vector per line, with all digits, as soon as its text is read.""",
+        'minibert embed "a text" "another text" --normalize -o vectors.npy',
+        declare_embed,
+        run_embed,
+    ),
+}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
-from minibert.files.lines import STDIN
+from minibert.files.reading import STDIN
 from minibert.models.open.options import OPTIONS
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated

@@ -1,29 +1,35 @@
-"""`minibert similar`: how similar texts are, or which lines of a file are nearest to one."""
+"""`minibert similar` and `rank`: which lines of a file are nearest to a text, or answer a query best."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from minibert.files.lines import STDIN, raw_lines
+from minibert.files.reading import STDIN
 from minibert.models.open.options import SENTENCES, add_options
 
-from .common import Parser, add_k, add_model, load_model, print_lines, tell_empty, tell_truncated
-from .embed import BAR_AFTER, wants_bar
+from .common import (
+    BAR_AFTER,
+    Command,
+    Parser,
+    add_k,
+    add_model,
+    load_model,
+    print_lines,
+    tell_empty,
+    tell_truncated,
+    texts_of,
+    wants_bar,
+)
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
     from minibert.models.sentences.comparing import Vectors
 
-ABOUT = """Prints the table of all similarities. With --file it prints the lines of a file
-that are nearest to the text, best first. The measure is the one that the
-model's folder names, by default the cosine. With --file the text gets the
-model's prompt "query" and the lines its prompt "document", if it has them. A
-second model orders them better: see `minibert rank`."""
-EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
+RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
-def declare(parser: Parser) -> None:
+def declare_similar(parser: Parser) -> None:
     """Add the arguments."""
     parser.gone = {"--rerank": "it prints lines; put them into a file, and let `minibert rank` order them"}
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
@@ -35,7 +41,7 @@ def declare(parser: Parser) -> None:
     add_model(parser, side=False, usual=SENTENCES, threads=True)
 
 
-def run(arguments: Any) -> None:
+def run_similar(arguments: Any) -> None:
     """Print the table, or the nearest lines."""
     texts, file = arguments.texts, arguments.file
     if file is None and len(texts) < 2:
@@ -88,7 +94,7 @@ def nearest(
     lines: dict[int, str] = {}  # the best so far, and those not yet compared
 
     def read() -> Iterator[list[str]]:
-        chunks, count = chunked(lines_of(file, empty), pipeline.chunk), 0
+        chunks, count = chunked(texts_of(file, empty), pipeline.chunk), 0
         for chunk in shown(chunks, None, "similar", BAR_AFTER) if wants_bar(file == STDIN, prints=False) else chunks:
             lines.update(enumerate(chunk, count))
             count += len(chunk)
@@ -103,22 +109,57 @@ def nearest(
     return list(zip(scores, lines.values(), strict=True))
 
 
-def lines_of(file: str, empty: list[int]) -> Iterator[str]:
-    """Give the lines that are not empty, and note the numbers of those that are.
+def declare_rank(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("query", metavar="QUERY", help="the question or search text")
+    parser.add_argument(
+        "--file", metavar="LINES", required=True, help="texts, one per line; - for stdin; empty lines are skipped"
+    )
+    add_k(parser, "lines", None)
+    add_model(parser, side=False, usual=RERANKER, threads=True)
+    add_options(parser, "bits")
 
-    Raises ValueError with the line's number for bytes that are no text, and for a file without a text.
-    """
-    number, name = 0, "stdin" if file == STDIN else file
-    for number, line in enumerate(raw_lines(file), 1):
-        try:
-            text = line.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"line {number} of {name} is not UTF-8 ({error.reason}); convert it, with iconv or so"
-            ) from None
-        if text.strip():
-            yield text
-        else:
-            empty.append(number)
-    if number == len(empty):
-        raise ValueError(f"{name}: expected texts, one on each line, found none")
+
+def run_rank(arguments: Any) -> None:
+    """Print the lines, best first."""
+    with load_model(arguments) as encoder:
+        encoder.rank(arguments.query, [])  # raises for a model that is no reranker, before any line is read
+        bar = wants_bar(arguments.file == STDIN, prints=False)
+        empty: list[int] = []
+        print_lines(ranked(encoder, arguments.query, list(texts_of(arguments.file, empty)), arguments.k, bar))
+    tell_empty(len(empty))
+
+
+def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
+    """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
+    own = encoder.sentence_config
+    for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
+        yield f"{each['score']:7.3f}  {each['text']}"
+    if own.late:
+        tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
+        return
+    pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)
+    tell_truncated(sum(each.truncated > 0 for each in pairs), "pair")
+
+
+COMMANDS = {
+    "similar": Command(
+        """Prints the table of all similarities. With --file it prints the lines of a file
+that are nearest to the text, best first. The measure is the one that the
+model's folder names, by default the cosine. With --file the text gets the
+model's prompt "query" and the lines its prompt "document", if it has them. A
+second model orders them better: see `minibert rank`.""",
+        'minibert similar "How do I reset my password?" --file questions.txt',
+        declare_similar,
+        run_similar,
+    ),
+    "rank": Command(
+        """Prints the lines of a file, best first, each after its score. A reranker reads
+the query and a line together. It ranks better than `similar` and takes longer,
+so use it for a few hundred lines. A model of late interaction (ColBERT,
+MultiVectorEncoder) ranks too.""",
+        'minibert rank "boiled eggs" --file recipes.txt -m ./ms-marco-MiniLM-L6-v2',
+        declare_rank,
+        run_rank,
+    ),
+}

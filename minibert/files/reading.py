@@ -1,18 +1,31 @@
-"""Small files: a path, and JSON that holds an object; and which files of models this process has opened."""
+"""Reading files: a path, a JSON object, lines of text; and which files of models this process has opened.
+
+Lines of text are described here alone. They are UTF-8, wherever they come from, so a file gives the same lines through
+a pipe. A line ends with a line feed, with or without a carriage return before it. The byte order mark that some
+programs write first is no part of a line.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
-from contextlib import suppress
-from typing import Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
+from typing import Any, BinaryIO
 
 from minibert.errors import CheckpointError
 
 FileName = str | os.PathLike[str]
 
-BLOCK = 1 << 20  # bytes that are hashed at once
+STDIN = "-"
+LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+UTF8 = b"\xef\xbb\xbf"
+BLOCK = 1 << 18  # bytes read at a time
 _MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> its path when it was opened
 
 
@@ -97,3 +110,109 @@ def read_object(
     except (ValueError, RecursionError, OSError) as error:
         raise kind(f"{path}: not readable as JSON ({error}); {advice}") from None
     return data
+
+
+@contextmanager
+def reading(name: str, form: str, *failures: type[Exception], advice: str = "is it whole?") -> Iterator[None]:
+    """Let every error of reading name the file."""
+    expected: tuple[type[Exception], ...] = (OSError, *failures)
+    try:
+        yield
+    except expected as error:
+        if isinstance(error, PermissionError):
+            raise PermissionError(may_not_read(name)) from None
+        if isinstance(error, OSError) and error.errno is not None:  # without a number it is pyarrow's, of damaged data
+            raise OSError(error.errno, os.strerror(error.errno), name) from None
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{name}: not readable as {form} ({reason}); {advice}") from None
+
+
+# -- lines of text ---------------------------------------------------------------------------------------------------
+
+
+def shown_file(name: str) -> str:
+    """Return the name of a file as messages show it."""
+    return "stdin" if name == STDIN else name.encode("utf-8", "backslashreplace").decode()
+
+
+def raw_lines(name: str) -> Iterator[bytes]:
+    """Read the lines of a file or of stdin as bytes, with their ends.
+
+    Raises ValueError that names the file for UTF-16, for a line that is too long to be one, and for a closed stdin;
+    OSError.
+    """
+    return chain.from_iterable(_arriving(name))
+
+
+def arriving_texts(name: str) -> Iterator[list[str]]:
+    """Read the lines as texts, in lists of the lines that have arrived: a line does not wait for the next one.
+
+    Raises what `raw_lines` raises; ValueError with the line's number, from 1, for bytes that are not UTF-8.
+    """
+    number = 0
+    for lines in _arriving(name):
+        texts = []
+        for line in lines:
+            number += 1
+            try:
+                texts.append(without_end(line).decode())
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"line {number} of {shown_file(name)} is not UTF-8 ({error.reason}); convert it, as iconv does"
+                ) from None
+        yield texts
+
+
+def without_end(line: bytes) -> bytes:
+    """Remove the end of a line."""
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _arriving(name: str) -> Iterator[list[bytes]]:
+    """Read lists of the lines that have arrived."""
+    begun: list[bytes] = []  # pieces of the line whose end has not arrived
+    done = length = 0  # bytes of the lines before it, and its own
+    block = b"more"
+    with reading(shown_file(name), "lines"), _opened(name) as file:
+        while block:
+            block = file.read1(BLOCK)  # what has arrived; waits only if nothing has
+            end = block.rfind(b"\n") + 1
+            if end or not block:  # whole lines, or at last a line without an end
+                lines = io.BytesIO(b"".join([*begun, block[:end]])).readlines()
+                if lines and not done:
+                    if lines[0].startswith(UTF16):  # ASCII letters would be read as UTF-8, each with a NUL
+                        wrong = "expected UTF-8, found the mark of UTF-16 at its first byte; convert it"
+                        raise ValueError(f"{shown_file(name)}: {wrong}")
+                    lines[0] = lines[0].removeprefix(UTF8)
+                yield [line for line in lines if line]
+                done, length, begun = done + length + end, 0, []
+            begun.append(block[end:])
+            length += len(block) - end
+            if length >= LONGEST_LINE:
+                raise ValueError(
+                    f"{shown_file(name)}: a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}; is it in "
+                    "another format?"
+                )
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name != STDIN:
+        with open(name, "rb") as file:
+            yield file
+        return
+    check_stdin()
+    try:
+        number = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # a test's replacement for stdin has no file descriptor
+        yield sys.stdin.buffer
+    else:
+        # not Python's own reader: a thread that waits in it holds its lock, and Python aborts at the end
+        with open(number, "rb", closefd=False) as file:
+            yield file
+
+
+def check_stdin() -> None:
+    """Raise ValueError for a closed stdin, before anything is computed."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise ValueError("stdin is closed; name a file, or give the texts as arguments")

@@ -154,7 +154,7 @@ def test_a_file_that_is_refused(
     name: str, content: Any, options: dict[str, Any], error: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     if "16 bytes" in error:
-        monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
+        monkeypatch.setattr("minibert.files.reading.LONGEST_LINE", 16)
     path = tmp_path / name
     if isinstance(content, bytes):
         made(path, content)

@@ -26,7 +26,7 @@ import minibert
 from minibert.bulk.shards import about, shards_of
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
-from minibert.commands import progress
+from minibert.commands import bulk as command
 from minibert.models.open.extract import extract
 
 TEXTS = ["we lived above the clouds", "", "clouds!"]
@@ -238,8 +238,8 @@ def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsy
 
 def test_lines_in_a_log(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     moments = count(1.0)  # a second goes by at every look at the clock
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(moments)))  # no other thread's
-    monkeypatch.setattr(progress, "EVERY", 0)
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(moments)))  # no other thread's
+    monkeypatch.setattr(command, "EVERY", 0)
     rows, options = made(tmp_path / "a.txt", "we lived\n" * 50), ["-m", DENSE, "--rows-per-shard", "10"]
     lines = told(capsys, rows, "-o", tmp_path / "out", *options).splitlines()
     assert len(lines) == 6 and lines[0] == "minibert: 10 of about 50 rows, 10 rows/s, 0:00:04 left"

@@ -19,9 +19,9 @@ from safetensors.numpy import load, load_file
 
 import minibert
 from minibert.cli import main
-from minibert.commands.stdin import lines_as_they_come
 from minibert.equations.input_layer import Array
 from minibert.files.arrays import write_vectors
+from minibert.files.reading import STDIN, arriving_texts
 
 TEXTS = ["we lived above the clouds", "dog bites man"]
 LONG = "we lived " * 20
@@ -58,7 +58,7 @@ def test_embed_reads_lines_of_stdin(texts: list[str], folder: Path, monkeypatch:
 
 def test_lines_come_as_they_are_there_and_in_chunks_of_so_many(monkeypatch: Patch) -> None:
     pipe(monkeypatch, b"on", b"e\ntw\xc3", b"\xb6\r", b"\nthree\nfour\nfive\n", b"s", b"ix")
-    assert list(lines_as_they_come(2)) == [["one"], ["twö", "three"], ["four", "five"], ["six"]]
+    assert list(arriving_texts(STDIN)) == [["one"], ["twö", "three", "four", "five"], ["six"]]
 
 
 def test_an_error_about_a_text_names_its_line(folder: Path, monkeypatch: Patch, capsys: Printed) -> None:
@@ -75,7 +75,7 @@ def test_a_closed_stdin(folder: Path, monkeypatch: Patch, capsys: Printed) -> No
     closed.close()
     for stdin in (None, closed):
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert "stdin is closed, and no text is an argument" in failure(capsys, "embed", "--model", folder)
+        assert "stdin is closed; name a file, or give the texts" in failure(capsys, "embed", "--model", folder)
 
 
 @pytest.mark.parametrize("output", [None, "vectors.npy"])
@@ -83,7 +83,7 @@ def test_a_closed_stdin(folder: Path, monkeypatch: Patch, capsys: Printed) -> No
 def test_a_bar_on_a_terminal_that_shows_no_vectors(
     output: str | None, stdout: bool, stderr: bool, folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    monkeypatch.setattr("minibert.commands.embed.BAR_AFTER", 0.0)
+    monkeypatch.setattr("minibert.commands.encode.BAR_AFTER", 0.0)
     typed(monkeypatch, b"we\n" * 5000)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)

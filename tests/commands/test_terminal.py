@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -23,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from minibert.cli import main
 from minibert.commands import answers, common, explain
 from minibert.commands.common import did_you_mean, escaped
-from minibert.commands.stdin import lines_as_they_come
+from minibert.files.reading import STDIN, arriving_texts
 
 # sets a window's title, begins red in one byte, goes back to the line's start, reverses the order of letters twice
 TRAP = "\x1b]0;owned\x07\x9b31m\r\u202e\u2067"
@@ -118,7 +119,7 @@ def test_any_text_is_harmless_and_plain_words_stay(text: str) -> None:
 
 def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
     pipe(monkeypatch, *pieces)
-    return [line for chunk in lines_as_they_come(2) for line in chunk]
+    return [line for lines in arriving_texts(STDIN) for line in lines]
 
 
 # -- stdin ---------------------------------------------------------------------------------------------------------
@@ -127,9 +128,9 @@ def lines_of(monkeypatch: Patch, *pieces: bytes) -> list[str]:
 @pytest.mark.parametrize(
     ("pieces", "found"),
     [
-        ((b"a\r\r\nb\n",), ["a", "", "b"]),  # an end of line of old Macs, then one of Windows
-        ((b"a\r", b"\r", b"\nb\n"), ["a", "", "b"]),
-        ((b"a\rb\r\nc\n\nd",), ["a", "b", "c", "", "d"]),
+        ((b"a\r\r\nb\n",), ["a\r", "b"]),  # as of a file: old Macs' ends are letters
+        ((b"a\r", b"\r", b"\nb\n"), ["a\r", "b"]),
+        ((b"a\rb\r\nc\n\nd",), ["a\rb", "c", "", "d"]),
         ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), ["a", "\ufeffb"]),  # a mark is one only at the first byte
         ((b"\xef", b"\xbb\xbf", b"a\nb"), ["a", "b"]),
         ((b"\xef\xbb\xbf",), []),
@@ -142,7 +143,7 @@ def test_ends_and_marks(monkeypatch: Patch, pieces: tuple[bytes, ...], found: li
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 16)
+    monkeypatch.setattr("minibert.files.reading.LONGEST_LINE", 16)
     whole = b"x" * 15
     assert lines_of(monkeypatch, b"we\n" + whole, b"\n" + whole, b"\n") == ["we", "x" * 15, "x" * 15]
     for pieces in ((b"we\n" + b"x" * 16,), (b"w", b"e\n" + b"x" * 9, b"x" * 9), (b"we\n", b"x" * 8, b"x" * 8, b"\n")):
@@ -156,6 +157,14 @@ def test_lines_are_counted_through_all_pieces(monkeypatch: Patch, at: int) -> No
     for size in (3, 100, len(bad)):
         with pytest.raises(ValueError, match=rf"^line {at} of stdin is not UTF-8 \("):
             lines_of(monkeypatch, *(bad[i : i + size] for i in range(0, len(bad), size)))
+
+
+@pytest.mark.parametrize("words", [["encode"], ["embed"], ["similar", "we", "--file", "-"]])
+def test_stdin_is_utf8_whatever_its_own_encoding(words: list[str], monkeypatch: Patch, capsys: Printed) -> None:
+    for content, right in ((b"caf\xe9\n", False), ("café\n".encode(), True)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "latin-1"))
+        assert main([*words, "-m", str(DENSE)]) == (0 if right else 1)
+        assert ("line 1 of stdin is not UTF-8 (" in capsys.readouterr().err) is not right
 
 
 # -- similar --file ------------------------------------------------------------------------------------------------
@@ -181,7 +190,7 @@ def test_similar_reads_lines_of_any_end(where: str, tmp_path: Path, monkeypatch:
 
 
 def test_similar_refuses_lines_without_end_and_other_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("minibert.files.lines.LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr("minibert.files.reading.LONGEST_LINE", 1 << 10)
     monkeypatch.setattr(sys, "stdin", None)
     (tmp_path / "wide").write_bytes("we\n".encode("utf-16"))
     for file, message in (

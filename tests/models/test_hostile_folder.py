@@ -36,7 +36,7 @@ OWN_FILES = {
     ("families/rows.py", 'import_module(f"{__package__}.{FILES[model_type]}")'),  # of its table of files
     ("equations/__init__.py", 'import_module(f".{file}", __name__)'),  # of its table of files
     ("__init__.py", "import_module(file)"),  # of its table of public names
-    ("cli.py", "import_module(f\"minibert.commands.{('answers' if name in ANSWERS else name)}\")"),  # one of COMMANDS
+    ("cli.py", "import_module(f'minibert.commands.{FILES.get(name, name)}')"),  # one of COMMANDS
     # NumPy's own extension module, which is loaded already
     ("threads/kernels.py", "ctypes.CDLL(sys.modules['numpy._core._multiarray_umath'].__file__)"),
 }

@@ -11,7 +11,7 @@ from zipfile import BadZipFile, LargeZipFile
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.files.lines import reading
+from minibert.files.reading import reading
 
 # a header may describe an array that no memory holds
 BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RecursionError, UnicodeError,

@@ -7,10 +7,11 @@ there. The order is part of it: a file of vectors has one row for each.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from minibert.files.lines import raw_lines
+from minibert.files.reading import arriving_texts
 
 from .numpy_files import opened
 
@@ -31,9 +32,8 @@ def read_texts(path: Path) -> list[str]:
     if path.suffix.lower() in (".parquet", ".csv", ".tsv", ".arrow"):
         raise ValueError(f"{path}: texts are read of lines or of JSON lines; write its texts to a file, one a line")
     texts = list[str]()
-    for number, line in enumerate(raw_lines(str(opened(path))), 1):
+    for number, text in enumerate(chain.from_iterable(arriving_texts(str(opened(path)))), 1):
         try:
-            text = line.decode("utf-8").rstrip("\r\n")
             texts.append(json.loads(text)["text"] if path.suffix.lower() == ".jsonl" else text)
             if not isinstance(texts[-1], str):
                 raise ValueError(f'"text" is {texts[-1]!r:.40}')

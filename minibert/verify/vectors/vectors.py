@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
-from minibert.files.lines import raw_lines
+from minibert.files.reading import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
