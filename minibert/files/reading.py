@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
 from minibert.errors import CheckpointError
 
@@ -196,7 +196,7 @@ def _arriving(name: str) -> Iterator[list[bytes]]:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
+def _opened(name: str) -> Iterator[Any]:
     if name != STDIN:
         with open(name, "rb") as file:
             yield file
