@@ -1,4 +1,4 @@
-"""Many texts -> a folder of vectors: rows are read, streamed through a model, and written shard by shard.
+"""Many texts -> a folder of vectors: a shard's rows are read, their vectors are computed, and the shard is written.
 
 A run that ends early keeps whole shards, and only texts of one shard are computed together: so a continued run gives
 the same bits, on one machine with any number of threads. Continued on another machine, each number of a sentence vector
@@ -8,7 +8,9 @@ may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenB
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,43 +18,44 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
+from minibert.equations.quantization import BITS, PRECISIONS, STEPS, quantized, ranges_of
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
+from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
+from minibert.models.sentences.comparing import Vectors
 from minibert.models.sentences.search import BLOCK
 from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind, prefetch
 
-from .shards import Said, about, batches, column_of, compared, difference, locked, none_of, shards_of, write
+from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference, metadata_of, shards_of
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 4_096  # a run that ends early computes no more of them again
 ROWS_FOR_RANGES = 16_384  # of int8 and uint8, whose ranges come from the first shard
 LONGEST_SHARD = 1 << 29  # bytes of its texts and kept columns: a column of strings ends at 2 GiB, and memory holds some
-Progress = Callable[[int, "int | None"], object]
+NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 def bulk(
     texts: Texts,
     folder: Path,
     model: TextModel,
-    settings: Said,
+    settings: Metadata,
     *,
     form: str = "arrow",
     rows_per_shard: int | None = None,
     skip: bool = False,
     precision: str = "float32",
-    progress: Progress = lambda done, expected: None,
-) -> Said:
-    """Write a vector for each row, or continue; give what the last shard says.
+    progress: Callable[[int], object] = lambda done: None,
+) -> Metadata:
+    """Write a vector for each row, or continue an earlier run; return the metadata of the last shard.
 
     settings: what else made the vectors; a folder made with other settings is refused. rows_per_shard: None is the
     number of the folder that is continued, else ROWS_PER_SHARD or ROWS_FOR_RANGES; LONGEST_SHARD ends a shard earlier.
     skip: leave rows without a text out, and list them in the shard's metadata; else the first one raises ValueError,
-    once all whole shards before it are written. precision: as of `encode`; the ranges of int8 and uint8 come from the
-    first shard with rows, which must have two or more. progress: called with the rows done and the expected total or
-    None.
+    once all whole shards before it are written. precision: as in `encode`; the ranges of int8 and uint8 come from the
+    first shard with rows, which must have two or more. progress: called with the rows done.
     """
     if rows_per_shard is not None:
         check_positive("rows_per_shard", rows_per_shard)
@@ -78,46 +81,50 @@ def bulk(
         "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
     }
     with locked(folder) as check:
-        said, rows = _begun(folder, json.loads(json.dumps(settings)), texts)
-        progress(said["read"], texts.expected)
-        none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
-        shards = _shards(rows, none, said["rows_per_shard"]) if not said["last"] else iter(())
+        meta, tables = _begun(folder, json.loads(json.dumps(settings)), texts)
+        progress(meta["read"])
         with behind(partial(_write, folder, check)) as submit:
-            for table, last in prefetch(lambda found: found, shards, model.pipeline.prefetching):
-                good, vectors, said = _computed(table, said, texts, model, skip, progress)
-                said = {**said, "last": last}
-                submit((good.select(texts.schema.names), vectors, said))
-        return about(shards_of(folder)[-1])
+            for rows, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
+                vectors, meta = _computed(rows, {**meta, "last": last}, model, skip, progress)
+                submit((rows, vectors, meta))
+        return metadata_of(shards_of(folder)[-1])
 
 
-def last_said(folder: Path) -> Said:
-    """Give what the last shard of a folder says; nothing if there is none."""
+def last_metadata(folder: Path) -> Metadata:
+    """Read the metadata of a folder's last shard; empty without one."""
     shards = shards_of(folder) if folder.is_dir() else []
-    return about(shards[-1]) if shards else {}
+    return metadata_of(shards[-1]) if shards else {}
 
 
-def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[Any]]:
-    """Look where an earlier run has ended. Raises ValueError where the settings or the input were others."""
-    shards, _, said = compared(folder)
+# -- read ----------------------------------------------------------------------------------------------------------
+
+
+def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, Iterator[Any]]:
+    """Return the metadata from which this run continues, and the rows that are left.
+
+    Raises ValueError if an earlier run had other settings or another input.
+    """
+    shards, _, meta = compared(folder)
     if settings["rows_per_shard"] is None:
         usual = ROWS_FOR_RANGES if settings["precision"] in STEPS else ROWS_PER_SHARD
-        settings = {**settings, "rows_per_shard": said.get("rows_per_shard", usual)}
+        settings = {**settings, "rows_per_shard": meta.get("rows_per_shard", usual)}
+    none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
     if not shards:
-        none = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
-        return {**settings, **none}, texts.rows()
-    if found := difference(said, settings):
+        counts = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
+        return {**settings, **counts}, chain([none], texts.rows())
+    if found := difference(meta, settings):
         name, before, now = found
         raise ValueError(
             f"{folder} was made with {name} {before!r:.200}, now it is {now!r:.200}; choose another folder, or use "
             f"the setting it was made with"
         )
-    at, read = said["at"], said["read"]
+    at, read = meta["at"], meta["read"]
     rows = _after(texts.rows(), read if at is None else at)
     if at is not None:  # the last row that has a vector must be the same
         names = [texts.id_column or ID, texts.text_column]
-        *_, batch = batches(shards_of(folder)[-1], BLOCK, names)
+        *_, batch = batches(shards[-1], BLOCK, names)
         before = batch.slice(len(batch) - 1).to_pylist()
-        first = next(rows, texts.schema.empty_table())
+        first = next(rows, none)
         now = first.slice(0, 1).select(names).to_pylist()
         if now != before:
             raise ValueError(
@@ -125,11 +132,11 @@ def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[A
                 f"{now!r:.200}; choose another folder, or put the input back"
             )
         rows = _after(chain([first], rows), read - at)
-    if said["last"] and next(rows, None) is not None:
+    if meta["last"] and next(rows, None) is not None:
         raise ValueError(
             f"the input has changed: it has more rows than the {read:,} of {folder}; choose another folder"
         )
-    return {**said, **settings}, rows
+    return {**meta, **settings}, chain([none], rows)
 
 
 def _after(tables: Iterator[Any], count: int) -> Iterator[Any]:
@@ -140,97 +147,184 @@ def _after(tables: Iterator[Any], count: int) -> Iterator[Any]:
         count = max(0, count - len(table))
 
 
-def _shards(tables: Iterator[Any], none: Any, size: int) -> Iterator[tuple[Any, bool]]:
-    """Put tables together to one for each shard, and say which is the last: there is one, if only of no rows."""
-    held = none
+def _shards(tables: Iterator[Any], meta: Metadata) -> Iterator[tuple[Any, bool]]:
+    """Yield the rows of each shard, and whether it is the last: a finished folder needs no more shards, any other has
+    one at least, if only of no rows."""
+    if meta["last"]:
+        return
+    waiting = next(tables)
     for table in tables:
-        held = arrow().concat_tables([held, table])
-        while len(held) > (rows := _fitting(held, size)):
-            yield held.slice(0, rows), False
-            held = held.slice(rows)
-    yield held, True
+        waiting = arrow().concat_tables([waiting, table])
+        while len(waiting) > (size := _shard_size(waiting, meta["rows_per_shard"])):
+            yield waiting.slice(0, size), False
+            waiting = waiting.slice(size)
+    yield waiting, True
 
 
-def _fitting(table: Any, size: int) -> int:
-    """Count the first rows that make a shard: `size`, or fewer with LONGEST_SHARD bytes of strings; one at least."""
+def _shard_size(table: Any, most: int) -> int:
+    """Count the first rows that make a shard: `most`, or fewer with LONGEST_SHARD bytes of strings; one at least."""
     if table.nbytes <= LONGEST_SHARD:
-        return size
+        return most
     strings = [column for column in table.columns if str(column.type).endswith(("string", "binary"))]
     ends = sum(np.cumsum(arrow().compute.binary_length(each).fill_null(0), dtype=np.int64) for each in strings)
-    return max(1, min(size, int(np.searchsorted(ends, LONGEST_SHARD, "right"))))
+    return max(1, min(most, int(np.searchsorted(ends, LONGEST_SHARD, "right"))))
+
+
+# -- compute -------------------------------------------------------------------------------------------------------
 
 
 def _computed(
-    table: Any, said: Said, texts: Texts, model: TextModel, skip: bool, progress: Progress
-) -> tuple[Any, list[Any], Said]:
-    """Take a shard's rows through the model: give the good ones, their vectors in chunks, and what the shard says.
+    table: Any, meta: Metadata, model: TextModel, skip: bool, progress: Callable[[int], object]
+) -> tuple[list[Any], Metadata]:
+    """Compute the vectors of a shard's rows, in chunks, and the shard's metadata.
 
-    said: by the shard before. skip: a row without a text is left out; else it is a ValueError.
+    meta: of the shard before. skip: a row without a text is left out; else it is a ValueError.
     """
-    every, places, pipeline = table[texts.text_column].to_pylist(), table[PLACE].to_pylist(), model.pipeline
-    good, bad = ([i for i, text in enumerate(every) if (text is None) is wrong] for wrong in (False, True))
+    texts, places, pipeline = table[meta["text_column"]].to_pylist(), table[PLACE].to_pylist(), model.pipeline
+    good, bad = ([i for i, text in enumerate(texts) if (text is None) is wrong] for wrong in (False, True))
     if bad and not skip:
         advice = f"{NO_TEXT}; ", Option("bad_rows", "skip"), " leaves such rows out"
         raise error_of(ValueError, *advice, place=places[bad[0]])
-    cut, read, found = 0, said["read"], list[Any]()
-
-    def tokenize(rows: list[int], start: int) -> list[Any]:
-        nonlocal cut
-        encoded = _tokenized(pipeline, [every[i] for i in rows], [places[i] for i in rows])
-        cut += sum(ids.truncated > 0 for ids in encoded)
-        return encoded
-
-    chunks = [*chunked(good, pipeline.chunk)]
-    for rows, made in zip(chunks, pipeline._replace(tokenize=tokenize).stream(chunks, prefetching=True), strict=True):
-        found.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
-        progress(read + rows[-1] + 1, texts.expected)
-    if bad:  # they may be the last ones
-        progress(read + len(every), texts.expected)
-    if found and said["precision"] in STEPS and "ranges" not in said:
-        if len(numbers := np.concatenate([rows_of(each) for each in found])) < 2:
-            wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
-            raise error_of(ValueError, Option("precision", said["precision"]), wrong)
-        said = {**said, "ranges": ranges_of(numbers).tolist()}
-    return table.filter(table[texts.text_column].is_valid()), found, {
-        **said,
-        "shards": said["shards"] + 1,
-        "read": read + len(every),
-        "rows": said["rows"] + len(good),
-        "cut": said["cut"] + cut,
-        "skipped": said["skipped"] + len(bad),
-        "left_out": [f"{places[i]}: {NO_TEXT}" for i in bad],
-        "at": read + good[-1] if good else None,
-    }  # fmt: skip
-
-
-def _tokenized(pipeline: Any, texts: list[str], places: list[str]) -> list[Any]:
-    """Tokenize texts; one that is refused is an error with its place."""
+    truncated, vectors, chunks = list[int](), list[Any](), [*chunked(good, pipeline.chunk)]
+    stream = pipeline.noting(truncated).stream(([texts[i] for i in rows] for rows in chunks), prefetching=True)
     try:
-        encoded: list[Any] = pipeline.tokenize(texts, 0)
+        for rows, made in zip(chunks, stream, strict=True):
+            vectors.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
+            progress(meta["read"] + rows[-1] + 1)
     except (TokenizerError, ValueError):
-        for text, place in zip(texts, places, strict=True):  # the first that is refused alone
-            try:
-                pipeline.tokenize([text], 0)
-            except (TokenizerError, ValueError) as error:
-                parts = ("the text" if isinstance(part, Text) else part for part in parts_of(error))
-                raise error_of(type(error), *parts, place=place) from None
+        _refuse_text([texts[i] for i in good], [places[i] for i in good], model)
         raise
-    return encoded
+    if bad:  # they may be the last ones
+        progress(meta["read"] + len(texts))
+    if vectors and meta["precision"] in STEPS and "ranges" not in meta:
+        if len(numbers := np.concatenate([rows_of(each) for each in vectors])) < 2:
+            wrong = " takes its ranges from the first shard, which has one vector; pass more rows, or another precision"
+            raise error_of(ValueError, Option("precision", meta["precision"]), wrong)
+        meta = {**meta, "ranges": ranges_of(numbers).tolist()}
+    return vectors, {
+        **meta,
+        "shards": meta["shards"] + 1,
+        "read": meta["read"] + len(texts),
+        "rows": meta["rows"] + len(good),
+        "cut": meta["cut"] + len(truncated),
+        "skipped": meta["skipped"] + len(bad),
+        "left_out": [f"{places[i]}: {NO_TEXT}" for i in bad],
+        "at": meta["read"] + good[-1] if good else None,
+    }
 
 
-def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any], Said]) -> None:
-    """Write a shard: a table, its vectors in chunks, and what it says of itself."""
-    table, made, said = shard
-    if said["result"] != "sparse":
-        made = [changed(each, lambda rows: quantized(rows, said["precision"], said.get("ranges"))) for each in made]
-    column = arrow().chunked_array([column_of(each) for each in made or [none_of(said)]])
-    path = folder / f"vectors-{said['shards'] - 1:05}.{said['format']}"
+def _refuse_text(texts: list[str], places: list[str], model: TextModel) -> None:
+    """Raise the error of the first text that the tokenizer refuses, with its place."""
+    for text, place in zip(texts, places, strict=True):
+        try:
+            model.pipeline.tokenize([text], 0)
+        except (TokenizerError, ValueError) as error:
+            parts = ("the text" if isinstance(part, Text) else part for part in parts_of(error))
+            raise error_of(type(error), *parts, place=place) from None
+
+
+# -- write ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[Callable[[], None]]:
+    """Make the folder and keep other runs out; yield a function that raises once the folder is not this run's.
+
+    Raises ValueError if another run writes into it.
+    """
+    from filelock import FileLock, Timeout
+
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name a folder, new or to be continued")
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder):
+        for each in new:
+            sync_folder(each.parent)
+    shards_of(folder)  # raises for a folder that is not ours, before the lock is made
+    path = folder / LOCK
+    lock = FileLock(path)
     try:
-        write(path, table.append_column(VECTOR, column), said, check)
+        lock.acquire(timeout=0)
+        inode = path.stat()
+    except (Timeout, FileNotFoundError):
+        raise ValueError(f"{folder}: another run is writing into this folder; wait for it, or choose another") from None
+
+    def check() -> None:
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), inode):
+                return
+        raise ValueError(
+            f"{folder}: it was moved or deleted while this run wrote into it, and nothing was written into the "
+            f"folder there now; move it back, and run the same command to continue"
+        )
+
+    try:
+        for left in folder.glob(".vectors-*"):
+            left.unlink()
+        yield check
+    finally:
+        with suppress(OSError, ValueError):
+            check()
+            path.unlink()  # before it is released: a run that locks it after that sees that it is not the folder's
+        lock.release()
+
+
+def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any], Metadata]) -> None:
+    """Write a shard: its rows that have a text, their vectors in chunks, and its metadata."""
+    table, vectors, meta = shard
+    if meta["result"] != "sparse":
+        vectors = [
+            changed(each, lambda rows: quantized(rows, meta["precision"], meta.get("ranges"))) for each in vectors
+        ]
+    column = arrow().chunked_array([column_of(each) for each in vectors or [no_vectors(meta)]])
+    table = table.filter(table[meta["text_column"]].is_valid()).select([*meta["columns"]])
+    path = folder / f"vectors-{meta['shards'] - 1:05}.{meta['format']}"
+    try:
+        write_shard(path, table.append_column(VECTOR, column), meta, check)
     except OSError as error:
-        check()  # the folder may not be at its path any more
+        check()  # the folder may have been moved
         raise OSError(
             error.errno,
             f"{error.strerror}; the shards before it are complete; solve this, and run the same command to continue",
             error.filename,
         ) from None
+
+
+def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None]) -> None:
+    """Write a shard with its metadata; `check` is called before the file gets its name."""
+    pa = arrow()
+    table = table.combine_chunks()
+    meta = {**meta, "sha256": {name: checksum(table[name]) for name in table.column_names}}
+    table = table.replace_schema_metadata({KEY: json.dumps(meta, sort_keys=True)})
+    with atomic_file(path, lasting=True) as file:
+        if path.suffix == ".arrow":
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            from pyarrow import parquet
+
+            # dictionaries and compression save next to nothing on a vector's numbers, and cost time
+            parquet.write_table(table, file, use_dictionary=False, compression="none")
+        check()
+
+
+def column_of(vectors: Vectors) -> Any:
+    """Return dense vectors, token vectors or sparse vectors as an array of Arrow."""
+    pa = arrow()
+    if isinstance(vectors, list):
+        ids, weights = (np.concatenate(each) for each in zip((NO_IDS, NO_WEIGHTS), *vectors, strict=True))
+        pairs = pa.StructArray.from_arrays([pa.array(ids.astype(np.int32)), pa.array(weights)], ["id", "weight"])
+        return pa.LargeListArray.from_arrays(np.cumsum([0, *(len(each.ids) for each in vectors)]), pairs)
+    rows = rows_of(vectors)
+    made = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+    return pa.LargeListArray.from_arrays(vectors.offsets, made) if isinstance(vectors, TokenVectors) else made
+
+
+def no_vectors(meta: Metadata) -> Vectors:
+    """Return the vectors of no text, in the form that the metadata name."""
+    if meta["result"] == "sparse":
+        return []
+    width = -(-meta["dim"] // 8) if meta["precision"] in BITS else meta["dim"]
+    rows = np.empty((0, width), PRECISIONS[meta["precision"]])
+    return TokenVectors(rows, np.zeros(1, np.int64)) if meta["result"] == "tokens" else rows

@@ -1,27 +1,229 @@
-"""Reads a folder of `bulk`: vectors block by block, and the kept columns of single rows."""
+"""Reads a folder of `bulk`: its shards, which are tables in Arrow's or Parquet's format, and their vectors.
+
+    vectors-00000.arrow     the columns of the input that are kept, and `vector`: a list of fixed size of numbers; for
+                            late interaction a list of such lists; for a sparse vector a list of (id, weight)
+
+The metadata of a shard say what made it. A shard appears complete or not at all. A finished folder holds shards alone;
+`.lock` is there while a run writes into it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.equations.quantization import BITS, dequantized, hamming, quantized
-from minibert.equations.sentences import SIMILARITIES, dot
+from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
+from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot
+from minibert.files.reading import reading
 from minibert.models.sentences.comparing import Given, SparseVector, Vectors, similarity, token_vectors_of, vectors_of
 from minibert.models.sentences.search import BLOCK, search
-from minibert.models.sentences.token_vectors import by_tokens, changed
+from minibert.models.sentences.token_vectors import TokenVectors, by_tokens, changed
 
-from . import shards
-from .texts import VECTOR
+from .texts import VECTOR, arrow
 
-TEXTS = 512  # whose token vectors are compared at once
+FORMATS = ("arrow", "parquet")
+SHARD = rf"vectors-\d{{5,}}\.({'|'.join(FORMATS)})"
+LOCK = ".lock"
+NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the lock; what a killed run has left
+KEY = b"minibert"  # of the metadata, which are JSON
+MEND = "restore the file, or delete it and all later shards and run `bulk` again as before"
+TEXTS = 512  # texts whose token vectors are compared at once
 MAPS = 1024  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
+Metadata = dict[str, Any]  # of a shard: the settings of its run, and its place there
+# what metadata must have: the type of each entry, or its known values
+PLACED: Metadata = {  # entries that differ from shard to shard; the counts include all shards before
+    "shards": int, "read": int, "rows": int, "cut": int, "skipped": int, "left_out": list, "at": int | None,
+    "last": bool, "sha256": dict,
+}  # fmt: skip
+SET: Metadata = {  # the settings that readers use; all shards of a folder have the same settings
+    "text_column": str, "id_column": str | None, "columns": dict, "result": ("dense", "tokens", "sparse"), "dim": int,
+    "precision": (*PRECISIONS,), "similarity": (*SIMILARITIES, *MAXSIMS), "normalized": bool,
+    "commit": str | None, "model_path": str, "model_sha256": dict,
+}  # fmt: skip
+MAY_DIFFER = ("model_path",)  # from run to run: where the model is now
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """List the shards in order. Raises ValueError for a folder that holds anything else, and for a missing shard."""
+    with reading(str(folder), "a folder"):
+        every = sorted(folder.iterdir())
+    if folder / "meta.json" in every:
+        raise ValueError(
+            f"{folder}: an older version of minibert made it (its settings are in meta.json), and only that version "
+            f"reads it; make the vectors again, in another folder"
+        )
+    for path in every:
+        if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
+            raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")
+    found = [path for path in every if path.name.startswith("vectors")]
+    found.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
+    for number, path in enumerate(found):
+        if path.stem != f"vectors-{number:05}":
+            if path.stem == f"vectors-{number - 1:05}":
+                raise ValueError(
+                    f"{path}: {found[number - 1].name} has the same number; delete the one that is not bulk's"
+                )
+            wanted = folder / f"vectors-{number:05}{found[0].suffix}"
+            raise ValueError(f"{wanted}: missing, {path.name} stands in its place; {MEND}")
+    return found
+
+
+def _opened(path: Path, rows: int = BLOCK, columns: list[str] | None = None) -> tuple[Any, int, Iterator[Any]]:
+    """Read a shard's schema, count and batches: Arrow files are mapped; Parquet is read `rows` at a time."""
+    pa = arrow()
+    if path.suffix == ".arrow":
+        file = pa.ipc.open_file(pa.memory_map(str(path)))
+        every = [file.get_batch(i) for i in range(file.num_record_batches)]
+        selected = (batch if columns is None else batch.select(columns) for batch in every)
+        return file.schema, sum(map(len, every)), selected
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(path)
+    selected = file.iter_batches(rows, columns=columns, use_threads=False)
+    return file.schema_arrow, file.metadata.num_rows, selected
+
+
+def metadata_of(path: Path) -> Metadata:
+    """Read a shard's metadata. Raises ValueError for a file that `bulk` has not written."""
+    return _described(path)[0]
+
+
+def _described(path: Path) -> tuple[Metadata, int, Any]:
+    """Read a shard's metadata, the number of its rows, and its schema."""
+    with _reading(path):
+        schema, rows, _ = _opened(path)
+        found = (schema.metadata or {}).get(KEY)
+    if found is None:
+        raise ValueError(f"{path}: it has no settings of `bulk`, so `bulk` has not written it; {MEND}")
+    try:
+        meta = json.loads(found)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: its metadata are not readable as JSON ({error}); {MEND}") from None
+    if not isinstance(meta, dict):
+        raise ValueError(f"{path}: expected metadata that are an object, found {type(meta).__name__}; {MEND}")
+    for name, kind in {**PLACED, **SET}.items():
+        value = meta.get(name)
+        if name not in meta or not (value in kind if isinstance(kind, tuple) else isinstance(value, kind)):
+            raise ValueError(f"{path}: its metadata have {value!r:.200} as {name}, which `bulk` never writes; {MEND}")
+    if {*schema.names} != {*meta["columns"], VECTOR}:
+        raise ValueError(f"{path}: its columns are not those that its metadata name; {MEND}")
+    return meta, rows, schema
+
+
+def difference(meta: Metadata, wanted: Metadata) -> tuple[str, Any, Any] | None:
+    """Return the first wanted setting that differs, and its two values: of dictionaries the entries that differ."""
+    for name, value in wanted.items():
+        before = meta.get(name)
+        if before != value and name not in (*PLACED, *MAY_DIFFER):
+            if isinstance(before, dict) and isinstance(value, dict):
+                keys = [key for key in {**before, **value} if before.get(key) != value.get(key)]
+                before, value = ({key: each.get(key) for key in keys} for each in (before, value))
+            return name, before, value
+    return None
+
+
+def compared(folder: Path) -> tuple[list[Path], list[int], Metadata]:
+    """Compare the metadata of all shards; return the shards, the rows up to the end of each, and the last metadata.
+
+    Raises ValueError that names the first shard that is damaged, out of its place, or of another run.
+    """
+    paths, ends, before, same = shards_of(folder), [0], Metadata(), None
+    for number, path in enumerate(paths):
+        meta, rows, schema = _described(path)
+        same = same or schema
+        wrong = ""
+        if meta["shards"] != number + 1:
+            wrong = f"it was written as shard {meta['shards'] - 1}"
+        elif found := difference(meta, before):
+            name, value, other = found
+            wrong = f"it was made with {name} {value!r:.200}, and {paths[number - 1].name} with {other!r:.200}"
+        elif before and before["last"]:
+            wrong = f"it is one too many, since {paths[number - 1].name} is the last shard of its run"
+        elif meta["rows"] != ends[-1] + rows:
+            wrong = f"expected {meta['rows'] - ends[-1]:,} rows, as its metadata say, found {rows:,}"
+        elif differs := [field for field in schema if field not in same]:
+            wrong = f"its column {differs[0].name!r} holds {differs[0].type}, and {paths[0].name} has another type"
+        if wrong:
+            raise ValueError(f"{path}: {wrong}; {MEND}")
+        ends.append(meta["rows"])
+        before = meta
+    return paths, ends[1:], before
+
+
+def batches(path: Path, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
+    """Read a shard: see `_opened`. Raises ValueError and OSError that name it."""
+    with _reading(path):
+        yield from _opened(path, rows, columns)[2]
+
+
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return reading(str(path), path.suffix[1:], arrow().ArrowException, UnicodeDecodeError, advice=MEND)
+
+
+def finished(folder: Path) -> tuple[list[Path], list[int], Metadata]:
+    """Compare the shards as `compared` does. Raises ValueError also for a folder whose run has not ended."""
+    try:
+        shards, ends, meta = compared(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{folder}: there is no such folder; name a folder that bulk wrote") from None
+    if not shards:
+        raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
+    if not meta["last"]:
+        raise ValueError(
+            f"{folder}: not complete; run `bulk` again as it was begun, and it continues after {shards[-1].name}"
+        )
+    return shards, ends, meta
+
+
+def check_folder(folder: Path) -> tuple[int, int]:
+    """Read a whole folder again, and change nothing: count its vectors and shards.
+
+    Raises ValueError for a folder that is incomplete or damaged, and names the file.
+    """
+    shards, ends, _ = finished(folder)
+    for path in shards:
+        wanted = metadata_of(path)["sha256"]
+        with _reading(path):
+            schema, _, found = _opened(path)
+            table = arrow().Table.from_batches(found, schema)
+        for name in table.column_names:
+            if checksum(table[name]) != wanted.get(name):
+                raise ValueError(f"{path}: damaged, its column {name!r} has changed since it was written; {MEND}")
+    return ends[-1], len(shards)
+
+
+def checksum(column: Any) -> str:
+    """Return the sha256 of a column's values, as Arrow sends them: the same in any format and any division."""
+    pa = arrow()
+    found, whole = hashlib.sha256(b"%d" % len(column)), column.combine_chunks()
+    for part in (whole.is_null(), whole.drop_null()):
+        part = pa.concat_arrays([part, part.slice(0, 0)])  # a copy: its buffers begin at its first value
+        found.update(pa.ipc.read_message(pa.record_batch([part], ["values"]).serialize()).body)
+    return found.hexdigest()
+
+
+def vectors_in(column: Any) -> Vectors:
+    """Return the vectors that an array of Arrow holds, without a copy if it has no nulls."""
+    types = arrow().types
+    if types.is_fixed_size_list(column.type):
+        found: Array = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+        return found
+    offsets, inside = column.offsets.to_numpy() - column.offsets[0].as_py(), column.flatten()
+    if not types.is_struct(inside.type):
+        return TokenVectors(cast(Array, vectors_in(inside)), offsets)
+    ids, weights = (part.to_numpy() for part in inside.flatten())
+    return [SparseVector(ids[a:b], weights[a:b]) for a, b in pairwise(offsets.tolist())]
 
 
 class StoredVectors:
@@ -41,7 +243,7 @@ class StoredVectors:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._shards, self._ends, self.meta = shards.finished(self.path)
+        self._shards, self._ends, self.meta = finished(self.path)
         self.late, self.sparse = (self.meta["result"] == kind for kind in ("tokens", "sparse"))
         self.rows, self.dim = int(self.meta["rows"]), int(self.meta["dim"])
         self.precision: str = self.meta["precision"]
@@ -94,12 +296,12 @@ class StoredVectors:
         """Give all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         size = TEXTS if self.late or self.sparse else BLOCK
         for path in self._shards:
-            found = self._maps.get(path) or shards.batches(path, size, [VECTOR])
+            found = self._maps.get(path) or batches(path, size, [VECTOR])
             if path.suffix == ".arrow" and len(self._maps) < MAPS:
                 found = self._maps[path] = [*found]
             for batch in found:
                 for start in range(0, len(batch), size):
-                    yield shards.vectors_of(batch.column(0).slice(start, size))
+                    yield vectors_in(batch.column(0).slice(start, size))
 
     def ids(self, numbers: Iterable[int]) -> dict[int, int | str]:
         """Give the ids of rows by their numbers, counted from 0 through all shards."""
@@ -118,7 +320,7 @@ class StoredVectors:
         wanted, start = sorted({int(number) for number in numbers}), 0
         for path, end in zip(self._shards, self._ends, strict=True):
             some = [row for row in wanted if start <= row < end]
-            for batch in shards.batches(path, BLOCK, [name]) if some else ():
+            for batch in batches(path, BLOCK, [name]) if some else ():
                 found.update(
                     (row, batch.column(0)[row - start].as_py()) for row in some if 0 <= row - start < len(batch)
                 )

@@ -74,8 +74,8 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: Any) -> None:
     """Read, compute, write; report on stderr."""
-    from minibert.bulk.job import bulk, last_said
-    from minibert.bulk.shards import check_folder
+    from minibert.bulk.job import bulk, last_metadata
+    from minibert.bulk.stored import check_folder
     from minibert.bulk.texts import ROWS, Texts
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.arguments import warn_few_vectors
@@ -104,14 +104,14 @@ def run(arguments: Any) -> None:
         "options": asked.given() or None,
     }
     with model.model:
-        before = last_said(folder)
+        before = last_metadata(folder)
         try:
             said = bulk(
                 texts, folder, model, settings, form=arguments.format, rows_per_shard=arguments.rows_per_shard,
-                skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(),
+                skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(texts.expected),
             )  # fmt: skip
         except KeyboardInterrupt:
-            kept = counted(last_said(folder).get("read", 0), "row")
+            kept = counted(last_metadata(folder).get("read", 0), "row")
             tell(f"stopped: {folder} keeps {kept}, and the same command continues after them")
             raise
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
@@ -129,17 +129,18 @@ def run(arguments: Any) -> None:
 class Progress:
     """Tells every few seconds how far a run is, at which rate, and how much time it needs still."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int | None) -> None:
+        self._expected = expected
         self._began = self._told = 0.0
         self._before: int | None = None
 
-    def __call__(self, done: int, expected: int | None) -> None:
+    def __call__(self, done: int) -> None:
         if self._before is None:
             self._before, self._began = done, time.monotonic()
             self._told = self._began
         elif (now := time.monotonic()) - self._told >= EVERY:
             self._told = now
-            tell(_line(done, done - self._before, now - self._began, expected))
+            tell(_line(done, done - self._before, now - self._began, self._expected))
 
 
 def _line(done: int, here: int, seconds: float, expected: int | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import minibert
-from minibert.bulk import shards
+from minibert.bulk import job
 from minibert.bulk.stored import StoredVectors
 from minibert.bulk.texts import arrow
 from minibert.equations.quantization import STEPS, quantized, ranges_of
@@ -253,13 +253,13 @@ def _write(folder: Path, vectors: Array, form: str, precision: str) -> None:
         "result": "dense", "dim": DIM, "precision": precision, "similarity": "cosine", "normalized": True,
         "ranges": None if ranges is None else ranges.tolist(),
     }  # fmt: skip
-    with shards.locked(folder) as check:
+    with job.locked(folder) as check:
         for number, start in enumerate(range(0, len(vectors), SHARD)):
             some = quantized(vectors[start : start + SHARD], precision, ranges)
             ids, end = range(start, start + len(some)), start + len(some)
-            table = arrow().table({"id": ids, "text": [""] * len(some), "vector": shards.column_of(some)})
+            table = arrow().table({"id": ids, "text": [""] * len(some), "vector": job.column_of(some)})
             counts = {"shards": number + 1, "read": end, "rows": end, "at": end - 1, "last": end == len(vectors)}
-            shards.write(folder / f"vectors-{number:05}.{form}", table, {**said, **counts}, check)
+            job.write_shard(folder / f"vectors-{number:05}.{form}", table, {**said, **counts}, check)
 
 
 def search_memory(folder: str) -> tuple[int, int]:

@@ -28,11 +28,10 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.bulk import job as job_module
-from minibert.bulk import shards
+from minibert.bulk import stored
 from minibert.bulk.job import _after as after
 from minibert.bulk.job import bulk
-from minibert.bulk.shards import FORMATS
-from minibert.bulk.stored import StoredVectors
+from minibert.bulk.stored import FORMATS, StoredVectors
 from minibert.bulk.texts import Texts
 from minibert.models.open.vectors import TextModel, open_vectors
 from minibert.models.sentences.comparing import similarity
@@ -97,7 +96,7 @@ def test_vectors_are_those_of_encode(rows_per_shard: int, folder: str | None, mo
     assert (said["rows"], said["skipped"], said["dim"]) == (len(texts), 0, want.shape[1])
     names = [f"vectors-{i:05}.arrow" for i in range(len(each))]
     assert sorted(content(out)) == names and said["shards"] == len(names)
-    assert [shards.about(out / name)["last"] for name in names] == [False] * (len(names) - 1) + [True]
+    assert [stored.metadata_of(out / name)["last"] for name in names] == [False] * (len(names) - 1) + [True]
 
 
 @pytest.mark.parametrize("used", LATE, ids=lambda path: path.name)
@@ -209,14 +208,13 @@ def test_a_folder_that_finishes_at_once(model: Path, tmp_path: Path) -> None:
 def test_bad_rows_are_left_out_and_listed(form: str, model: Path, tmp_path: Path) -> None:
     texts = ["we", None, "lived", 3, 4, 5, 6, "above", "the", "clouds"]
     source, out = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in texts)), tmp_path / "out"
-    done: list[tuple[int, int | None]] = []
-    progress = lambda *told: done.append(told)  # noqa: E731
-    said = run(model, source, out, form=form, rows_per_shard=3, skip=True, progress=progress)
+    done: list[int] = []
+    said = run(model, source, out, form=form, rows_per_shard=3, skip=True, progress=done.append)
     assert (said["rows"], said["skipped"], said["cut"], said["shards"]) == (5, 5, 0, 4)
-    assert sorted({*done}) == done[:1] + [(each, 10) for each in (3, 6, 9, 10)]  # a shard of bad rows counts too
-    listed = [line for path in sorted(out.iterdir()) for line in shards.about(path)["left_out"]]
+    assert done[0] == 0 and sorted({*done}) == [0, 3, 6, 9, 10]  # a shard of bad rows counts too
+    listed = [line for path in sorted(out.iterdir()) for line in stored.metadata_of(path)["left_out"]]
     assert listed == [f"{source}, row {i}: it has no text, or is not of its file's format" for i in (2, 4, 5, 6, 7)]
-    assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9] and shards.check_folder(out) == (5, 4)
+    assert table_of(out)["id"].to_pylist() == [0, 2, 7, 8, 9] and stored.check_folder(out) == (5, 4)
     with minibert.load_encoder(model) as encoder:
         each = [encoder.encode(some) for some in (["we", "lived"], ["above", "the"], ["clouds"])]
         assert same_bits(vectors_of(out), np.concatenate(each))
@@ -258,11 +256,11 @@ def test_long_texts_and_columns_end_a_shard(
     rows = [{"text": text, "page": page} for text, page in zip(SHORT, pages, strict=False)]
     source, out = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
     run(model, source, out, form=form)
-    tables, whole = [next(shards.batches(path, 100)) for path in shards.shards_of(out)], content(out)
+    tables, whole = [next(stored.batches(path, 100)) for path in stored.shards_of(out)], content(out)
     assert [[len(page) for page in each["page"].to_pylist()] for each in tables] == [
         [400, 400], [3000], [0], [900], [500, 300],
     ]  # fmt: skip
-    assert table_of(out)["page"].to_pylist() == pages and shards.check_folder(out) == (7, 5)
+    assert table_of(out)["page"].to_pylist() == pages and stored.check_folder(out) == (7, 5)
     for name in sorted(whole)[1:]:
         (out / name).unlink()
     run(model, source, out, form=form)
@@ -388,7 +386,11 @@ def test_who_may_not_read_is_named(tmp_path: Path) -> None:
     shard.touch()
     os.seteuid(65534)
     try:
-        for path, read in ((tmp_path, StoredVectors), (shard, shards.about), (source, lambda path: Texts([str(path)]))):
+        for path, read in (
+            (tmp_path, StoredVectors),
+            (shard, stored.metadata_of),
+            (source, lambda path: Texts([str(path)])),
+        ):
             with pytest.raises(PermissionError, match=f"^user 65534 may not read {path}; its owner can allow it"):
                 read(path)
     finally:
@@ -401,7 +403,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     rows = [{"text": text, "n": 1000 + i} for i, text in enumerate(TEXTS[:30])]
     out = tmp_path / "out"
     run(model, jsonl(tmp_path / "a.jsonl", rows), out, form=form, rows_per_shard=10)
-    assert shards.check_folder(out) == (30, 3)
+    assert stored.check_folder(out) == (30, 3)
     path = out / f"vectors-00001.{form}"
     whole = path.read_bytes()
     vector = np.array(table_of(out)["vector"][12].as_py(), "f4").tobytes()
@@ -409,23 +411,23 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
         at = whole.index(piece)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(ValueError, match=f"{path}: damaged, its column '{name}' has changed since it was written"):
-            shards.check_folder(out)
+            stored.check_folder(out)
     for cut in (0, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         with pytest.raises(ValueError, match=str(path)):
-            shards.check_folder(out)
+            stored.check_folder(out)
     path.write_bytes(whole)
     (out / f"vectors-00002.{form}").rename(tmp_path / "away")
-    for read in (shards.check_folder, StoredVectors):
+    for read in (stored.check_folder, StoredVectors):
         with pytest.raises(ValueError, match=f"{out}: not complete; run `bulk` again as it was begun"):
             read(out)
 
 
 def rewritten(path: Path, table: Any = lambda found: found, metadata: bytes | None = None, **said: Any) -> None:
     """Write a shard as another program may: its rows or its metadata changed."""
-    form, before = path.suffix[1:], shards.about(path)
+    form, before = path.suffix[1:], stored.metadata_of(path)
     found = table(dataset.dataset(path, format=form).to_table())
-    found = found.replace_schema_metadata({shards.KEY: metadata or json.dumps({**before, **said})})
+    found = found.replace_schema_metadata({stored.KEY: metadata or json.dumps({**before, **said})})
     if form == "arrow":
         with pa.ipc.new_file(path, found.schema) as writer:
             writer.write_table(found)
@@ -483,7 +485,7 @@ def test_a_shard_is_held_to_its_place_and_its_run(form: str, model: Path, tmp_pa
     for name, used in (("whole", model), ("other", other)):
         run(used, source, tmp_path / name, **options)
     out, opened = tmp_path / "out", open_vectors(model)
-    readers = StoredVectors, shards.check_folder, lambda path: job(source, path, opened, **options)
+    readers = StoredVectors, stored.check_folder, lambda path: job(source, path, opened, **options)
     for change, number, fault in HELD:
         shutil.copytree(tmp_path / "whole", out)
         change(*(lambda at, path=path: path / f"vectors-{at:05}.{form}" for path in (out, tmp_path / "other")))
@@ -517,12 +519,12 @@ def test_a_checksum_is_of_the_values(place: Path, rows: list[Any], other: list[A
 
     for kind in (bool, int, str, list):
         column, different = column_of(rows, kind), column_of(other, kind)
-        found = shards.checksum(column)
-        assert found == shards.checksum(pa.chunked_array([*column.slice(0, at).chunks, *column.slice(at).chunks],
+        found = stored.checksum(column)
+        assert found == stored.checksum(pa.chunked_array([*column.slice(0, at).chunks, *column.slice(at).chunks],
                                                          column.type))  # fmt: skip
         parquet.write_table(pa.table({"x": column}), place / "x.parquet")
-        assert found == shards.checksum(parquet.read_table(place / "x.parquet")["x"])
-        assert (found == shards.checksum(different)) == (column.to_pylist() == different.to_pylist())
+        assert found == stored.checksum(parquet.read_table(place / "x.parquet")["x"])
+        assert (found == stored.checksum(different)) == (column.to_pylist() == different.to_pylist())
 
 
 def test_ranges_come_from_the_first_vectors(model: Path, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from checkpoints import VOCAB, numbers
 from many_texts import WORDS, many_texts
 from static_folders import static_folder
 
-from minibert.bulk.shards import FORMATS
-from minibert.bulk.stored import StoredVectors
+from minibert.bulk.stored import FORMATS, StoredVectors
 
 COUNT = 500_000  # their vectors are 730 MiB
 MORE = 1.25  # as a share; measured: 1.12 of four times as many

@@ -16,7 +16,7 @@ from command_line import Patch, Printed, failure, ran
 from killed_runs import KILLED, Runs, content
 from many_texts import many_texts
 
-from minibert.bulk import job, shards
+from minibert.bulk import job
 from minibert.cli import INTERRUPTED, main
 from minibert.threads import pool
 
@@ -74,7 +74,7 @@ def test_ctrl_c(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch) -
     """While a shard is written: it is still written, the run ends as a shell expects, and goes on later."""
     argv = command(model, source)
     assert main([*argv, str(tmp_path / "whole")]) == 0
-    folder, write = tmp_path / "folder", shards.write
+    folder, write = tmp_path / "folder", job.write_shard
 
     def pressed(path: Path, *given: Any) -> Any:
         if path.stem.endswith(str(at)):
@@ -83,7 +83,7 @@ def test_ctrl_c(model: Path, source: Path, tmp_path: Path, monkeypatch: Patch) -
 
     for at in (0, 2):  # the first run of the folder, and one that continues it
         with monkeypatch.context() as change:
-            change.setattr(job, "write", pressed)
+            change.setattr(job, "write_shard", pressed)
             assert main([*argv, str(folder)]) == INTERRUPTED
         names = [path.name for path in sorted(folder.iterdir())]
         assert at < len(names) < ROWS // SHARD and names == [f"vectors-{i:05}.arrow" for i in range(len(names))]
@@ -177,7 +177,7 @@ def finished(folder: Path, other: Path) -> None:
 def begun(folder: Path, other: Path) -> None:
     """Another job begins at the same path, and has its lock."""
     finished(folder, other)
-    (folder / shards.LOCK).touch()
+    (folder / job.LOCK).touch()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before a shard", "before its renaming"])
@@ -190,7 +190,7 @@ def test_a_folder_that_is_taken_away(
     argv, folder, other = command(model, source), tmp_path / "out", tmp_path / "other"
     ran(capsys, *argv, tmp_path / "finished", "--same-bits")
     ran(capsys, *argv, tmp_path / "whole")
-    write, before = shards.write, dict[str, bytes]()
+    write, before = job.write_shard, dict[str, bytes]()
 
     def taken(path: Path, table: Any, about: Any, check: Any) -> Any:
         def act() -> None:
@@ -203,7 +203,7 @@ def test_a_folder_that_is_taken_away(
             act()
         return write(path, table, about, check)
 
-    monkeypatch.setattr(job, "write", taken)
+    monkeypatch.setattr(job, "write_shard", taken)
     message = failure(capsys, *argv, folder)
     assert str(folder) in message and "moved or deleted while this run wrote" in message
     assert (content(folder) if folder.exists() else {}) == before
@@ -217,7 +217,7 @@ def test_a_folder_that_is_taken_away(
 
 def test_two_runs_in_one_folder(model: Path, source: Path, tmp_path: Path, capsys: Printed) -> None:
     argv, folder = command(model, source), tmp_path / "out"
-    with shards.locked(folder):
+    with job.locked(folder):
         assert "another run is writing into this folder" in failure(capsys, *argv, folder)
     assert not list(folder.iterdir())
     ran(capsys, *argv, folder)

@@ -23,8 +23,7 @@ from record_files import made
 from reference_files import REFERENCE
 
 import minibert
-from minibert.bulk.shards import about, shards_of
-from minibert.bulk.stored import StoredVectors
+from minibert.bulk.stored import StoredVectors, metadata_of, shards_of
 from minibert.cli import main
 from minibert.commands import bulk as command
 from minibert.models.open.extract import extract
@@ -50,7 +49,7 @@ def told(capsys: Printed, *argv: object) -> str:
 
 
 def said(folder: Path) -> dict[str, Any]:
-    return about(shards_of(folder)[-1])
+    return metadata_of(shards_of(folder)[-1])
 
 
 def sums(folder: Path, *names: str) -> dict[str, str]:
