@@ -1,29 +1,32 @@
-"""Arrays into files: the header of a safetensors file, and vectors that come one chunk after another."""
+"""Arrays into files: vectors that come one chunk after another, and the folder of a whole model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 
-from .writing import naming, refuse_model_file, write_output
+from .checkpoint import SINGLE
+from .writing import KEPT, atomic_write, naming, refuse_model_file, write_output
 
 BLOCK = 1 << 20  # bytes copied at a time
+Entries = dict[str, tuple[str, Array]]
+"""Name -> (format, numbers as the file holds them)."""
 
 
-def ordered(entries: dict[str, tuple[str, Array]]) -> list[tuple[str, tuple[str, Array]]]:
+def ordered(entries: Entries) -> list[tuple[str, tuple[str, Array]]]:
     """Put wide formats first: then each number is aligned."""
     return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
 
 
-def safetensors_header(entries: dict[str, tuple[str, Array]]) -> bytes:
+def safetensors_header(entries: Entries) -> bytes:
     """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
 
     Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
@@ -86,7 +89,7 @@ def _temporary(path: Path) -> BinaryIO:
     """Open a file without a name on the disk that `path` is on; for a pipe or a device, where such files belong."""
     with naming(path):
         beside = path.absolute().parent if path.is_file() or not path.exists() else None
-        return cast(BinaryIO, TemporaryFile(dir=beside))
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=beside))
 
 
 def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
@@ -100,3 +103,42 @@ def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
 
 def _format(array: Array) -> str:
     return f"{array.dtype.kind.upper()}{8 * array.itemsize}"
+
+
+# -- the folder of a model --------------------------------------------------------------------------------------------
+
+
+def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], check: Callable[[Path], object]) -> int:
+    """Write a folder of the tensors and the other files, by name; give the size of the file of tensors.
+
+    check: reads the folder back before it is moved into place. Call `check_target` first.
+    """
+    parent = target.absolute().parent  # all is read: later disk errors concern the target
+    with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        write_safetensors(made / SINGLE, entries)
+        for name, content in others.items():
+            atomic_write(made / name, content)
+        check(made)
+        size = (made / SINGLE).stat().st_size
+        made.rename(target)
+    return size
+
+
+def check_target(target: Path) -> None:
+    """Refuse, before anything is computed, a place without a folder, and a name that something has."""
+    if not target.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
+    if target.is_symlink() or target.exists():
+        raise FileExistsError(f"{target} exists; choose another name, or remove it first")
+
+
+def write_safetensors(path: Path, entries: Entries) -> None:
+    """Write the tensors; the file appears whole or not at all."""
+
+    def contents() -> Iterator[memoryview]:
+        for _, (_, raw) in ordered(entries):
+            yield np.ascontiguousarray(raw).data.cast("B")  # a strided array would be written in another order
+
+    atomic_write(path, safetensors_header(entries), contents())

@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.cli import main
 from minibert.errors import CheckpointError, TokenizerError
-from minibert.files.model_folder import write_safetensors
+from minibert.files.arrays import write_safetensors
 from minibert.files.tables import convert, narrowed
 from minibert.models.open import distill as distilling
 from minibert.models.open import extract as extraction

@@ -21,9 +21,9 @@ from minibert.equations.static import (
     zipf_probabilities,
 )
 from minibert.errors import CheckpointError, TokenizerError
-from minibert.files.model_folder import check_target, write_model
+from minibert.files.arrays import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tokenizer
+from minibert.files.tokenizer_files import LONGEST, StaticTokenizer, static_tokenizer
 from minibert.models.encoder import Encoder
 from minibert.models.run.attributes import hinted
 from minibert.models.run.pipeline import check_positive, pooled

@@ -14,8 +14,8 @@ import numpy as np
 
 from minibert.errors import CheckpointError, MinibertError
 from minibert.families.family import Family
+from minibert.files.arrays import Entries, check_target, write_model
 from minibert.files.checkpoint import Checkpoint
-from minibert.files.model_folder import Entries, check_target, write_model
 from minibert.files.tables import StoredTable, convert, narrowed
 from minibert.files.tokenizer_files import TOKENIZER_FILES
 
