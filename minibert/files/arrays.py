@@ -22,17 +22,17 @@ Entries = dict[str, tuple[str, Array]]
 
 
 def ordered(entries: Entries) -> list[tuple[str, tuple[str, Array]]]:
-    """Put wide formats first: then each number is aligned."""
+    """Sort tensors, wide formats first: then each number is aligned."""
     return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
 
 
 def safetensors_header(entries: Entries) -> bytes:
-    """Give the file's header for name -> (format, array): each tensor's place among the numbers, wide formats first.
+    """Compute a file's header: each tensor's place among the numbers, in the order of `ordered`.
 
-    Written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower functions
-    changed between versions. safetensors' own reader checks the file when it is loaded again.
+    It is written here because safetensors' functions for NumPy take no bfloat16, and the arguments of its lower
+    functions changed between versions. Its own reader checks the file when it is loaded again.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # what transformers looks for
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers looks for this
     stop = 0
     for name, (stored, raw) in ordered(entries):
         start, stop = stop, stop + raw.nbytes
@@ -43,7 +43,7 @@ def safetensors_header(entries: Entries) -> bytes:
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Give what a .npy file has before its numbers. np.save wants a file that it can seek in, and hides disk errors."""
+    """Compute a .npy file's header. np.save needs a file that it can seek in, and hides disk errors."""
     header = BytesIO()
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, fields)
@@ -53,13 +53,13 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def write_vectors(
     path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
 ) -> dict[str, tuple[int, ...]]:
-    """Write the vectors; the file appears complete or not at all. Gives the arrays in it: name -> shape.
+    """Write vectors, without pooling those of tokens; return name -> shape of each array in the file.
 
     The file's header has their number, which is known only after the last text. Until then they are in a temporary file
-    beside it: memory holds only one chunk of them.
+    beside `path`, and memory holds one chunk. The file appears complete or not at all.
     """
     refuse_model_file(path)  # before anything is computed
-    lengths = [0]  # of each text, where a text has several rows
+    lengths = [0]  # the tokens of each text, if they are not pooled
     with _temporary(path) as spool:
         for chunk in vectors:
             if not pooling:
@@ -70,48 +70,46 @@ def write_vectors(
         with naming(path):
             spool.flush()
         shape = (spool.tell() // (dim * dtype.itemsize), dim)
-        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # as large, in no memory
+        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # of their shape, in no memory
         if not pooling:
             arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
         spool.seek(0)
         # read block by block: the pages of a map would count as memory of this process
-        write_output(path, *_header(arrays, ending), iter(lambda: spool.read(BLOCK), b""))
+        numbers = iter(lambda: spool.read(BLOCK), b"")
+        if ending == ".npy":
+            write_output(path, npy_header(dtype, shape), numbers)
+        else:  # int64 offsets are the widest numbers, so they come first
+            write_output(
+                path, safetensors_header(_entries(arrays)), *([] if pooling else [arrays["offsets"].data]), numbers
+            )
     return {name: array.shape for name, array in arrays.items()}
 
 
 def write_arrays(path: Path, arrays: dict[str, Array]) -> None:
     """Write arrays into a .safetensors file, which appears complete or not at all."""
-    formats = {name: (_format(array), array) for name, array in arrays.items()}
-    write_output(path, safetensors_header(formats), *(array.data for _, (_, array) in ordered(formats)))
+    entries = _entries(arrays)
+    write_output(path, safetensors_header(entries), *(array.data for _, (_, array) in ordered(entries)))
+
+
+def _entries(arrays: dict[str, Array]) -> Entries:
+    return {name: (f"{array.dtype.kind.upper()}{8 * array.itemsize}", array) for name, array in arrays.items()}
 
 
 def _temporary(path: Path) -> BinaryIO:
-    """Open a file without a name on the disk that `path` is on; for a pipe or a device, where such files belong."""
+    """Open an unnamed temporary file, beside `path` if that is regular or absent, else in the system's directory."""
     with naming(path):
         beside = path.absolute().parent if path.is_file() or not path.exists() else None
         return cast(BinaryIO, tempfile.TemporaryFile(dir=beside))
-
-
-def _header(arrays: dict[str, Array], ending: str) -> list[Any]:
-    """Give the part of a file before the numbers of the embeddings, piece by piece."""
-    rows = arrays["embeddings"]
-    if ending == ".npy":
-        return [npy_header(rows.dtype, rows.shape)]
-    formats = {name: (_format(array), array) for name, array in arrays.items()}
-    return [safetensors_header(formats), *(array.data for name, array in arrays.items() if name == "offsets")]
-
-
-def _format(array: Array) -> str:
-    return f"{array.dtype.kind.upper()}{8 * array.itemsize}"
 
 
 # -- the folder of a model --------------------------------------------------------------------------------------------
 
 
 def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], check: Callable[[Path], object]) -> int:
-    """Write a folder of the tensors and the other files, by name; give the size of the file of tensors.
+    """Write a folder of one safetensors file and other files, by name; return the size of the former.
 
-    check: reads the folder back before it is moved into place. Call `check_target` first.
+    The folder is made under another name and moved into place, so a run that ends early leaves nothing behind. check:
+    reads the folder back before it is moved. Call `check_target` first.
     """
     parent = target.absolute().parent  # all is read: later disk errors concern the target
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
@@ -127,7 +125,7 @@ def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], che
 
 
 def check_target(target: Path) -> None:
-    """Refuse, before anything is computed, a place without a folder, and a name that something has."""
+    """Raise an error, before anything is computed, if the folder's parent is missing or the name is taken."""
     if not target.absolute().parent.is_dir():
         raise FileNotFoundError(f"{target}: there is no folder {target.absolute().parent}; make it first")
     if target.is_symlink() or target.exists():
@@ -135,7 +133,7 @@ def check_target(target: Path) -> None:
 
 
 def write_safetensors(path: Path, entries: Entries) -> None:
-    """Write the tensors; the file appears whole or not at all."""
+    """Write tensors; the file appears complete or not at all."""
 
     def contents() -> Iterator[memoryview]:
         for _, (_, raw) in ordered(entries):

@@ -1,8 +1,8 @@
 """A folder of safetensors files -> named tables, mapped and never copied.
 
 The format: 8 bytes hold the header's length N (little endian), N bytes of JSON say for each tensor its format,
-shape and place, the rest is raw numbers. safetensors' own reader has to accept a file first. Here only each
-tensor's place is computed, and NumPy then uses the mapped bytes without a copy.
+shape and place, the rest is raw numbers. safetensors' own reader has to accept a local file first. Then each tensor's
+place is read here too, and NumPy uses the mapped bytes without a copy.
 
 Source: the format's description in the safetensors repository.
 """
@@ -32,7 +32,7 @@ INDEX = "model.safetensors.index.json"
 # a name that leaves its folder on some system: Windows separates by a backslash too, and has drives
 ELSEWHERE = re.compile(r"\.{0,2}\Z|.*[/\\:]", re.DOTALL)
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
-LFS_POINTER = b"version https://git-lfs"  # what git leaves in place of a large file that it has not fetched
+LFS_POINTER = b"version https://git-lfs"  # git leaves it in place of a large file that it has not fetched
 
 BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
@@ -60,7 +60,7 @@ class Tensor(NamedTuple):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key given twice: JSON readers keep the last one without an error, others may keep the first."""
+    """Make a dict. Raises ValueError for a key that occurs twice: JSON readers disagree about which one counts."""
     entries = dict(pairs)
     if len(entries) != len(pairs):
         twice = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -69,7 +69,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _place(name: str, entry: Any, data_start: int, file_size: int, file: str) -> Tensor:
-    """Read what a header says of one tensor. JSON holds anything, so every type is looked at before it is used."""
+    """Read one tensor's entry of a header. JSON holds anything, so every type is checked before it is used."""
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
         raise ValueError(f"tensor {name!r}: expected a list of sizes and two offsets, found {shape!r} and {offsets!r}")
@@ -84,8 +84,8 @@ def _place(name: str, entry: Any, data_start: int, file_size: int, file: str) ->
 def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a header's JSON: each tensor's place, and the file's `__metadata__`.
 
-    data_start = 8 + length of the header; places are absolute, in bytes. Every rule of the format is
-    checked: known formats, shape x size = length, no gap, no overlap, the file ends where the last tensor does.
+    data_start = 8 + length of the header; places are absolute, in bytes. Every rule of the format is checked: known
+    formats, shape x size = length, no gap, no overlap, and the file ends with the last tensor.
 
     Raises CheckpointError that names the file and the tensor.
     """
@@ -125,11 +125,11 @@ class SafetensorsFile:
             self.tensors, self.metadata = parse_header(header, 8 + length, size, str(path))
             self._map = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ) if mmap else None
         if self._map is not None and hasattr(memory_map, "MADV_RANDOM"):
-            # rows are read here and there: reading ahead would load fifty times too much
+            # rows are scattered: reading ahead would load fifty times too much
             self._map.madvise(memory_map.MADV_RANDOM)
 
     def raw(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """Give the stored numbers as a read-only array over the map, or over bytes read now."""
+        """Return the stored numbers, read-only: over the map, or over bytes that are read now."""
         dtype = EVERY_DTYPE[tensor.dtype]
         if self._map is not None:
             return np.ndarray(tensor.shape, dtype, buffer=self._map, offset=tensor.start)
@@ -141,14 +141,14 @@ class SafetensorsFile:
         return np.frombuffer(numbers, dtype).reshape(tensor.shape)
 
     def expect(self, tensor: Tensor) -> None:
-        """Hint: this tensor will be read in full, so the system reads it at once, not page by page."""
+        """Hint that this tensor will be read in full: the system then reads it at once, not page by page."""
         if self._map is not None and hasattr(memory_map, "MADV_WILLNEED"):
             start = tensor.start - tensor.start % memory_map.PAGESIZE
             self._map.madvise(memory_map.MADV_WILLNEED, start, tensor.stop - start)
 
 
 def _accept(path: FileName) -> None:
-    """Let safetensors' own reader check the file first."""
+    """Check a file by safetensors' own reader. Raises CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -161,8 +161,8 @@ def _accept(path: FileName) -> None:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; run git lfs pull") from None
         raise CheckpointError(
-            f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: "
-            "fetch it again"
+            f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: fetch it "
+            "again"
         ) from None
 
 
@@ -179,8 +179,8 @@ class Checkpoint:
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
         self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # of tensors that were looked up
-        self.taken: dict[str, Tensor] = {}  # those whose tables were requested
-        self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensors that an adapter changes, and how
+        self.taken: dict[str, Tensor] = {}  # tensors whose tables were requested
+        self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensor name -> merge function of the adapter
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
     @property
@@ -188,37 +188,35 @@ class Checkpoint:
         return self._weight_map.keys()
 
     def tensor(self, name: str) -> Tensor:
-        """Give a tensor's place. Raises CheckpointError for an index and shards of different saves."""
+        """Return a tensor's place. Raises CheckpointError for an index and shards of different saves."""
+        return self._looked_up(name)[1]
+
+    def _looked_up(self, name: str) -> tuple[SafetensorsFile, Tensor]:
         if name not in self._places:
-            shard = self._weight_map[name]
-            file = self._files[shard] if shard in self._files else self._file(shard)
+            file = self._file(self._weight_map[name])
             if name not in file.tensors:
                 raise CheckpointError(
                     f"{INDEX} says that {name!r} is in {os.path.basename(file.path)}, which holds {len(file.tensors)} "
                     "other tensors; index and shards are of different saves: fetch both again"
                 )
             self._places[name] = file, file.tensors[name]
-        return self._places[name][1]
-
-    def _looked_up(self, name: str) -> tuple[SafetensorsFile, Tensor]:
-        self.tensor(name)
         return self._places[name]
 
     def known(self) -> dict[str, Tensor | None]:
-        """Give every tensor's place, as far as headers have been read: None for those of a shard not opened yet."""
+        """Return every tensor's place, None in a shard whose header has not been read yet."""
         opened = {file: self._files[file].tensors if file in self._files else {} for file in self._weight_map.values()}
         places = {name: tensor for name, (_, tensor) in self._places.items()}
         return {name: places.get(name) or opened[file].get(name) for name, file in self._weight_map.items()}
 
     def add(self, other: Checkpoint, there: str, name: str) -> None:
-        """Take a tensor of another file under a name here, in place of one that has it."""
+        """Add the tensor `there` of another checkpoint as `name`; it replaces a tensor of this name."""
         file, tensor = other._looked_up(there)
         self._places[name] = file, tensor._replace(name=name)
         self._weight_map[name] = os.path.basename(file.path)
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
-        """Give a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for another than these formats."""
-        file, tensor = self._places[name] if name in self._places else self._looked_up(name)
+        """Return a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for any other format."""
+        file, tensor = self._looked_up(name)
         if tensor.dtype not in formats:
             raise CheckpointError(
                 f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(formats)}"
@@ -227,7 +225,7 @@ class Checkpoint:
         return StoredTable(file.raw(tensor), tensor.dtype, dtype)
 
     def aliases(self) -> dict[str, str]:
-        """Other names of stored tensors, as some files list them in `__metadata__`: alias -> stored name."""
+        """Return the other names of stored tensors that some files list in `__metadata__`: alias -> stored name."""
         return {
             alias: name
             for file in self._files.values()
@@ -236,13 +234,13 @@ class Checkpoint:
         }
 
     def expect(self, names: Iterable[str]) -> None:
-        """Hint: these tensors will be read in full."""
+        """Hint that these tensors will be read in full."""
         for name in names:
-            file, tensor = self._places[name] if name in self._places else self._looked_up(name)
+            file, tensor = self._looked_up(name)
             file.expect(tensor)
 
     def close(self) -> None:
-        """Drop the maps; each is unmapped when the last array over it is gone."""
+        """Drop the maps; a map is released with the last array over it."""
         self._files.clear()
         self._places.clear()
 
@@ -272,7 +270,7 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
 def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
     """Open a folder's `model.safetensors`, or the shards of its `model.safetensors.index.json`.
 
-    Raises CheckpointError where neither is there, and for a missing shard when a tensor of it is needed.
+    Raises CheckpointError if both are missing, and for a missing shard when a tensor of it is needed.
     """
 
     def locate(name: str) -> str:
@@ -288,7 +286,7 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
     if shards:
         with open(index, "rb") as file:
             weight_map = read_index(file.read(), index)
-        for shard in {INDEX, *weight_map.values()}:  # also those that are never opened
+        for shard in {INDEX, *weight_map.values()}:  # also shards that are never opened
             note_model_file(os.path.join(folder, shard))
         return Checkpoint(locate, weight_map, mmap)
     if not os.path.isdir(folder):
@@ -300,7 +298,7 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
 
 
 def advice_for(names: Iterable[str]) -> tuple[list[str], str]:
-    """Choose the files of weights that are no safetensors, and say what to do with them."""
+    """Return the files of weights in other formats, and advice what to do with them."""
     for endings, advice in (
         ((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"), CONVERT),
         ((".onnx", ".gguf", "openvino_model.xml"), EXPORTED),

@@ -2,7 +2,7 @@
 
 Lines of text are described here alone. They are UTF-8, wherever they come from, so a file gives the same lines through
 a pipe. A line ends with a line feed, with or without a carriage return before it. The byte order mark that some
-programs write first is no part of a line.
+programs write first is not part of a line.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> 
 
 
 def note_model_file(path: FileName) -> None:
-    """Remember a file that a model is made of: `writing` never writes over it. A missing file is ignored."""
+    """Remember a file of a model, which `writing` never overwrites. A missing file is ignored."""
     with suppress(OSError, ValueError):
         found = os.stat(path)
         _MODEL_FILES[found.st_dev, found.st_ino] = os.path.abspath(path)
 
 
 def model_file(path: FileName) -> str | None:
-    """Give the name under which a model's file was opened here, whatever `path` calls it; None for any other file."""
+    """Return the name under which a model's file was opened here, by any of its names; None for any other file."""
     try:
         found = os.stat(path)
         opened = _MODEL_FILES.get((found.st_dev, found.st_ino))
-        # a number is used again once its file is gone
+        # a file system reuses the numbers of deleted files
         return opened if opened is not None and os.path.samestat(os.stat(opened), found) else None
     except OSError:
         return None
 
 
 def sha256_of(path: FileName) -> str:
-    """Give the sha256 of a file."""
-    import hashlib  # brings OpenSSL: 3 MiB that most processes do without
+    """Return the sha256 of a file."""
+    import hashlib  # loads OpenSSL: 3 MiB that most processes do not need
 
     found = hashlib.sha256()
     with open(path, "rb") as file:
@@ -59,9 +59,9 @@ def sha256_of(path: FileName) -> str:
 
 
 def existing(path: FileName) -> bool:
-    """Whether a file is there. What stands under its name and is no file is an error, and not an absent file.
+    """Whether a file exists.
 
-    Raises CheckpointError for a folder, a pipe, a link to nothing or to itself, and a file that may not be looked at.
+    Raises CheckpointError for a folder, a pipe, a link to nothing or to itself, and a file that this user may not read.
     """
     mode = mode_of(path)
     if not mode:
@@ -75,10 +75,8 @@ def existing(path: FileName) -> bool:
 
 
 def mode_of(path: FileName) -> int:
-    """Give the mode of what a path leads to, 0 where nothing is there.
-
-    Raises CheckpointError where this user may not read it.
-    """
+    """Return the mode of a file or folder, 0 if nothing exists there. Raises CheckpointError if this user may not read
+    it."""
     try:
         mode = os.stat(path).st_mode
     except PermissionError:
@@ -91,7 +89,7 @@ def mode_of(path: FileName) -> int:
 
 
 def may_not_read(path: FileName) -> str:
-    """Say that this user has no right to read a path, and who can mend it."""
+    """Return the error text for a path that this user may not read."""
     user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
     return f"{user} may not read {path}; its owner can allow it (chmod, chown)"
 
@@ -104,7 +102,7 @@ def read_object(
         return {}
     try:
         with open(path, "rb") as file:
-            data = json.loads(file.read().decode("utf-8-sig"))  # an editor may have put a byte order mark there
+            data = json.loads(file.read().decode("utf-8-sig"))  # some editors write a byte order mark
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, found {type(data).__name__}")
     except (ValueError, RecursionError, OSError) as error:
@@ -114,14 +112,14 @@ def read_object(
 
 @contextmanager
 def reading(name: str, form: str, *failures: type[Exception], advice: str = "is it whole?") -> Iterator[None]:
-    """Let every error of reading name the file."""
+    """Raise errors of reading again with the name of the file: OSError, and `failures` as ValueError."""
     expected: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield
     except expected as error:
         if isinstance(error, PermissionError):
             raise PermissionError(may_not_read(name)) from None
-        if isinstance(error, OSError) and error.errno is not None:  # without a number it is pyarrow's, of damaged data
+        if isinstance(error, OSError) and error.errno is not None:  # pyarrow raises it without errno for damaged data
             raise OSError(error.errno, os.strerror(error.errno), name) from None
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{name}: not readable as {form} ({reason}); {advice}") from None

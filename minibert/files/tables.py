@@ -1,8 +1,14 @@
-"""One protocol for a table of rows, whatever number format its file holds.
+"""Tables of rows in any number format: float32, float64, float16 or bfloat16 in a file, one dtype in a computation.
 
-A checkpoint may store float32, float64, float16 or bfloat16. A `Table` keeps the stored bytes as they are (often a
-map of the file) and gives rows in the dtype that the layer computes in. Conversion is exact: every float16 and
-bfloat16 number is a float32 number too. Only float64 is rounded.
+Conversion is exact, since every float16 and bfloat16 number is a float32 number too. Only float64 is rounded.
+
+Weights are copied or stay mapped as follows. A local file is mapped, and with `mmap=False` each tensor is read into
+memory (`checkpoint.SafetensorsFile.raw`). The tables of the input layer stay as they are stored: `rows` copies and
+converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once. A weight of a
+block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped numbers, which
+processes share; a misaligned tensor is copied. Any other format is converted once and then laid out column-major by
+`in_order`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. An adapter's sums and a
+remote file's rows are in memory.
 """
 
 from __future__ import annotations
@@ -17,23 +23,23 @@ from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 
-# the NumPy dtype of each format's bytes; NumPy has no bfloat16, which is kept as raw bits
+# the NumPy dtype of each format's bytes; NumPy has no bfloat16, so its raw bits are kept
 NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-# of static models alone
+# only static models have these
 INTEGERS: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 EVERY_DTYPE = NUMPY_DTYPE | INTEGERS
 
 
 class Table:
-    """Holds rows, whatever format its file has; a layer needs three attributes of it and three ways to read it.
+    """The base class of tables: `shape`, `dtype`, `stored`; `rows`, `array`, `expect`.
 
-    dtype   of the rows that it gives: float32, or float64 where the layer computes in it
-    stored  the format in the file, in safetensors' words: "F32", "F16", "BF16", ...
+    dtype   of the rows that are returned: float32, or float64 if the layer computes in it
+    stored  the format in the file by safetensors' name: "F32", "F16", "BF16", ...
     """
 
     shape: tuple[int, ...]
@@ -41,29 +47,25 @@ class Table:
     stored: str
 
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
-        """Give the rows for ids of any shape, or for a run of neighbours as a slice; `out` receives them.
+        """Return the rows for ids of any shape, or for a slice; they are written into `out` if it is passed.
 
-        The ids are checked already (`equations.check_ids`): here a wrong one would give a wrong row.
+        The ids have been checked (`equations.check_ids`): here a wrong id would select a wrong row.
         """
         raise NotImplementedError
 
     def array(self) -> Array:
-        """Give the whole table, read-only: the map itself where stored and computed dtype agree."""
+        """Return the whole table, read-only: the map itself if stored and computed dtype agree."""
         raise NotImplementedError
 
     def expect(self, ids: Iterable[ArrayLike]) -> None:
-        """Hint: these rows will be needed soon, so a remote table fetches them all at once."""
+        """Hint that these rows will be needed soon: a remote table then fetches all of them at once."""
 
 
-FIRST_ROWS = 512  # of a table that a formula makes: the longest text of most models
-
-# numbers up to which a narrow table is converted once and for all: positions and types, a fiftieth of the words
-SMALL_TABLE = 1 << 20
-
-
-# of _convert_half, made once: a short sentence's rows take no longer than these would
+FIRST_ROWS = 512  # of a table that a formula computes: the longest text of most models
+SMALL_TABLE = 1 << 20  # numbers: tables of positions and types have fewer, tables of words fifty times as many
+# constants of _convert_half and convert: to make them takes as long as to convert a short text's rows
 _NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)
-_UPPER = np.uint32(16)  # of _convert_half and convert
+_UPPER = np.uint32(16)
 _SHIFT, _KEPT, _BIASES = np.int32(13), np.int32(-0x70002000), np.float32(2.0**112)
 
 
@@ -83,7 +85,7 @@ def _convert_half(raw: Array, out: Array) -> bool:
 
 
 def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-    """Turn stored numbers into numbers of `dtype`, exactly (float64 into float32 is rounded to nearest).
+    """Convert stored numbers to `dtype`, exactly (float64 to float32 is rounded to nearest).
 
     A bfloat16 is the upper half of a float32, so conversion is a shift by 16 bits.
 
@@ -94,7 +96,7 @@ def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = N
         out = np.empty(raw.shape, dtype)
     if stored == "BF16" and dtype == np.float32 and out.flags.c_contiguous:
         bits = out.view(np.uint32)
-        bits[...] = raw  # two passes that NumPy has fast loops for: half of the time of one shift that converts as well
+        bits[...] = raw  # NumPy has fast loops for these two passes: half of the time of one shift that also converts
         np.left_shift(bits, _UPPER, out=bits)
         return out
     if stored == "F16" and dtype == np.float32 and out.flags.c_contiguous and _convert_half(raw, out):
@@ -108,7 +110,7 @@ def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = N
 
 
 def narrowed(x: Array, target: str) -> Array:
-    """Round to float32, float16 or bfloat16, ties to even; bfloat16 comes as its bits, which NumPy has no type for.
+    """Round to float32, float16 or bfloat16, ties to even; bfloat16 is returned as bits: NumPy has no type for it.
 
     >>> narrowed(np.array([1.0, -2.0], np.float32), "BF16")
     array([16256, 49152], dtype=uint16)
@@ -123,9 +125,9 @@ def narrowed(x: Array, target: str) -> Array:
 
 
 class StoredTable(Table):
-    """A table over bytes in memory or in a mapped file; nothing is copied until rows are asked for.
+    """A table over bytes in memory or in a mapped file; nothing is copied until rows are requested.
 
-    filling: rows of `raw` are still to be written (a remote table's), so no converted copy of them is kept.
+    filling: rows of `raw` will still be written (by a remote table), so no converted copy is kept.
     """
 
     def __init__(self, raw: Array, stored: str, dtype: np.dtype[Any] | str = "float32", filling: bool = False) -> None:
@@ -133,7 +135,7 @@ class StoredTable(Table):
         self.dtype = np.dtype(dtype)
         self.shape = raw.shape
         self._raw = raw.view()
-        self._raw.flags.writeable = False  # rows and weights that are handed out may be views of it
+        self._raw.flags.writeable = False  # returned rows and weights may be views of it
         self._same = raw.dtype == self.dtype and stored in ("F32", "F64")
         self._aligned = raw.flags.aligned
         self._small = not self._same and not filling and raw.size <= SMALL_TABLE
@@ -146,7 +148,7 @@ class StoredTable(Table):
             return self._converted[ids]
         if isinstance(ids, slice):
             raw = self._raw[ids]
-        elif self._aligned:  # lookup's own np.take, without checking the ids once more
+        elif self._aligned:  # the np.take of `lookup`, but the ids are not checked again
             raw = self._raw.take(ids, 0, out if self._same else None, "clip")
             if self._same:
                 return raw
@@ -165,27 +167,28 @@ class StoredTable(Table):
 
     @property
     def stored_numbers(self) -> Array:
-        """The stored numbers as they are in memory or in the mapped file; raw bits for bfloat16."""
+        """The stored numbers, in memory or in the mapped file; raw bits for bfloat16."""
         return self._raw
 
     @property
     def at_hand(self) -> bool:
-        """Whether the file holds the very numbers that are computed with, so that nothing has to be made of them."""
+        """Whether the file holds the numbers in the computed dtype, aligned: then nothing is copied or converted."""
         return self._same and self._aligned
 
     def part(self, *where: slice) -> StoredTable:
-        """Take some rows, or some rows and columns, as a table; nothing is copied."""
+        """Return some rows, or some rows and columns, as a table; nothing is copied."""
         return StoredTable(self._raw[where], self.stored, self.dtype)
 
 
 class FoldedTable(Table):
     """A table in which several ids share a row, each with a weight: `row(id) = rows[mapping[id]] * weights[id]`.
 
-    Either may be None. Rows are multiplied when they are asked for, so a mapped or a remote table stays what it is.
+    `mapping` and `weights` may be None. Rows are multiplied when they are requested, so a mapped or a remote table is
+    not copied.
     """
 
     def __init__(self, table: Table, mapping: Array | None, weights: Array | None) -> None:
-        """`mapping` and `weights` are checked already; weights have the table's dtype."""
+        """`mapping` and `weights` have been checked; weights have the table's dtype."""
         self.table, self.dtype, self.stored = table, table.dtype, table.stored
         self._mapping, self._weights = mapping, weights
         self.shape = (table.shape[0] if mapping is None else len(mapping), table.shape[1])
@@ -209,16 +212,16 @@ class ScratchBuffer:
     _numbers: Array = np.empty(0, np.float32)
 
     def converted(self, table: StoredTable) -> Array:
-        """Convert a whole table into it: what was in it before is gone."""
+        """Convert a whole table into the buffer, which overwrites the weight before."""
         count = math.prod(table.shape)
         if len(self._numbers) < count or self._numbers.dtype != table.dtype:
-            self._numbers = np.empty(0)  # the smaller one goes before the larger one comes
+            self._numbers = np.empty(0)  # free the smaller buffer before the larger one is allocated
             self._numbers = np.empty(count, table.dtype)
         return table.rows(slice(None), self._numbers[:count].reshape(table.shape))
 
 
 Weight = Array | StoredTable
-"""The numbers of a map: an array, or where memory is to be saved a table whose numbers stay as they are stored."""
+"""The weight of a linear layer: an array, or with `low_memory` a table whose numbers stay as they are stored."""
 
 
 def in_order(weight: Weight) -> Weight:
@@ -238,14 +241,14 @@ def in_order(weight: Weight) -> Weight:
 
 
 def as_table(array: Array) -> StoredTable:
-    """Make a table of an array of ordinary floats; its rows are float32."""
+    """Return a table over an array of floats; its rows are float32."""
     return StoredTable(array, {8: "F64", 4: "F32", 2: "F16"}[array.dtype.itemsize], "float32")
 
 
 class FormulaTable(Table):
-    """A table that a formula makes, not a file: the first rows, up to the last one requested.
+    """A table that a formula computes: the first rows, up to the last one requested.
 
-    make(length, dim) gives them; a row must not depend on the length. `shape` comes from a config: it can be anything.
+    make(length, dim) computes them; a row must not depend on the length. `shape` is read from a config and may be huge.
     """
 
     stored = "F32"
@@ -264,7 +267,7 @@ class FormulaTable(Table):
         return self._first(self.shape[0]).array()
 
     def _first(self, count: int) -> StoredTable:
-        made = self._made  # read once: another thread may replace it by a longer one, which is no harm
+        made = self._made  # read once: another thread may replace it by a longer table
         if made is None or len(made.stored_numbers) < count:
             rows, dim = self.shape
             made = self._made = as_table(self._make(min(rows, max(2 * count, FIRST_ROWS)), dim))

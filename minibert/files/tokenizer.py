@@ -1,7 +1,7 @@
-"""Text -> ids, by one path for one text or a million.
+"""Text -> token ids, for one text or a million.
 
-The tokenizers library does the splitting. It is configured once and never touched again, so threads may share
-it; padding and truncation are done here, on the ids.
+The tokenizers library splits the texts. Its tokenizer is configured once and never changed afterwards, so threads may
+share it. Padding and truncation are done here, on the ids.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from minibert.equations.input_layer import Array
 from minibert.errors import Option, Text, TokenizerError, error_of
 
 Texts = str | Iterable[str]
-Parts = tuple[str, ...]  # a text, or a text and its second one
+Parts = tuple[str, ...]  # a text, or a pair of texts
 SHORT, FEW = 2000, 16  # letters, texts: up to here the library's threads are no faster than one thread
-COLUMNS = 8  # how many of a table's column names an error shows
+COLUMNS = 8  # column names of a table that an error shows
 
 # the spare tokens of BERT and fairseq: no training text contains them
 FOR_LATER_USE = re.compile(r"\[unused\d+\]|madeupword\d+|<extra_id_\d+>")
@@ -42,10 +42,10 @@ def without_panic(file: str) -> Iterator[None]:
 
 
 class Encoded(NamedTuple):
-    """The ids of one text (or pair) and the segment, 0 or 1, that each belongs to; None where all are of segment 0.
+    """The ids of one text (or pair), and each token's segment, 0 or 1; None if every token has segment 0.
 
-    `truncated`: how many tokens were truncated.
-    `unseen`: how many of the last tokens see the others, while no token sees them.
+    truncated: the number of tokens removed. unseen: the number of last tokens that attend to all tokens, while no
+    token attends to them.
     """
 
     input_ids: list[int]
@@ -55,12 +55,11 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer file, opened. `pad_id` fills the shorter rows of a batch.
+    """An opened tokenizer file. `pad_id` fills the shorter rows of a batch.
 
-    `file` is for messages; with `truncates_left` a text that is too long loses its beginning; with `pads_left` the
-    reference puts padding before a text. `named`: the special tokens that have a name, as a text has them: "mask" ->
-    "[MASK]", which stands for a hidden word.
-    Without `typed` the model is not told which of two texts a token is of.
+    file: its name in messages. truncates_left: a text that is too long loses its beginning. pads_left: the reference
+    pads a text before its first token. named: the special tokens by their names, as in "mask" -> "[MASK]". typed:
+    whether the model gets token types, the segment of each token.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ class Tokenizer:
         typed: bool = True,
         pads_left: bool = False,
     ) -> None:
-        self.truncation: dict[str, Any] | None = tokenizer.truncation  # the file's own, which static models follow
-        tokenizer.no_padding()  # a file may ask for both; then a text's ids would depend on its neighbours,
-        tokenizer.no_truncation()  # or be truncated silently at the length of some training
+        self.truncation: dict[str, Any] | None = tokenizer.truncation  # of the file, used by static models
+        tokenizer.no_padding()  # a file may set both: then a text's ids would depend on the other texts of the batch,
+        tokenizer.no_truncation()  # or would be truncated silently at the length used in training
         self._tokenizer, self._file, self.truncates_left, self._typed = tokenizer, file, truncates_left, typed
         self.pads_left = pads_left
         self.pad_id, self.named, self.mask = pad_id if pad_id is not None else 0, named, named.get("mask")
-        self._encode_batch = tokenizer.encode_batch_fast  # leaves out character offsets, which nothing here needs
+        self._encode_batch = tokenizer.encode_batch_fast  # computes no character offsets, which nothing here needs
 
     @property
     def kind(self) -> str:
@@ -88,7 +87,7 @@ class Tokenizer:
 
     @property
     def leaves_types_out(self) -> bool:
-        """Whether the file gives a second text another type, and the tokenizer's class does not hand it on."""
+        """Whether the file gives a second text another type, which the tokenizer's class does not pass to the model."""
         return not self._typed and any(self._tokenizer.encode("a", "a").type_ids)
 
     @cached_property
@@ -97,17 +96,17 @@ class Tokenizer:
         return int(max(self._tokenizer.get_vocab().values(), default=-1)) + 1
 
     def pieces(self, text: str) -> list[int]:
-        """Give the ids of a text alone, without special tokens around it."""
+        """Return the ids of a text without special tokens around it."""
         with without_panic(self._file):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def id_of(self, token: str) -> int | None:
-        """Give the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None where there is no such token."""
+        """Return the id of a token as the vocabulary writes it, "##ing" or "Ġdog"; None for an unknown token."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
     def names(self) -> dict[int, str]:
-        """Give each id's token, without those that are never text: special tokens and unused ones."""
+        """Return each id's token, without special and unused tokens, which are never text."""
         special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         if (unknown := getattr(self._tokenizer.model, "unk_token", None)) is not None:
             special.add(self.id_of(unknown))
@@ -123,17 +122,17 @@ class Tokenizer:
         start: int = 0,
         file_types: bool = False,
     ) -> list[Encoded]:
-        """Give each text's ids, with the special tokens of its model.
+        """Return each text's ids, with the special tokens of its model.
 
-        An empty second text in a list is a second text: its [SEP] and its type 1 stay, so that a text's ids do not
-        depend on its neighbours. Of two plain strings an empty second one is ignored. Both as transformers does.
+        An empty second text in a list counts: its [SEP] and its type 1 stay, so that a text's ids do not depend on the
+        other texts of the list. A single empty second text is ignored. transformers does both.
 
-        `start` is the number of the first text, for messages about one of many. `file_types`: types are the file's,
-        even where the tokenizer's class has none.
+        start: the number of the first text, for messages. file_types: return the file's token types even if the
+        tokenizer's class has none.
 
-        Raises TypeError for anything but str; ValueError for a lone surrogate, for another number of second texts than
-        of texts, and for a text longer than `max_length` without `truncation`; TokenizerError where the vocabulary has
-        no token for a text, not even an unknown one.
+        Raises TypeError for anything but str; ValueError for a lone surrogate, for second texts that are more or fewer
+        than the texts, and for a text longer than `max_length` without `truncation`; TokenizerError if the vocabulary
+        has no token for a text, not even an unknown one.
         """
         if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
             text_pair = None
@@ -145,8 +144,8 @@ class Tokenizer:
         self, firsts: Sequence[str], pairs: Sequence[str] | None, start: int, split: Callable[[list[Any]], Any],
         file_types: bool = False,
     ) -> tuple[list[Any], bool]:  # fmt: skip
-        """Give the library's encoding of each text, and whether a model is told of their segments."""
-        _refuse_other_than_str(firsts, "texts", start)  # the library would take a pair of str for two texts
+        """Return the library's encoding of each text, and whether the model gets token types."""
+        _refuse_other_than_str(firsts, "texts", start)  # the library would read a pair of str as two texts
         texts: list[Parts] = list(zip(firsts))
         if pairs is not None:
             _refuse_other_than_str(pairs, "text_pair", start)
@@ -155,7 +154,7 @@ class Tokenizer:
         try:
             with without_panic(self._file):
                 if len(texts) <= FEW and sum(len(part) for text in texts for part in text) <= SHORT:
-                    # one by one: the library's threads, once awake, take the cores from the products that follow
+                    # one by one: the library's threads, once awake, occupy the cores during the products that follow
                     found = [split([text])[0] for text in given]
                 else:
                     found = list(split(given))
@@ -167,13 +166,13 @@ class Tokenizer:
             raise
         except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
             raise TokenizerError(f"the tokenizer refuses a text ({error}); its vocabulary is incomplete") from None
-        # a template treats all texts alike: where it gives the longest text segment 0, it gives it to every text
+        # a template treats all texts alike: if it gives the longest text segment 0, it gives every text segment 0
         longest = max(found, key=len, default=None)
         typed = (self._typed or file_types) and (pairs is not None or (longest is not None and any(longest.type_ids)))
         return found, typed
 
     def _fit(self, encoding: Any, i: int, typed: bool, truncation: bool, max_length: int | None) -> Encoded:
-        """Read one encoding; truncate it to `max_length`, or refuse it."""
+        """Read one encoding; truncate it to `max_length`, or raise ValueError."""
         ids, types = encoding.ids, encoding.type_ids if typed else None
         if max_length is None or len(ids) <= max_length:
             return Encoded(ids, types)
@@ -186,7 +185,7 @@ class Tokenizer:
         return Encoded(np.array(ids)[keep].tolist(), kept_types, len(ids) - int(np.count_nonzero(keep)))
 
     def _kept(self, encoding: Any, max_length: int) -> Array:
-        """Say which tokens of an encoding stay where it is truncated to `max_length`: (tokens,) of bool."""
+        """Return which tokens of an encoding stay when it is truncated to `max_length`: (tokens,) of bool."""
         segment = np.array([-1 if number is None else number for number in encoding.sequence_ids])
         first, second = (int(np.count_nonzero(segment == number)) for number in (0, 1))
         special = len(segment) - first - second
@@ -203,26 +202,26 @@ class Tokenizer:
     def encode_with_spans(
         self, texts: Sequence[str], max_length: int | None = None, start: int = 0, pairs: Sequence[str] | None = None
     ) -> list[tuple[Encoded, list[tuple[int, int] | None]]]:
-        """Give each text's ids, truncated to `max_length`, and where each token stands in the text: first letter, end.
+        """Return each text's ids, truncated to `max_length`, and each token's span in the text: first letter, end.
 
-        A special token that the model adds stands nowhere: None. With second texts it is where a token stands in the
-        second one. What is raised is as in `encode`.
+        The span of a special token that the model adds is None. With second texts, spans are those in the second text,
+        None for a token of the first. Raises what `encode` raises.
         """
         encodings, typed = self._encoded(texts, pairs, start, self._tokenizer.encode_batch)
         found = []
         for i, encoding in enumerate(encodings, start):
             long = max_length is not None and len(encoding.ids) > max_length
             keep = self._kept(encoding, max_length) if long and max_length is not None else [True] * len(encoding.ids)
-            own = [number == (pairs is not None) for number in encoding.sequence_ids]
-            places = zip(encoding.offsets, own, keep, strict=True)
-            spans = [(first, end) if inside else None for (first, end), inside, stays in places if stays]
+            inside = [number == (pairs is not None) for number in encoding.sequence_ids]
+            tokens = zip(encoding.offsets, inside, keep, strict=True)
+            spans = [(first, end) if own else None for (first, end), own, stays in tokens if stays]
             found.append((self._fit(encoding, i, typed, True, max_length), spans))
         return found
 
     def pad(self, encoded: Sequence[Encoded], padding: str = "right") -> dict[str, Array]:
-        """Put rows of unequal length into one batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
+        """Return one padded batch: input_ids, attention_mask, token_type_ids, int64 (batch, seq).
 
-        Padding has mask 0, type 0 and the model's padding id; without one (GPT-2) id 0, which mask 0 makes harmless.
+        Padding has mask 0, type 0 and the model's padding id, or id 0 if it has none (GPT-2): mask 0 makes it harmless.
         """
         if padding not in ("right", "left"):
             raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
@@ -242,25 +241,25 @@ class Tokenizer:
         return batch
 
     def without_special_tokens(self) -> Tokenizer:
-        """Disable special tokens and segment ids. For one that nobody else uses yet."""
+        """Disable special tokens and token types of this tokenizer, which no thread uses yet; return it."""
         self._tokenizer.post_processor, self._typed = None, False
         return self
 
     def lowercased(self) -> Tokenizer:
-        """Give the same tokenizer with lowercasing before its own rules; special tokens in a text are found first."""
+        """Return a copy that lowercases a text before any other rule; special tokens in the text are found first."""
 
         def change(rules: dict[str, Any]) -> None:
-            own = rules["normalizer"] or {"type": "Sequence", "normalizers": []}
-            steps = own["normalizers"] if own["type"] == "Sequence" else [own]
+            normalizer = rules["normalizer"] or {"type": "Sequence", "normalizers": []}
+            steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
             if not any(step["type"] == "Lowercase" for step in steps):
                 rules["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
 
         return self.changed(change)
 
     def with_whole(self, prefixes: Iterable[str]) -> Tokenizer:
-        """Give the same tokenizer, but with prefixes of the vocabulary as one token each, whatever its rules say.
+        """Return a copy that reads each of these prefixes as one token, whatever its rules say.
 
-        Of a prefix that is no token its first word counts; others stay text.
+        If a prefix is no token of the vocabulary, its first word is used; if that is none either, it stays text.
         """
         parts = [next((part for part in (each, *each.split()[:1]) if self.id_of(part) is not None), "")
                  for each in prefixes]  # fmt: skip
@@ -274,11 +273,11 @@ class Tokenizer:
         return self.changed(change) if whole else self
 
     def rules(self) -> str:
-        """Give all rules and the vocabulary, as a tokenizer.json has them."""
+        """Return all rules and the vocabulary, as in a tokenizer.json."""
         return str(self._tokenizer.to_str())
 
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
-        """Give the same tokenizer after `change` has altered its rules, those of a tokenizer.json, but its words."""
+        """Return a copy whose rules, but not its vocabulary, `change` has altered: the rules of a tokenizer.json."""
         from tokenizers import Tokenizer as Reader
 
         rules = json.loads(self.rules())
@@ -286,22 +285,22 @@ class Tokenizer:
         change(rules)
         reader = Reader.from_str(json.dumps(rules))
         if rules["model"] == settings:
-            reader.model = self._tokenizer.model  # whose scores the library would read less exactly
-        reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # which is in no file of its own
+            reader.model = self._tokenizer.model  # the library would read its scores less exactly from JSON
+        reader.encode_special_tokens = self._tokenizer.encode_special_tokens  # not part of tokenizer.json
         return Tokenizer(reader, self.pad_id, self._file, self.truncates_left, self.named, self._typed, self.pads_left)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Give the text that these ids stand for: "##ing" alone stays as it is, bytes become letters again."""
+        """Return the text of these ids: "##ing" alone stays "##ing", bytes become letters again."""
         with without_panic(self._file):
             return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def is_special(self, token_id: int) -> bool:
-        """Whether this is a special token, such as [SEP]."""
+        """Whether this is a special token, as [SEP] is."""
         added = self._tokenizer.get_added_tokens_decoder().get(token_id)
         return added is not None and bool(added.special)
 
     def tokens(self, ids: Array) -> Any:
-        """Give the token string of each id, in nested lists of the ids' shape."""
+        """Return the token of each id as text, in nested lists of the ids' shape."""
         if ids.ndim:
             return [self.tokens(row) for row in ids]
         token = self._tokenizer.id_to_token(int(ids))
@@ -311,7 +310,7 @@ class Tokenizer:
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Share `room` tokens between two texts by shortening the longer one first, both in the end.
+    """Divide `room` tokens between two texts: shorten the longer text first, and both if needed.
 
     >>> longest_first(10, 3, room=8), longest_first(10, 9, room=7), longest_first(2, 3, room=9)
     ((5, 3), (4, 3), (2, 3))
@@ -326,7 +325,7 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], list[str] | None]:
-    """Make lists of one text or many, and of as many second texts. Raises TypeError and ValueError."""
+    """Return lists of the texts and of the second texts. Raises TypeError and ValueError."""
     firsts, pairs = _list_of(texts, "texts"), None if text_pair is None else _list_of(text_pair, "text_pair")
     if pairs is not None and len(pairs) != len(firsts):
         raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
@@ -347,8 +346,8 @@ def _list_of(texts: Texts, name: str) -> list[str]:
             f"column that holds the texts, as in table[{names[0] if names else '...'}]"
             + (f"; it has {', '.join(names[:COLUMNS])}" if len(names) > 1 else "")
         )
-    nothing = getattr(texts, "ndim", 1) == 0  # np.array("one") says that it can be iterated over
-    if nothing or isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
+    scalar = getattr(texts, "ndim", 1) == 0  # np.array("one") claims to be iterable
+    if scalar or isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_hint(texts)}")
     return list(texts)
 
@@ -367,7 +366,7 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
 
 
 def refuse_surrogates(text: Parts, number: int) -> None:
-    """Refuse a text, or a pair of them, that no tokenizer can read. Raises ValueError with its number."""
+    """Raise ValueError, with the text's number, for a text or pair that has a lone surrogate."""
     for part, name in zip(text, ("texts", "text_pair"), strict=False):
         try:
             part.encode("utf-8")
@@ -381,7 +380,7 @@ def refuse_surrogates(text: Parts, number: int) -> None:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether this stands for no value: NaN, which equals nothing, or pandas' own NA and NaT."""
+    """Whether this is a missing value: NaN, which equals nothing, or NA and NaT of pandas."""
     return (isinstance(value, float | np.floating) and value != value) or type(value).__name__ in ("NAType", "NaTType")
 
 

@@ -1,7 +1,7 @@
-"""minibert writes every file this way: it appears complete or not at all (an atomic write).
+"""Atomic writes: every file that minibert writes appears complete or not at all.
 
-`write_output` is for a path that a user has named: links are followed, and pipes and devices are written to directly.
-`atomic_write` is for a name in a folder of our own: no link is followed.
+`write_output` writes to a path that a user has named: links are followed, and pipes and devices are written to
+directly. `atomic_write` writes into a folder of minibert: no link is followed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, BinaryIO
 
 from .reading import FileName, model_file
 
-Content = Any  # whatever gives its bytes: bytes, a memoryview, an array in C order; or an iterator of such
+Content = Any  # bytes, a memoryview, an array in C order; or an iterator of these
 
 STDOUT = 1  # its file descriptor
-KEPT = 50  # letters of a file's name that its temporary name shows; a name has at most 255 bytes
+KEPT = 50  # letters of a file's name in its temporary name; a name has at most 255 bytes
 
 
 def output_ending(path: FileName, endings: Sequence[str]) -> str:
-    """Say in which format to write `path`, by its ending; a pipe or device without one gets the first.
+    """Return the ending of `path`, which chooses its format; the first one for a pipe or device without an ending.
 
-    Meant to be called before anything is computed. Raises ValueError for another ending, IsADirectoryError for a
-    folder, FileNotFoundError where the folder to write in is absent.
+    Call it before anything is computed. Raises ValueError for any other ending, IsADirectoryError for a folder,
+    FileNotFoundError if the folder to write in is missing.
     """
     path = Path(path)
     ending = path.suffix.lower()
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name the file to write, in it or elsewhere")
     if ending not in endings:
-        if _straight(path):
+        if _direct(path):
             return endings[0]
         raise ValueError(f"{path}: the file must end in {' or '.join(endings)}, found {ending or 'no ending'!r}")
     folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
@@ -54,8 +54,8 @@ def write_output(path: FileName, *pieces: Content) -> None:
     path = Path(path)
     refuse_model_file(path)
     with naming(path):
-        if _straight(path):
-            # another opening of stdout would begin at its first byte, and cut what `>>` is to be added to
+        if _direct(path):
+            # opening stdout anew would begin at its first byte, and truncate the file that `>>` appends to
             with open(os.dup(STDOUT) if is_stdout(path) else path, "wb") as file:
                 file.writelines(_each(pieces))
         else:
@@ -66,10 +66,10 @@ def write_output(path: FileName, *pieces: Content) -> None:
 
 
 def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> None:
-    """Write a file under a temporary name beside `path`, then move it there: a reader sees all or nothing.
+    """Write a file under a temporary name beside `path`, then move it to `path`: a reader sees all or nothing.
 
-    A link at `path` is replaced, not followed. After any error, Ctrl-C too, no temporary file is left. mode: of the new
-    file, from its first moment; None leaves it to the umask.
+    A link at `path` is replaced, not followed. After any error, also Ctrl-C, no temporary file is left. mode: of the
+    new file from its creation; None: as the umask says.
 
     Raises ValueError for a file of a model that was opened here, OSError that names `path`.
     """
@@ -79,28 +79,27 @@ def atomic_write(path: FileName, *pieces: Content, mode: int | None = None) -> N
 
 @contextmanager
 def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) -> Iterator[BinaryIO]:
-    """Open a file for a function that writes by itself; see `atomic_write`. It gets its name at the end of the context.
+    """Open a file as `atomic_write` does, for a caller that writes to it; the file gets its name when the context ends.
 
-    lasting: the disk has it all before it gets its name, and then the name, so that it is whole and there after a power
-    cut too.
+    lasting: content and name are flushed to the disk, in this order, so that the file survives a power cut.
     """
     path = Path(path)
     refuse_model_file(path)
-    # of two threads that write one path each has its own, and the last one to end wins
+    # two threads that write to one path have a temporary file each, and the last one to end wins
     temporary = path.parent / f".{path.name[:KEPT]}.{os.urandom(8).hex()}"
     opener = partial(os.open, mode=0o666 if mode is None else mode)
     with naming(path):
         try:
             with open(temporary, "xb", opener=opener) as file:
                 if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
-                    temporary.chmod(mode)  # what the umask took away
+                    temporary.chmod(mode)  # bits that the umask removed
                 yield file
                 if lasting:
                     file.flush()
                     os.fsync(file.fileno())
             temporary.replace(path)
             if lasting:
-                sync_folder(path.parent)  # now the name is on the disk too
+                sync_folder(path.parent)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
@@ -108,7 +107,7 @@ def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) 
 
 
 def sync_folder(path: FileName) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Flush the names in a folder to the disk."""
     if hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
         folder = os.open(path, os.O_DIRECTORY)
         try:
@@ -118,7 +117,7 @@ def sync_folder(path: FileName) -> None:
 
 
 def same_file(a: FileName, b: FileName) -> bool:
-    """Whether two names lead to one file that is there, through links of either kind too."""
+    """Whether two names lead to one existing file, also through links of either kind."""
     try:
         return Path(a).samefile(b)
     except OSError:
@@ -126,7 +125,7 @@ def same_file(a: FileName, b: FileName) -> bool:
 
 
 def refuse_model_file(path: FileName) -> None:
-    """Refuse to write over a file of a model that was opened here: every writer asks this. Raises ValueError."""
+    """Raise ValueError if `path` is a file of a model that was opened here. Every writer calls this."""
     if (source := model_file(path)) is not None:
         raise ValueError(
             f"{path} is {source}, a file of the model that is read here, and would be lost; choose another name"
@@ -134,7 +133,7 @@ def refuse_model_file(path: FileName) -> None:
 
 
 def is_stdout(path: FileName) -> bool:
-    """Whether a name leads to what stdout is: /dev/stdout, or the file that a shell has sent it to."""
+    """Whether a name leads to stdout: /dev/stdout, or the file to which a shell has redirected it."""
     try:
         return os.path.samestat(Path(path).stat(), os.fstat(STDOUT))
     except OSError:  # no such file; stdout is closed
@@ -143,7 +142,7 @@ def is_stdout(path: FileName) -> bool:
 
 @contextmanager
 def naming(path: FileName) -> Iterator[None]:
-    """Make a disk error name the requested file, not the temporary one beside it."""
+    """Raise disk errors again with the name of the requested file, not of the temporary file beside it."""
     try:
         yield
     except OSError as error:
@@ -157,6 +156,6 @@ def _each(pieces: Iterable[Content]) -> Iterator[Content]:
         yield from piece if isinstance(piece, Iterator) else (piece,)
 
 
-def _straight(path: Path) -> bool:
-    """Whether there is something at `path` that cannot be moved away and replaced."""
+def _direct(path: Path) -> bool:
+    """Whether `path` exists and is no file that can be replaced, so that it is written to directly."""
     return path.exists() and (not path.is_file() or is_stdout(path))
