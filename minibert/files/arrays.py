@@ -53,7 +53,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def write_vectors(
     path: Path, ending: str, vectors: Iterable[Any], dim: int, dtype: np.dtype[Any], pooling: str | None
 ) -> dict[str, tuple[int, ...]]:
-    """Write vectors, without pooling those of tokens; return name -> shape of each array in the file.
+    """Write vectors, or token vectors without pooling; return name -> shape of each array in the file.
 
     The file's header has their number, which is known only after the last text. Until then they are in a temporary file
     beside `path`, and memory holds one chunk. The file appears complete or not at all.
@@ -70,7 +70,7 @@ def write_vectors(
         with naming(path):
             spool.flush()
         shape = (spool.tell() // (dim * dtype.itemsize), dim)
-        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # of their shape, in no memory
+        arrays = {"embeddings": np.broadcast_to(np.zeros((), dtype), shape)}  # has their shape, but takes no memory
         if not pooling:
             arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
         spool.seek(0)

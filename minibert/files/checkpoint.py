@@ -178,7 +178,7 @@ class Checkpoint:
         self._locate = locate
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
-        self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # of tensors that were looked up
+        self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # tensors that were looked up
         self.taken: dict[str, Tensor] = {}  # tensors whose tables were requested
         self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensor name -> merge function of the adapter
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)

@@ -173,7 +173,7 @@ def _arriving(name: str) -> Iterator[list[bytes]]:
     block = b"more"
     with reading(shown_file(name), "lines"), _opened(name) as file:
         while block:
-            block = file.read1(BLOCK)  # what has arrived; waits only if nothing has
+            block = file.read1(BLOCK)  # waits only if nothing has arrived
             end = block.rfind(b"\n") + 1
             if end or not block:  # whole lines, or at last a line without an end
                 lines = io.BytesIO(b"".join([*begun, block[:end]])).readlines()

@@ -3,7 +3,7 @@
 Conversion is exact, since every float16 and bfloat16 number is a float32 number too. Only float64 is rounded.
 
 Weights are copied or stay mapped as follows. A local file is mapped, and with `mmap=False` each tensor is read into
-memory (`checkpoint.SafetensorsFile.raw`). The tables of the input layer stay as they are stored: `rows` copies and
+memory (`checkpoint.SafetensorsFile.raw`). The tables of the input layer keep their stored format: `rows` copies and
 converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once. A weight of a
 block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped numbers, which
 processes share; a misaligned tensor is copied. Any other format is converted once and then laid out column-major by
@@ -61,7 +61,7 @@ class Table:
         """Hint that these rows will be needed soon: a remote table then fetches all of them at once."""
 
 
-FIRST_ROWS = 512  # of a table that a formula computes: the longest text of most models
+FIRST_ROWS = 512  # computed at least by a FormulaTable: the longest text of most models
 SMALL_TABLE = 1 << 20  # numbers: tables of positions and types have fewer, tables of words fifty times as many
 # constants of _convert_half and convert: to make them takes as long as to convert a short text's rows
 _NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)

@@ -72,7 +72,7 @@ class Tokenizer:
         typed: bool = True,
         pads_left: bool = False,
     ) -> None:
-        self.truncation: dict[str, Any] | None = tokenizer.truncation  # of the file, used by static models
+        self.truncation: dict[str, Any] | None = tokenizer.truncation  # the file's setting, used by static models
         tokenizer.no_padding()  # a file may set both: then a text's ids would depend on the other texts of the batch,
         tokenizer.no_truncation()  # or would be truncated silently at the length used in training
         self._tokenizer, self._file, self.truncates_left, self._typed = tokenizer, file, truncates_left, typed
@@ -204,7 +204,7 @@ class Tokenizer:
     ) -> list[tuple[Encoded, list[tuple[int, int] | None]]]:
         """Return each text's ids, truncated to `max_length`, and each token's span in the text: first letter, end.
 
-        The span of a special token that the model adds is None. With second texts, spans are those in the second text,
+        The span of a special token that the model adds is None. With second texts, spans refer to the second text,
         None for a token of the first. Raises what `encode` raises.
         """
         encodings, typed = self._encoded(texts, pairs, start, self._tokenizer.encode_batch)

@@ -1,8 +1,8 @@
-"""The tokenizer classes of transformers 5: what each makes of a vocabulary and the settings in tokenizer_config.json.
+"""The tokenizer classes of transformers 5: how each splits a text, given a vocabulary and tokenizer_config.json.
 
-A class of this table takes the vocabulary from tokenizer.json and not its rules: normalizer, splitting and mostly the
-template are the class's own, as the settings say. So transformers does, and so vectors are equal to its vectors. Every
-other class reads tokenizer.json as it stands.
+A class of this table reads the vocabulary from tokenizer.json, but not its rules: normalizer, splitting and mostly the
+template come from the class and the settings. transformers does the same, so ids and vectors are equal. Every
+other class reads tokenizer.json unchanged.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-GENERIC = "TokenizersBackend"  # reads tokenizer.json as it stands
+GENERIC = "TokenizersBackend"  # reads tokenizer.json unchanged
 SPACE = "▁"  # how a vocabulary of sentencepiece writes a space
-# how GPT-2's successors split a text, in transformers' own words
+# how GPT-2's successors split a text; copied from transformers
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
@@ -21,10 +21,10 @@ CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{
 
 
 class Settings(NamedTuple):
-    """The builders' questions to a folder: a flag of tokenizer_config.json, a named token, and parts of tokenizer.json.
+    """The settings of a folder that a class reads.
 
-    flag: key and default -> true or false, or None where the default is. token: "cls" -> "[CLS]".
-    charsmap: the file's own map of characters, where it has one.
+    flag: key of tokenizer_config.json and default -> true or false, or None if that is the default. token: "cls" ->
+    "[CLS]". charsmap: the map of characters in tokenizer.json, None without one.
     """
 
     flag: Callable[[str, bool | None], bool | None]
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """A class's own steps. `model`: attributes of the model that the file cannot change. `decoder`: tokens -> text."""
+    """The steps of a class. model: attributes of the model that the file cannot change. decoder: tokens -> text."""
 
     normalizer: Any = None
     splitting: Any = None
@@ -49,13 +49,13 @@ class Template(NamedTuple):
 
 
 class TokenizerClass(NamedTuple):
-    """One class: its rules and its template (None: the file's own), its named tokens.
+    """One class: its rules and its template (None: the file's), its named tokens.
 
-    kind: of the model, by the library's name; "" for any. older: the file that it reads where there is no
-    tokenizer.json; `of`: who published such files. unknown: the row of Unigram's unknown letters, or the named token
-    that has it. takes_left: the mask takes the space before it. keeps: a template of the file stays. plain: named
-    tokens have no flags of the file. types: it tells which of two texts a token is of (token_type_ids). pads: the side
-    of padding. The settings may say otherwise of both.
+    kind: the algorithm by the library's name; "" for any. older: the file that is read if there is no tokenizer.json.
+    of: the family that published such files. unknown: the row of Unigram's unknown letters, or the named token with
+    this row. takes_left: the mask includes the space before it. keeps: a template of the file stays. plain: flags of
+    named tokens in the file are ignored. types: the model gets token_type_ids. pads: the side of padding. The settings
+    override `types` and `pads`.
     """
 
     rules: Callable[[Any, Settings], Rules] | None
@@ -97,12 +97,12 @@ def _bert(lib: Any, say: Settings) -> Rules:
 
 
 def _dpr(lib: Any, say: Settings) -> Rules:
-    """As BERT's, but this class of transformers never looks at do_lower_case."""
+    """Split as BERT, but do_lower_case is ignored, as by this class of transformers."""
     return _bert(lib, say._replace(flag=lambda key, usual: usual if key == "do_lower_case" else say.flag(key, usual)))
 
 
 def _byte_level(lib: Any, say: Settings) -> Rules:
-    """Bytes, merged pair by pair in the order in which the pairs were learned."""
+    """Merge bytes pair by pair, in the order in which the pairs were learned."""
     splitting = lib.pre_tokenizers.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False))
     return Rules(None, splitting, _bpe(), lib.decoders.ByteLevel())
 
@@ -154,7 +154,7 @@ def _llama(lib: Any, say: Settings) -> Rules:
 
 
 def _from_bytes(lib: Any, *steps: Any) -> Any:
-    """Give the decoder of a vocabulary that spells unknown letters as bytes."""
+    """Return the decoder of a vocabulary that spells unknown letters as bytes."""
     decode = lib.decoders
     return decode.Sequence([decode.Replace(SPACE, " "), decode.ByteFallback(), decode.Fuse(), *steps])
 
@@ -173,7 +173,7 @@ def _bpe(ending: str | None = "", unknown: str | None = None) -> dict[str, Any]:
 
 
 def _spaces(lib: Any, scheme: str) -> tuple[Any, Any]:
-    """Give the step that writes the space before each word as a letter, and the decoder that makes it a space again."""
+    """Return the step that writes the space before each word as a letter, and the decoder that reverses it."""
     how = {"replacement": SPACE, "prepend_scheme": scheme}
     return lib.pre_tokenizers.Metaspace(**how), lib.decoders.Metaspace(**how)
 
@@ -185,7 +185,7 @@ def _words(lib: Any, normalizer: Any, scheme: str = "always") -> Rules:
 
 
 def _unigram(lib: Any, say: Settings) -> Rules:
-    """Characters by the file's map, words, and of each word the most probable pieces."""
+    """Map characters as the file says, split into words, and each word into its most probable pieces."""
     return _words(lib, say.charsmap, "always" if say.flag("add_prefix_space", True) else "never")
 
 
@@ -296,7 +296,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
 }
 
 AS_IT_STANDS = TokenizerClass(None, None, {}, kind="")  # every other class
-# transformers puts these together by rules that are not here, whatever tokenizer.json says
+# transformers builds these by rules that are not here, whatever tokenizer.json says
 ELSEWHERE = frozenset((
     "BarthezTokenizer", "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertTokenizerLegacy",
     "BertweetTokenizer", "BigBirdTokenizer", "BioGptTokenizer", "BlenderbotSmallTokenizer", "BlenderbotTokenizer",
@@ -316,7 +316,7 @@ ELSEWHERE = frozenset((
 
 
 def class_of(declared: str | None, usual: str | None, byte_level: Callable[[], bool] = bool) -> str:
-    """Choose as AutoTokenizer does: the declared class goes before the usual one of the model's type.
+    """Choose the class as AutoTokenizer does: the declared class overrides the usual one of the model's type.
 
     >>> class_of("BertTokenizerFast", "RobertaTokenizer"), class_of(None, "BertTokenizer")
     ('BertTokenizer', 'BertTokenizer')
@@ -325,5 +325,5 @@ def class_of(declared: str | None, usual: str | None, byte_level: Callable[[], b
     """
     name = (declared or usual or GENERIC).removesuffix("Fast")
     if usual == GENERIC or (name == "LlamaTokenizer" and byte_level()):
-        return GENERIC  # the type's files are known to declare a wrong class, or Llama's class for GPT-2's letters
+        return GENERIC  # files of this type declare a wrong class, or Llama's class for a byte-level vocabulary
     return name if name in CLASSES or name in ELSEWHERE else GENERIC

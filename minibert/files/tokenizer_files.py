@@ -1,4 +1,4 @@
-"""A model's tokenizer files -> its tokenizer, put together as transformers does: see `tokenizer_classes`."""
+"""A model's tokenizer files -> its tokenizer, built as transformers builds it: see `tokenizer_classes`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt",
 )  # fmt: skip
-NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the special tokens that have a name
-FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # of an added token
+NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the special tokens with a name, in the order of their rows
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # flags of an added token
 LONGEST = 512  # tokens of a text that sentence-transformers and model2vec look at
 UNUSED = re.compile(r"\[unused\d+\]")
-NO_LETTER = "\U0010ffff"  # never in a vocabulary
+NO_LETTER = "\U0010ffff"  # in no vocabulary
 CONVERT = (
     "make tokenizer.json once, where transformers is installed: "
     "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -33,7 +33,7 @@ CONVERT = (
 
 
 class _UnfitError(Exception):
-    """A setting that cannot be followed; `open_tokenizer` says in which folder."""
+    """A wrong setting; `open_tokenizer` adds the folder to the error."""
 
 
 def open_tokenizer(
@@ -47,9 +47,9 @@ def open_tokenizer(
 ) -> Tokenizer:
     """Open tokenizer.json, else vocab.txt, else vocab.json with merges.txt.
 
-    `find` gives a file's path or None. `usual` is the tokenizer class of the model's type; `declared` is what
-    config.json names; tokenizer_config.json goes before both. With `always_usual` nothing
-    but the type decides. Raises TokenizerError.
+    find: returns a file's path or None. usual: the tokenizer class of the model's type. declared: the class that
+    config.json names; tokenizer_config.json overrides both. always_usual: ignore declared classes. Raises
+    TokenizerError.
     """
     path = find("tokenizer.json")
     settings = _settings(find)
@@ -62,8 +62,8 @@ def open_tokenizer(
     name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in classes.ELSEWHERE:
         raise TokenizerError(
-            f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone "
-            "gives the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
+            f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone gives "
+            "the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
         )
     row = classes.CLASSES.get(name, classes.AS_IT_STANDS)
     try:
@@ -71,22 +71,19 @@ def open_tokenizer(
             reader, path = _read(find, path, row, settings, where, bool(own))
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
         named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(row, settings).items()}
-        cut, padded = _is_left(settings, "truncation_side"), _is_left(settings, "padding_side", row.pads)
-        return Tokenizer(reader, pad_id, str(path), cut, named, _typed(row, settings), padded)
+        truncates, pads = _is_left(settings, "truncation_side"), _is_left(settings, "padding_side", row.pads)
+        return Tokenizer(reader, pad_id, str(path), truncates, named, _typed(row, settings), pads)
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
-        raise  # ours already, or the Hub's
+        raise
     except Exception as error:  # noqa: BLE001  the library's Rust core raises bare Exception
         path = path or find("vocab.txt") or find("vocab.json")
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again, or {CONVERT}") from None
 
 
 def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
-    """Open tokenizer.json as it stands, but put no special token around a text: as static models use it.
-
-    No other file is looked at. Raises TokenizerError.
-    """
+    """Open tokenizer.json alone, without special tokens around a text, for static models. Raises TokenizerError."""
     path = find("tokenizer.json")
     if path is None:
         raise TokenizerError(f"{where} has no tokenizer.json, which a static model needs; fetch it beside the tensors")
@@ -106,14 +103,14 @@ def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
 def _read(
     find: Find, path: FileName | None, row: TokenizerClass, settings: Json, where: str, declared: bool
 ) -> tuple[Any, FileName]:
-    """Give the library's tokenizer, and the file that it comes from."""
+    """Return the library's tokenizer, and the path of its file."""
     if path is not None:
         return _from_json(path, row, settings, find, declared), path
     if row.older and (path := find(row.older)) is not None:
         return _from_older(path, row, settings, find, where), path
     raise TokenizerError(
-        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt as this "
-        f"family had them; ids work without one; or {CONVERT}"
+        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt of this "
+        f"family; pass ids, or {CONVERT}"
     )
 
 
@@ -151,10 +148,10 @@ def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, 
 
 
 def _stored(path: FileName, row: TokenizerClass) -> tuple[Any, list[tuple[str, float]] | None]:
-    """Give the file's tokenizer; for a class of Unigram its pieces apart, with the scores of Python's parser.
+    """Return the file's tokenizer; for a class of Unigram also its pieces, with scores read by Python's parser.
 
-    So does transformers. The library's parser reads many scores one unit in the last place off, and then another of
-    two equally likely splits wins. It also takes twice as long.
+    transformers does the same. The library's parser reads many scores one unit in the last place off, and then it
+    chooses the wrong one of two equally likely splits. It also takes twice as long.
     """
     from tokenizers import Tokenizer as Reader
 
@@ -194,7 +191,7 @@ def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find,
 
 
 def _settings(find: Find) -> Json:
-    """Read tokenizer_config.json, and special_tokens_map.json where the first one is not the newer kind of file."""
+    """Read tokenizer_config.json, and special_tokens_map.json unless the former is of the newer kind."""
     settings = read_object(find("tokenizer_config.json"), TokenizerError)
     if "added_tokens_decoder" not in settings:
         settings |= read_object(find("special_tokens_map.json"), TokenizerError)
@@ -222,7 +219,7 @@ def _is_left(settings: Json, key: str, usual: str = "right") -> bool:
 
 
 def _typed(row: TokenizerClass, settings: Json) -> bool:
-    """Whether the model is told which of two texts a token is of: what settings say, else the class; by default not."""
+    """Whether the model gets token types: as the settings say, else the class."""
     names = settings.get("model_input_names")
     if names is None:
         return row.types
@@ -232,7 +229,7 @@ def _typed(row: TokenizerClass, settings: Json) -> bool:
 
 
 def _content(value: Any, key: str) -> str | None:
-    """Give the text of a token, which is stored as a string or as an object with flags."""
+    """Return the text of a token, which is stored as a string or as an object with flags."""
     found = value.get("content") if isinstance(value, dict) else value
     if found is not None and not isinstance(found, str):
         raise _UnfitError(f"tokenizer_config.json: {key!r} must be a token, found {value!r:.40}")
@@ -240,7 +237,7 @@ def _content(value: Any, key: str) -> str | None:
 
 
 def _named_texts(settings: Json) -> dict[str, str]:
-    """Give the special tokens that settings name: "cls" -> "[CLS]"."""
+    """Return the special tokens that the settings name: "cls" -> "[CLS]"."""
     found = {name: _content(settings.get(f"{name}_token"), f"{name}_token") for name in NAMED}
     return {name: text for name, text in found.items() if text is not None}
 
@@ -249,7 +246,7 @@ def _named_texts(settings: Json) -> dict[str, str]:
 
 
 def _unigram(pieces: list[tuple[str, float]], row: TokenizerClass, say: Settings) -> Any:
-    """Give the model of these pieces, whose unknown letters have the row that the class gives them."""
+    """Build the model of these pieces; the class says which row unknown letters have."""
     from tokenizers import models
 
     unknown = row.unknown
@@ -271,7 +268,7 @@ def _apply(reader: Any, row: TokenizerClass, say: Settings) -> None:
 
 
 def _add_tokens(reader: Any, row: TokenizerClass, settings: Json, find: Find, stored: Mapping[int, Any]) -> None:
-    """Add the tokens that are found in a text before it is split, those of older rows first."""
+    """Add the tokens that are found in a text before it is split, in the order of their rows."""
     from tokenizers import AddedToken
 
     listed = _listed_tokens(settings, find, stored)
@@ -318,10 +315,10 @@ def _extra(settings: Json) -> list[Any]:
 
 
 def _named_tokens(row: TokenizerClass, settings: Json) -> dict[str, Any]:
-    """Give the special tokens that have a name, then the others: what settings name, else the class."""
+    """Return the special tokens with a name, then the extra ones: as the settings say, else the class."""
     from tokenizers import AddedToken
 
-    named: Json = {f"{name}_token": row.tokens.get(name) for name in NAMED}  # in this order they get rows
+    named: Json = {f"{name}_token": row.tokens.get(name) for name in NAMED}
     named |= {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
     named |= {f"extra {i}": token for i, token in enumerate(_extra(settings))}
     found = {}
@@ -338,11 +335,11 @@ def _names(template: Template | None) -> list[str]:
 
 
 def _put_template(reader: Any, row: TokenizerClass, settings: Json, older: bool = False) -> None:
-    """Put a class's own template in place; where neither it nor the file has one, the tokens that settings ask for."""
+    """Set the class's template; if neither class nor file has one, put the tokens of the settings around a text."""
     template, tokens = row.template, {**row.tokens, **_named_texts(settings)}
     if reader.post_processor is not None and (template is None or row.keeps):
         return
-    if template is None or not _names(template):  # tokenizer.json goes before add_bos_token, and older files do not
+    if template is None or not _names(template):  # only older files follow add_bos_token, tokenizer.json overrides it
         begin = "bos" if older and settings.get("add_bos_token") and "bos" in tokens else ""
         end = "eos" if older and settings.get("add_eos_token") and "eos" in tokens else ""
         template = Template(f"{begin} $A {end}", f"{begin} $A {end} {begin and begin + ':1'} $B:1 {end and end + ':1'}")
@@ -356,7 +353,7 @@ def _put_template(reader: Any, row: TokenizerClass, settings: Json, older: bool 
     rows = {token: reader.token_to_id(token) for token in used}
     if absent := [token for token, row_ in rows.items() if row_ is None]:
         raise _UnfitError(f"no token {absent[0]!r}, which tokenizer_config.json puts around a text")
-    if template is classes.ROBERTA_TEMPLATE:  # as the class does: a token's place in the text begins after its space
+    if template is classes.ROBERTA_TEMPLATE:  # for this class a token's span in the text begins after its space
         cls, sep = tokens["cls"], tokens["sep"]
         spaced, trims = settings.get("add_prefix_space") is True, settings.get("trim_offsets") is not False
         reader.post_processor = processors.RobertaProcessing((sep, rows[sep]), (cls, rows[cls]), trims, spaced)
@@ -370,7 +367,7 @@ def _put_template(reader: Any, row: TokenizerClass, settings: Json, older: bool 
 
 
 class StaticTokenizer(NamedTuple):
-    """The new tokenizer, its tokenizer.json, and the tokens in its order, each with the id that it had before."""
+    """The new tokenizer, its tokenizer.json, and its tokens in order, each with its id in the old tokenizer."""
 
     tokenizer: Tokenizer
     content: bytes
@@ -379,12 +376,14 @@ class StaticTokenizer(NamedTuple):
 
 
 def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
-    """Make a static model's tokenizer of an encoder's.
+    """Make a static model's tokenizer from an encoder's, as model2vec 0.10 does with the package skeletoken.
 
-    No special token is put around a text. GPT-2's kin split its first word as any other, after a space; where other
-    rules cut words before (Qwen's), each piece gets one, as in model2vec.
+    Tokens without a row in the static model go, and ids are numbered anew. Tokens added to the vocabulary ([CLS],
+    [MASK], a user's words) go too, except the padding and the unknown token. No special token is put around a text.
+    A byte-level tokenizer (GPT-2) splits the first word like any other, after a space; if an earlier rule splits words
+    (Qwen), each piece gets a space.
 
-    Raises TokenizerError for a vocabulary that has one token twice, or none that is left.
+    Raises TokenizerError for a vocabulary that has one token twice, or no token left.
     """
     from tokenizers import Tokenizer as Reader
 
@@ -430,7 +429,7 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
 
 
 def unknown_token(model: dict[str, Any]) -> str | None:
-    """Give the token for unknown words; `model` as in tokenizer.json."""
+    """Return the token for unknown words; `model` as in tokenizer.json."""
     if model["type"] == "Unigram":
         return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
     found: str | None = model.get("unk_token")
