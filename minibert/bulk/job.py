@@ -32,7 +32,7 @@ from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
 ROWS_PER_SHARD = 4_096  # a run that ends early computes no more of them again
-ROWS_FOR_RANGES = 16_384  # of int8 and uint8, whose ranges come from the first shard
+ROWS_FOR_RANGES = 16_384  # for int8 and uint8, since their ranges come from the first shard
 LONGEST_SHARD = 1 << 29  # bytes of its texts and kept columns: a column of strings ends at 2 GiB, and memory holds some
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
 

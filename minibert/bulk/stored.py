@@ -36,12 +36,12 @@ FORMATS = ("arrow", "parquet")
 SHARD = rf"vectors-\d{{5,}}\.({'|'.join(FORMATS)})"
 LOCK = ".lock"
 NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the lock; what a killed run has left
-KEY = b"minibert"  # of the metadata, which are JSON
+KEY = b"minibert"  # under which a file keeps the metadata, in JSON
 MEND = "restore the file, or delete it and all later shards and run `bulk` again as before"
 TEXTS = 512  # texts whose token vectors are compared at once
 MAPS = 1024  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
-Metadata = dict[str, Any]  # of a shard: the settings of its run, and its place there
-# what metadata must have: the type of each entry, or its known values
+Metadata = dict[str, Any]  # the settings of a shard's run, and the shard's place in it
+# the entries that metadata must have: the type of each, or its known values
 PLACED: Metadata = {  # entries that differ from shard to shard; the counts include all shards before
     "shards": int, "read": int, "rows": int, "cut": int, "skipped": int, "left_out": list, "at": int | None,
     "last": bool, "sha256": dict,
@@ -51,18 +51,13 @@ SET: Metadata = {  # the settings that readers use; all shards of a folder have 
     "precision": (*PRECISIONS,), "similarity": (*SIMILARITIES, *MAXSIMS), "normalized": bool,
     "commit": str | None, "model_path": str, "model_sha256": dict,
 }  # fmt: skip
-MAY_DIFFER = ("model_path",)  # from run to run: where the model is now
+MAY_DIFFER = ("model_path",)  # a continued run may find the model elsewhere
 
 
 def shards_of(folder: Path) -> list[Path]:
     """List the shards in order. Raises ValueError for a folder that holds anything else, and for a missing shard."""
     with reading(str(folder), "a folder"):
         every = sorted(folder.iterdir())
-    if folder / "meta.json" in every:
-        raise ValueError(
-            f"{folder}: an older version of minibert made it (its settings are in meta.json), and only that version "
-            f"reads it; make the vectors again, in another folder"
-        )
     for path in every:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")
@@ -232,13 +227,12 @@ class StoredVectors:
     path, meta      the folder, and what its last shard says of it
     rows, dim       how many vectors, and the numbers of one before quantization
     precision       how a number is stored: see `equations.quantization`
-    late, sparse    whether a row has a vector for each token: then queries are lists of (tokens, dim); or a sparse one
+    late, sparse    whether a row has a vector for each token, and queries are lists of (tokens, dim); a sparse vector
     measure         the score's name: see `search`
 
-    Vectors are mapped (Arrow) or read in blocks (Parquet), never loaded whole. Checksums are not compared here, but by
-    `check_folder`. Raises ValueError for a folder that `bulk` has not made or not finished, whose shards are not
-    all of one run and in their places, or that holds no row; OSError; ImportError without pyarrow. All name the folder
-    or the file.
+    Vectors are mapped (Arrow) or read in blocks (Parquet), never loaded whole. Checksums are compared by `check_folder`
+    alone. Raises ValueError for a folder that `bulk` has not made or not finished, for shards of several runs or out of
+    their places, and for a folder without a row; OSError; ImportError without pyarrow. All name the folder or the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -254,14 +248,14 @@ class StoredVectors:
         self._maps: dict[Path, list[Any]] = {}
 
     def search(self, queries: Given, k: int = 10) -> tuple[Array, Array]:
-        """Give for each query the numbers and scores of the k best rows: (n, dim) float32 -> (n, k) twice.
+        """Return the numbers and scores of the k best rows for each query: (n, dim) float32 -> (n, k) twice.
 
-        Of equal scores the first row comes first; fewer than k where there are no more rows. A score is the model's
+        Equal scores stay in the order of the rows; a folder of fewer rows gives fewer results. A score is the model's
         similarity of the query and the stored vector as float32 (for vectors of length 1, the dot product). With binary
         and ubinary it is minus the number of bits that differ.
 
         Raises ValueError for a k below 1, and for queries of another width; TypeError for queries of another kind, and
-        for quantized ones.
+        for quantized queries.
         """
         wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):
@@ -278,7 +272,7 @@ class StoredVectors:
         return search(wanted, self.blocks(), k, self.compare)
 
     def compare(self, queries: Any, block: Any) -> Array:
-        """Give the scores of a block of stored vectors: (n, dim), (m, dim) -> (n, m)."""
+        """Compute the scores of a block of stored vectors: (n, dim), (m, dim) -> (n, m)."""
         if self.precision in BITS:
             return hamming(queries, block)
         if self.precision != "float32":
@@ -289,11 +283,11 @@ class StoredVectors:
         if self.late:
             return by_tokens(name, queries, block)
         if name == "dot" or (name == "cosine" and self.meta["normalized"]):
-            return np.ascontiguousarray(dot(block, queries).T)  # of many by few, BLAS is faster in this order
+            return np.ascontiguousarray(dot(block, queries).T)  # BLAS multiplies many rows by few faster in this order
         return SIMILARITIES[name](queries, block)
 
     def blocks(self) -> Iterator[Vectors]:
-        """Give all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
+        """Yield all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         size = TEXTS if self.late or self.sparse else BLOCK
         for path in self._shards:
             found = self._maps.get(path) or batches(path, size, [VECTOR])
@@ -304,11 +298,11 @@ class StoredVectors:
                     yield vectors_in(batch.column(0).slice(start, size))
 
     def ids(self, numbers: Iterable[int]) -> dict[int, int | str]:
-        """Give the ids of rows by their numbers, counted from 0 through all shards."""
+        """Return the ids of rows by their numbers, counted from 0 through all shards."""
         return self.column(self.meta["id_column"] or "id", numbers)
 
     def texts(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Give the texts of rows by their numbers."""
+        """Return the texts of rows by their numbers."""
         return self.column(self.meta["text_column"], numbers)
 
     def column(self, name: str, numbers: Iterable[int]) -> dict[int, Any]:
@@ -330,7 +324,7 @@ class StoredVectors:
 
 
 def _sparse_dots(queries: list[SparseVector], block: list[SparseVector], width: int) -> Array:
-    """Multiply only the entries that are not zero: written out, a million vectors would be 120 GB."""
+    """Multiply only the entries that are not zero: as dense rows, a million vectors would take 120 GB."""
     ids, weights = (np.concatenate(each) for each in zip(*block, strict=True))
     rows = np.repeat(np.arange(len(block)), [len(each.ids) for each in block])
     dense = np.zeros((len(queries), width), np.float32)

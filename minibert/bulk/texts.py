@@ -1,8 +1,8 @@
 """Files of many texts -> tables of Arrow, some rows at a time: Parquet, JSON lines, CSV, plain lines.
 
-Parquet is read by pyarrow; lines one by one, by Python's json and csv: pyarrow's reader of JSON (26.0) ends the process
-at 100,000 nested objects, takes bytes that are no text, and gives up a whole file for one line. A row that is not of
-its file's format, or has bytes that are no text, is a row of nulls: the caller decides about it.
+pyarrow reads Parquet; Python's json and csv read lines one by one: pyarrow's JSON reader (26.0) ends the process at
+100,000 nested objects, accepts bytes that are not UTF-8, and refuses a whole file for one bad line. Here a row with a
+wrong format or with bytes that are not UTF-8 becomes a row of nulls, and the caller decides about it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from minibert.files.reading import STDIN, raw_lines, reading, shown_file, withou
 
 ENDINGS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".txt": "lines"}
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
-ID = "id"  # the column of the ids, if it exists and no other is named
+ID = "id"  # the column of the ids, if it exists and no other column is named
 VECTOR = "vector"  # the column that is added
-PLACE = "\0place"  # a column with a row's file and its number there, from 1
-NO_TEXT = "it has no text, or is not of its file's format"  # about a row whose text is null
+PLACE = "\0place"  # a column with a row's file and its number in this file, from 1
+NO_TEXT = "it has no text, or is not of its file's format"  # said of a row whose text is null
 ROWS = 2048  # read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: an unclosed quote must not swallow a whole file
@@ -34,14 +34,14 @@ Record = dict[str, Any]
 
 
 class Texts:
-    """All rows of some files, in order. `name` "-" is stdin.
+    """All rows of some files, in order. The name "-" is stdin.
 
-    keep: columns that are kept beside ids and texts; None keeps all that are not nested. Without `id_column` the ids
-    are the column "id" if there is one; else they number the rows of all files from 0. A CSV has no types: its columns
-    are texts, and an empty cell is null. rows: read at once, so that a stream is not waited for longer.
+    keep: columns that are kept beside ids and texts; None keeps all columns that are not nested. Without `id_column`
+    the ids are the column "id" if it exists; else the rows of all files are numbered from 0. A CSV has no types: its
+    columns are texts, and an empty cell is null. rows: read at once, so that a stream is not waited for longer.
 
     schema      the kept columns
-    expected    about how many rows there are; None if stdin is among the files
+    expected    the approximate number of rows; None if stdin is among the files
 
     Raises OSError and ValueError that name the file, ImportError without pyarrow.
     """
@@ -56,7 +56,7 @@ class Texts:
         self._forms = [form or _form(name) for name in self.names]
         if self.names.count(STDIN) > 1 or (STDIN, "parquet") in zip(self.names, self._forms, strict=True):
             raise ValueError("stdin can be read once, and not as Parquet, which is read from its end; name files")
-        self._stdin: Iterator[Record] | None = None  # its first rows were read to know its columns
+        self._stdin: Iterator[Record] | None = None  # its first rows have been read to find its columns
         found = [self._columns(*each, keep, id_column or ID) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
         self._refuse_mixed_ids(id_column or ID, [schema for schema, _ in found])
@@ -80,11 +80,11 @@ class Texts:
         if VECTOR in kept:
             raise ValueError(f"{where}: a column {VECTOR!r} is added, and there is one already; rename it")
         if STDIN not in self.names and self._has_float_ids():
-            for _ in self.rows():  # an id may be NaN: a job must not fail at it in hours
+            for _ in self.rows():  # an id may be NaN: the job must fail now and not hours later
                 pass
 
     def rows(self) -> Iterator[Any]:
-        """Give tables with the columns of `schema` and `PLACE`."""
+        """Yield tables with the columns of `schema` and `PLACE`."""
         pa = arrow()
         numbers = count()
         for name, form in zip(self.names, self._forms, strict=True):
@@ -107,7 +107,7 @@ class Texts:
         return self.id_column is not None and arrow().types.is_floating(self._own.field(self.id_column).type)
 
     def _refuse_mixed_ids(self, ids: str, schemas: list[Any]) -> None:
-        """Raise ValueError for ids that are of one kind in a file and of another in the next: 7 would become 7.0."""
+        """Raise ValueError if the ids of two files have different types: 7 would become 7.0."""
         kinds: dict[str, tuple[str, str]] = {}
         for name, schema in zip(self.names, schemas, strict=True):
             if ids in schema.names:
@@ -122,7 +122,7 @@ class Texts:
             raise error_of(ValueError, wrong, *advice, place=shown_file(name))
 
     def _columns(self, name: str, form: str, keep: Sequence[str] | None, ids: str) -> tuple[Any, int]:
-        """Find a file's columns and their types, and count its rows."""
+        """Read a file's columns and their types, and count its rows."""
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
@@ -132,14 +132,14 @@ class Texts:
                         twice = f"there are {names.count(column)} columns {column!r}; rename all but one"
                         raise ValueError(f"{shown_file(name)}: {twice}")
                 return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
-        if form == "lines":  # stdin's are waited for later: they may come slowly
+        if form == "lines":  # lines of stdin may come slowly, so they are waited for later
             return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))
         records: Iterable[Record] = self._records(name, form)
         if name == STDIN:
             rest = iter(records)
             records = list(islice(rest, self._at_once))
             self._stdin = chain(records, rest)
-        # of each column a value of each type, and of its integers the largest: a job must not fail at it in hours
+        # sample one value per type, and the largest integer, so that a bad column fails now and not hours later
         rows, seen = 0, defaultdict[str, dict[type, Any]](dict)
         for rows, record in enumerate(records, 1):  # noqa: B007
             for column, value in record.items():
@@ -162,7 +162,7 @@ class Texts:
                 if keep is None or column in keep:
                     wrong = f"column {column!r} holds {shown}; name the columns to keep with ", Option("keep")
                     raise error_of(ValueError, *wrong, place=shown_file(name)) from None
-                kinds[column] = pa.list_(pa.null())  # nested: it is not kept
+                kinds[column] = pa.list_(pa.null())  # a nested type, which is not kept
         return pa.schema(kinds), rows
 
     def _tables(self, name: str, form: str) -> Iterator[Any]:
@@ -178,11 +178,11 @@ class Texts:
             yield pa.Table.from_pylist(group, self._own)
 
     def _records(self, name: str, form: str) -> Iterator[Record]:
-        """Read the rows of a file of lines; one that is not right has no text."""
+        """Read the rows of a file of lines; a bad row has no text."""
         lines = raw_lines(name)
         if form == "lines":
             for line in lines:
-                text = _decoded(without_end(line))
+                text = without_end(line).decode("utf-8", "surrogateescape")
                 yield {self.text_column: text if _is_utf8([text]) else None}
             return
         for record in _json(lines) if form == "jsonl" else _csv(lines, shown_file(name)):
@@ -205,7 +205,7 @@ def _parquet(name: str) -> Iterator[Any]:
     pa = arrow()
     from pyarrow.parquet import ParquetFile
 
-    # by default it buffers a whole row group and verifies no checksum; it takes some names for addresses on a network
+    # its defaults buffer a whole row group and verify no checksum; opened by name, some names would be URLs to it
     options: dict[str, Any] = {"buffer_size": BUFFER, "pre_buffer": False, "page_checksum_verification": True}
     failures = pa.ArrowException, UnicodeDecodeError
     with reading(name, "Parquet", *failures), open(name, "rb") as raw, ParquetFile(raw, **options) as file:
@@ -213,15 +213,14 @@ def _parquet(name: str) -> Iterator[Any]:
 
 
 def _plain(kind: Any) -> Any:
-    """Give the type in which a column is kept: other programs read no views."""
+    """Return the type in which a column is kept: some programs read no views."""
     pa = arrow()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return {"string_view": pa.string(), "binary_view": pa.binary(), "null": pa.string()}.get(str(kind), kind)
 
 
 def _fitted(table: Any, schema: Any) -> Any:
-    """Give a table in the types of a schema, with nulls for a column that it lacks; a row with bytes that are no text
-    becomes a row of nulls."""
+    """Return a table in the types of a schema, with nulls for missing columns and for rows that are not UTF-8."""
     pa = arrow()
     have = table.column_names
     columns = [table[x.name].cast(x.type) if x.name in have else pa.nulls(len(table), x.type) for x in schema]
@@ -237,19 +236,19 @@ def _fitted(table: Any, schema: Any) -> Any:
 
 
 def _json(lines: Iterable[bytes]) -> Iterator[Record]:
-    for line in filter(bytes.strip, lines):  # a line of nothing between others is no row
+    for line in filter(bytes.strip, lines):  # an empty line is no row
         record = {}
         with suppress(ValueError, RecursionError):
             found = json.loads(line.decode())
             if isinstance(found, dict) and (b"\\u" not in line or _is_utf8([*found, *found.values()])):
-                record = found  # without half of a character, as "\ud800" is
+                record = found  # it has no lone surrogate, as "\ud800" is
         yield record
 
 
 def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
     csv.field_size_limit(LONGEST_FIELD)
     # strict: an unclosed quote is an error, not a text of all rows that follow
-    reader = csv.reader(map(_decoded, lines), strict=True)
+    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
     with reading(where, "CSV", csv.Error):
         names = next(reader, [])
     if len({*names}) < len(names) or not names or not _is_utf8(names):
@@ -262,15 +261,11 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
         except csv.Error as error:
             yield {}
             if "field limit" in str(error):
-                return  # the reader would go on in the middle of the field, and read each of its lines as a row
+                return  # the reader would continue inside the field, and read each of its lines as a row
             continue
         right = len(fields) == len(names) and _is_utf8(fields)
         if fields:  # an empty line is no row
             yield {name: field or None for name, field in zip(names, fields, strict=True)} if right else {}
-
-
-def _decoded(line: bytes) -> str:
-    return line.decode("utf-8", "surrogateescape")
 
 
 def _is_utf8(values: Iterable[Any]) -> bool:

@@ -22,7 +22,7 @@ def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> Non
 
 
 def beside(names: Sequence[str], numbers: Iterable[str], quote: str = "") -> list[str]:
-    """Write each name with its number, one a line, the numbers in one column. `quote` shows where a name begins."""
+    """Format each name with its number, one a line, the numbers in one column. `quote` is put around a name."""
     from minibert.show.text.text import columns_of, fitting, padded
 
     names = [f"{quote}{fitting(name)}{quote}" for name in names]
@@ -31,7 +31,7 @@ def beside(names: Sequence[str], numbers: Iterable[str], quote: str = "") -> lis
 
 
 def bars(named: Sequence[tuple[str, float]], quote: str = "") -> list[str]:
-    """Write each name with its probability and a bar: of blocks if the terminal's encoding has them, else of #."""
+    """Format each name with its probability and a bar: of blocks if the terminal's encoding has them, else of #."""
     stroke = "█"
     try:
         stroke.encode(sys.stdout.encoding)
@@ -67,7 +67,7 @@ def _next(arguments: Any) -> Answers:
 
 def _classify(arguments: Any) -> Answers:
     with load_model(arguments) as encoder:
-        encoder.max_seq_length = encoder.max_length  # truncates what is longer, and says so
+        encoder.max_seq_length = encoder.max_length  # longer texts are truncated and counted
         found = encoder.classify(arguments.texts, arguments.k)
         encoded = encoder.sentence_tokenizer.encode(arguments.texts, None, True, encoder.max_seq_length)
     yield from (bars([(each.label, each.probability) for each in labels]) for labels in found)
@@ -80,9 +80,9 @@ class AnswerCommand(NamedTuple):
     ABOUT: str
     EXAMPLE: str
     answers: Callable[[Any], Answers]
-    text: dict[str, Any]  # of the argument: metavar, help
-    counted: tuple[str, int]  # what -k counts, and its default
-    model: dict[str, Any]  # as of `add_model`
+    text: dict[str, Any]  # metavar and help of the argument
+    counted: tuple[str, int]  # the things that -k counts, and its default
+    model: dict[str, Any]  # options of `add_model`
 
     def declare(self, parser: Parser) -> None:
         """Add the arguments."""

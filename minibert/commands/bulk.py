@@ -127,7 +127,7 @@ def run(arguments: Any) -> None:
 
 
 class Progress:
-    """Tells every few seconds how far a run is, at which rate, and how much time it needs still."""
+    """Prints every few seconds the progress of a run, its rate, and the time left."""
 
     def __init__(self, expected: int | None) -> None:
         self._expected = expected
@@ -144,7 +144,7 @@ class Progress:
 
 
 def _line(done: int, here: int, seconds: float, expected: int | None) -> str:
-    """One line about the progress of a run.
+    """Return one line about the progress of a run.
 
     >>> _line(3000, 1000, 10.0, 9000)
     '3,000 of about 9,000 rows, 100 rows/s, 0:01:00 left'

@@ -1,4 +1,4 @@
-"""The commands share these functions: a parser that suggests the nearest option, the model, texts in, lines out."""
+"""Shared by all commands: a parser that suggests the nearest option, the model, texts in, lines out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "bert-base-uncased"
 BAR_AFTER = 1.0  # seconds; a shorter run shows no bar
 
-# control sequences, and characters that reverse the order of letters; a tab may stay. First: bold, dim and plain
+# bold, dim and plain; then control sequences but the tab, and characters that reverse the order of letters
 _STYLE_OR_CONTROL = re.compile("(\x1b\\[[012]m)|[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escaped(text: str, styled: bool = False) -> str:
-    r"""Escape what a terminal would interpret, as Python writes it in a string.
+    r"""Escape characters that a terminal would interpret, as Python writes them in a string.
 
     Names, prompts and texts from files can hold anything. `styled`: bold and dim stay.
 
@@ -40,7 +40,7 @@ def escaped(text: str, styled: bool = False) -> str:
 
 
 def refusal(command: str, wrong: str) -> str:
-    """Write the line about a wrong argument, which names the command's help."""
+    """Return the error about a wrong argument, which names the command's help."""
     return f"minibert: error: {escaped(wrong)}{'' if wrong.endswith('?') else ';'} see `{command} --help`"
 
 
@@ -84,13 +84,13 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments; texts may come before, between and after the options."""
         if self.prepare is not None:
             self.prepare()
-        for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse takes the beginning of a name for it
+        for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse completes the beginning of a name
             if (remedy := self.gone.get(name := word.partition("=")[0])) is not None:
                 self.error(f"{name} has gone: {remedy}")
             known = any(each.startswith(name) for each in self._option_string_actions)
             if word.startswith("--") and " " not in word and not known:
-                self._refuse_option(word)  # argparse would first miss or refuse another argument
-        # after "--" everything is a text, which argparse's intermixed parsing ignores
+                self._refuse_option(word)  # argparse would first report another argument as missing or wrong
+        # after "--" every argument is a text, which argparse's intermixed parsing ignores
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)
         if unknown and unknown[0].startswith("-"):
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def explaining(self, arguments: Any) -> Iterator[None]:
-        """Add to a Hub error that no model was named, if so."""
+        """Add to a Hub error that no model was named, if none was."""
         from minibert.errors import HubError
 
         try:
@@ -189,7 +189,7 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
     if named is not None and arguments.model is not None:
         parser.error(f"two models are named, {named!r} and {arguments.model!r}; name one")
     typed = named if arguments.model is None else arguments.model
-    arguments.named = typed  # what was typed, None for the default
+    arguments.named = typed  # None for the default
     arguments.unnamed = typed is None and not os.environ.get("MINIBERT_MODEL")
     arguments.model = (os.environ.get("MINIBERT_MODEL") or parser.usual) if typed is None else typed
 
@@ -198,7 +198,7 @@ def _settle_model(parser: Parser, arguments: Any) -> None:
 
 
 def from_hub(arguments: Any) -> dict[str, Any]:
-    """Give the Hub's options as keyword arguments of the functions that open a model."""
+    """Return the Hub's options as keyword arguments of the functions that open a model."""
     return {"revision": arguments.revision, "local_files_only": arguments.local_files_only}
 
 
@@ -210,7 +210,7 @@ def load_layer(arguments: Any, lazy: bool = False) -> EmbeddingLayer:
 
 
 def shown_name(model: str) -> str:
-    """A model's name on pages and pictures: its name on the Hub, or the last two parts of a path."""
+    """Return a model's name for pages and pictures: its name on the Hub, or the last two parts of a path."""
     return "/".join(Path(model).parts[-2:])
 
 
@@ -219,7 +219,7 @@ def load_model(arguments: Any) -> Encoder:
     from minibert.models.open.load_encoder import load_encoder
 
     if getattr(arguments, "side", None):
-        raise ValueError("this is about a whole model, which has no sides; leave out --side")
+        raise ValueError("this needs a whole model, which has no sides; leave out --side")
     options = {name: vars(arguments)[name] for name in ("threads", "same_bits") if name in arguments}
     return load_encoder(arguments.model, **from_hub(arguments), **options, **sentence_options(arguments))
 
@@ -228,7 +228,7 @@ def load_model(arguments: Any) -> Encoder:
 
 
 def tell_typing() -> None:
-    """Say on stderr how the texts that are typed at a terminal end."""
+    """Tell a person at a terminal how to end the texts."""
     if sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
 
@@ -274,12 +274,12 @@ def tell(what: str) -> None:
 
 
 def tell_truncated(count: int, what: str = "text") -> None:
-    """Say how many texts or pairs were truncated, if any."""
+    """Print how many texts or pairs were truncated, if any."""
     _tell_count(count, what, "truncated: too long for this model")
 
 
 def tell_empty(count: int) -> None:
-    """Say how many empty lines were skipped, if any."""
+    """Print how many empty lines were skipped, if any."""
     _tell_count(count, "empty line", "skipped")
 
 
@@ -289,7 +289,7 @@ def _tell_count(count: int, what: str, became: str) -> None:
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:
-    """Print each line once it is computed, escaped; raise an error if it cannot be written."""
+    """Print each line once it is computed, escaped. Raises OSError that names stdout."""
     if hasattr(sys.stdout, "reconfigure"):  # print tokens outside the terminal's encoding as escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     styled = coloured()

@@ -100,7 +100,7 @@ def run_encode(arguments: Any) -> None:
 
 
 def _give_sparse(vectors: Iterator[Any], output: Path | None) -> None:
-    """Print a line of id:weight for each text, or write ids and weights of all, one text behind the other."""
+    """Print a line of id:weight for each text, or write the ids and weights of all texts, one after another."""
     import numpy as np
 
     from minibert.files.arrays import write_arrays
@@ -119,7 +119,7 @@ def _give_sparse(vectors: Iterator[Any], output: Path | None) -> None:
 
 
 def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
-    """Quantize vectors chunk by chunk, or all at once where they need ranges."""
+    """Quantize vectors chunk by chunk, or all at once if they need ranges."""
     import numpy as np
 
     from minibert.equations.quantization import STEPS, quantized
@@ -179,7 +179,7 @@ def add_texts(parser: Parser) -> None:
 
 
 def ending_of(output: Path | None, pooling: str | None) -> str:
-    """Choose the format of the file, if any, before anything is read."""
+    """Return the ending of the file, if one is written. Called before anything is read."""
     from minibert.files.writing import output_ending
 
     if output is None:
@@ -208,7 +208,7 @@ def chunks_of(arguments: Any) -> Iterator[list[str]]:
 
 
 def _refuse_files(texts: list[str]) -> None:
-    """Refuse a text that is a file of texts. Raises ValueError."""
+    """Raise ValueError for a text that is the name of a file of texts."""
     from minibert.bulk.texts import ENDINGS
 
     for text in texts:
@@ -222,9 +222,9 @@ def _refuse_files(texts: list[str]) -> None:
 def streamed(
     vectors: Callable[[Iterable[list[str]]], Iterator[Any]], chunks: Iterable[list[str]], name: str, arguments: Any
 ) -> Iterator[Any]:
-    """Give the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin.
+    """Yield the vectors of chunks of texts, with a bar on a terminal; an error names the line of stdin.
 
-    At the end stderr gets the number of empty lines.
+    At the end the number of empty lines is printed on stderr.
     """
     if wants_bar(arguments.from_stdin, arguments.output is None):
         from minibert.models.run.pipeline import shown
@@ -239,7 +239,7 @@ def streamed(
 
 
 def _of_line(error: ValueError, empty: list[int]) -> ValueError:
-    """Let an error about text i name its line of stdin. empty: the numbers of the lines left out, from 0, in order."""
+    """Return an error about text i with its line of stdin. empty: the numbers of the lines left out, from 0."""
 
     def line(text: Text) -> int:
         number = text.number

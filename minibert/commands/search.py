@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.open.vectors import TextModel
 
-QUESTIONS = 512  # compared at once; the folder is read once for each 512
+QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
 
 ABOUT = """Prints for each question the best rows: score, id and text, or the columns that
@@ -74,7 +74,7 @@ def run(arguments: Any) -> None:
 
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
-    """Open the model that made the vectors, with the options of then. Raises ValueError for another model."""
+    """Open the model that made the vectors, with the same options. Raises ValueError for another model."""
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.sentence_options import SentenceOptions
 
@@ -103,14 +103,14 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
 
 
 def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
-    """Give the steps from questions to vectors, with the prompt for queries."""
+    """Return the steps from questions to vectors, with the prompt for queries."""
     encoder = model.model
     name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
     return (encoder.sparse_steps if model.result == "sparse" else encoder.pipeline)(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:
-    """Read the questions of a file. Raises ValueError for a file without one, and for a row without a text."""
+    """Read the questions of a file. Raises ValueError for a file without questions, and for a row without a text."""
     from minibert.bulk.texts import ENDINGS, NO_TEXT, PLACE, Texts
 
     found = False

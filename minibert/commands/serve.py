@@ -30,8 +30,8 @@ and uvicorn start several processes of minibert.serve.app:create.
 SIGTERM or Ctrl-C ends it after the accepted requests: exit code 0, after Ctrl-C
 130, or 1 if the time for them (--max-grace) was too short."""
 EXAMPLE = "minibert serve sentence-transformers/all-MiniLM-L6-v2 --port 8000"
-ACCEPTED = 32  # connections at once, before the first of them is counted
-QUEUE = 1024  # connections that wait to be accepted; of 200 callers at once some were reset where it was 32
+ACCEPTED = 32  # connections accepted per loop iteration
+QUEUE = 1024  # connections that wait to be accepted; with 32, some of 200 callers at once were reset
 
 
 def declare(parser: Parser) -> None:
@@ -76,17 +76,17 @@ def run(chosen: Any) -> int:
 
 def listen(host: str, port: int) -> socket.socket:
     """Listen at an address; port 0 takes a free one. Raises OSError that names it, ValueError for no port."""
-    if not 0 <= port < 1 << 16:  # the system would take what is left of it by division
+    if not 0 <= port < 1 << 16:  # the system would use the port modulo 65536
         raise error_of(ValueError, Option("port"), f" must be an integer from 0 to 65535, found {port}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         listening = socket.create_server(address[:2], family=family, backlog=QUEUE)
-        # connections inherit it, and asyncio would not set it: a small answer waited 40 ms between head and body
+        # connections inherit it, and asyncio does not set it: a small answer waited 40 ms between head and body
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except (OSError, UnicodeError) as error:
-        # a UnicodeError is Python's word on a name that no host can have
+        # Python raises UnicodeError for a name that no host can have
         reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or str(error)
         reason = reason.partition(" (while ")[0]
         taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
@@ -100,7 +100,7 @@ def answer(
     ready: Callable[[Callable[[], None]], object],
     log_level: str = "warning",
 ) -> int:
-    """Answer requests until SIGTERM or Ctrl-C, then finish those accepted: give how many were not done in time.
+    """Answer requests until SIGTERM or Ctrl-C, then finish the accepted ones; return how many were not done in time.
 
     ready: called once the server listens, with a function that ends it.
     """
@@ -112,7 +112,7 @@ def answer(
     class Announced(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
-            listening.listen(QUEUE)  # asyncio has set it to what it accepts at a time
+            listening.listen(QUEUE)  # asyncio has set it to the number that it accepts at a time
             ready(lambda: setattr(self, "should_exit", True))
 
         def handle_exit(self, sig: int, frame: Any) -> None:
@@ -130,7 +130,7 @@ def answer(
     start_logging(log_level)  # after uvicorn has set up its own
     before = None
     if threading.current_thread() is threading.main_thread():
-        # uvicorn sends itself the signal again at the end, which would be the end without an exit code
+        # uvicorn sends itself the signal again at the end, which would kill the process without an exit code
         before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         Announced(config).run(sockets=[listening])

@@ -62,9 +62,9 @@ def run_similar(arguments: Any) -> None:
 
 
 def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
-    """Give a line for each text: its number, its similarity to each text, and the text.
+    """Yield a line for each text: its number, its similarity to each text, and the text.
 
-    Of late interaction each is a query in its line, and a document in its column.
+    With late interaction a text is a query in its line, and a document in its column.
     """
     if encoder.sentence_config.late:
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
@@ -79,9 +79,9 @@ def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
 def nearest(
     encoder: Encoder, text: str, file: str, k: int, cut: list[int], empty: list[int]
 ) -> list[tuple[float, str]]:
-    """Give the k lines of a file nearest to a text, best first, each with its similarity.
+    """Return the k lines of a file nearest to a text, best first, each with its similarity.
 
-    Lines are read in chunks: memory holds the best ones and one chunk of others.
+    Lines are read in chunks: memory holds the best lines and one chunk.
     """
     from minibert.models.run.pipeline import chunked, shown
     from minibert.models.sentences.comparing import token_vectors_of
@@ -91,7 +91,7 @@ def nearest(
     query: Vectors = encoder.encode_query([text])
     cut += filter(None, [encoder.tokens_cut(text, "query", task="query")])
     pipeline = encoder.pipeline("document", task="document").noting(cut)
-    lines: dict[int, str] = {}  # the best so far, and those not yet compared
+    lines: dict[int, str] = {}  # the best lines so far, and the lines not compared yet
 
     def read() -> Iterator[list[str]]:
         chunks, count = chunked(texts_of(file, empty), pipeline.chunk), 0
@@ -131,7 +131,7 @@ def run_rank(arguments: Any) -> None:
 
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
-    """Give the k lines that answer best, each after its score; then say how many pairs were truncated."""
+    """Yield the k lines that answer best, each after its score; then print how many pairs were truncated."""
     own = encoder.sentence_config
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
