@@ -114,10 +114,8 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
         return {**settings, **counts}, chain([none], texts.rows())
     if found := difference(meta, settings):
         name, before, now = found
-        raise ValueError(
-            f"{folder} was made with {name} {before!r:.200}, now it is {now!r:.200}; choose another folder, or use "
-            f"the setting it was made with"
-        )
+        wrong = f"{folder} was made with {name} {before!r:.200}, now it is {now!r:.200}"
+        raise ValueError(f"{wrong}; choose another folder, or use the setting it was made with")
     at, read = meta["at"], meta["read"]
     rows = _after(texts.rows(), read if at is None else at)
     if at is not None:  # the last row that has a vector must be the same
@@ -127,14 +125,12 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
         first = next(rows, none)
         now = first.slice(0, 1).select(names).to_pylist()
         if now != before:
-            raise ValueError(
-                f"the input has changed: row {at + 1:,} of all was {before!r:.200} when {folder} was made, now it is "
-                f"{now!r:.200}; choose another folder, or put the input back"
-            )
+            wrong = f"row {at + 1:,} of all was {before!r:.200} when {folder} was made, now it is {now!r:.200}"
+            raise ValueError(f"the input has changed: {wrong}; choose another folder, or put the input back")
         rows = _after(chain([first], rows), read - at)
     if meta["last"] and next(rows, None) is not None:
         raise ValueError(
-            f"the input has changed: it has more rows than the {read:,} of {folder}; choose another folder"
+            f"the input has changed: it has more than the {read:,} rows of {folder}; choose another folder"
         )
     return {**meta, **settings}, chain([none], rows)
 
@@ -254,10 +250,8 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
         with suppress(OSError):
             if os.path.samestat(path.stat(), inode):
                 return
-        raise ValueError(
-            f"{folder}: it was moved or deleted while this run wrote into it, and nothing was written into the "
-            f"folder there now; move it back, and run the same command to continue"
-        )
+        wrong = f"{folder}: it was moved or deleted while this run wrote into it"
+        raise ValueError(f"{wrong}; move it back, and run the same command to continue")
 
     try:
         for left in folder.glob(".vectors-*"):
@@ -284,11 +278,8 @@ def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any],
         write_shard(path, table.append_column(VECTOR, column), meta, check)
     except OSError as error:
         check()  # the folder may have been moved
-        raise OSError(
-            error.errno,
-            f"{error.strerror}; the shards before it are complete; solve this, and run the same command to continue",
-            error.filename,
-        ) from None
+        advice = "the shards before it are complete; solve this, and run the same command to continue"
+        raise OSError(error.errno, f"{error.strerror}; {advice}", error.filename) from None
 
 
 def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None]) -> None:

@@ -66,9 +66,7 @@ def shards_of(folder: Path) -> list[Path]:
     for number, path in enumerate(found):
         if path.stem != f"vectors-{number:05}":
             if path.stem == f"vectors-{number - 1:05}":
-                raise ValueError(
-                    f"{path}: {found[number - 1].name} has the same number; delete the one that is not bulk's"
-                )
+                raise ValueError(f"{path}: {found[number - 1].name} has this number too; delete the one not of bulk")
             wanted = folder / f"vectors-{number:05}{found[0].suffix}"
             raise ValueError(f"{wanted}: missing, {path.name} stands in its place; {MEND}")
     return found
@@ -176,7 +174,7 @@ def finished(folder: Path) -> tuple[list[Path], list[int], Metadata]:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
     if not meta["last"]:
         raise ValueError(
-            f"{folder}: not complete; run `bulk` again as it was begun, and it continues after {shards[-1].name}"
+            f"{folder}: not complete; run `bulk` again as before, and it continues after {shards[-1].name}"
         )
     return shards, ends, meta
 
@@ -259,9 +257,7 @@ class StoredVectors:
         """
         wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):
-            raise TypeError(
-                f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, and the queries are of another kind"
-            )
+            raise TypeError(f"{self.path} has {'sparse' if self.sparse else 'dense'} vectors, but the queries have not")
         if isinstance(wanted, np.ndarray) and wanted.dtype in (np.int8, np.uint8):
             raise TypeError(f"queries must be vectors of floats, as encode_query gives them, found {wanted.dtype}")
         width = wanted.width if self.late else self.dim if self.sparse else wanted.shape[1]

@@ -214,8 +214,7 @@ def _refuse_files(texts: list[str]) -> None:
     for text in texts:
         if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text
             raise ValueError(
-                f"{text!r} is a file, and each argument is a text here; `minibert bulk {text} -o FOLDER` reads the "
-                "texts of files"
+                f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads the texts of files"
             )
 
 

@@ -47,9 +47,7 @@ def run_similar(arguments: Any) -> None:
     if file is None and len(texts) < 2:
         raise ValueError("give two texts, or one and --file")
     if file is not None and len(texts) > 1:
-        raise ValueError(
-            f"--file takes one text to look for, found {len(texts)}; quotes make one text of several words"
-        )
+        raise ValueError(f"--file takes one text, found {len(texts)}; put a text of several words in quotes")
     cut, empty = list[int](), list[int]()
     with load_model(arguments) as encoder:
         if file is None:

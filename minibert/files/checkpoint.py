@@ -103,10 +103,8 @@ def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> t
         if expected != file_size:
             raise ValueError(f"the header describes {expected} bytes, the file has {file_size}")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise CheckpointError(
-            f"{file}: the safetensors header is wrong: {type(error).__name__}: {error}; "
-            "the file is damaged or incomplete, fetch it again"
-        ) from None
+        wrong = f"the safetensors header is wrong: {type(error).__name__}: {error}"
+        raise CheckpointError(f"{file}: {wrong}; the file is damaged or incomplete, fetch it again") from None
     return tensors, metadata
 
 
@@ -161,8 +159,7 @@ def _accept(path: FileName) -> None:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; run git lfs pull") from None
         raise CheckpointError(
-            f"{path}: not a whole safetensors file ({error}); it is damaged, incomplete or of another format: fetch it "
-            "again"
+            f"{path}: not a whole safetensors file ({error}); convert it, or fetch it again"
         ) from None
 
 
@@ -218,9 +215,8 @@ class Checkpoint:
         """Return a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for any other format."""
         file, tensor = self._looked_up(name)
         if tensor.dtype not in formats:
-            raise CheckpointError(
-                f"{tensor.file}: tensor {name!r} is stored as {tensor.dtype}; this layer reads {', '.join(formats)}"
-            )
+            wrong = f"tensor {name!r} is stored as {tensor.dtype}"
+            raise CheckpointError(f"{tensor.file}: {wrong}; this layer reads {', '.join(formats)}")
         self.taken[name] = tensor
         return StoredTable(file.raw(tensor), tensor.dtype, dtype)
 
@@ -261,9 +257,8 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
         if strange:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f'{where}: not an index of shards ({error}); expected {{"weight_map": {{tensor: file}}}}; fetch it again'
-        ) from None
+        expected = '{"weight_map": {tensor: file}}'
+        raise CheckpointError(f"{where}: expected an index of shards, {expected} ({error}); fetch it again") from None
     return dict(weight_map)
 
 

@@ -155,9 +155,8 @@ def arriving_texts(name: str) -> Iterator[list[str]]:
             try:
                 texts.append(without_end(line).decode())
             except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"line {number} of {shown_file(name)} is not UTF-8 ({error.reason}); convert it, as iconv does"
-                ) from None
+                wrong = f"line {number} of {shown_file(name)} is not UTF-8 ({error.reason})"
+                raise ValueError(f"{wrong}; convert it, as iconv does") from None
         yield texts
 
 
@@ -187,10 +186,8 @@ def _arriving(name: str) -> Iterator[list[bytes]]:
             begun.append(block[end:])
             length += len(block) - end
             if length >= LONGEST_LINE:
-                raise ValueError(
-                    f"{shown_file(name)}: a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}; is it in "
-                    "another format?"
-                )
+                wrong = f"a line of more than {LONGEST_LINE:,} bytes begins at byte {done:,}"
+                raise ValueError(f"{shown_file(name)}: {wrong}; is it in another format?")
 
 
 @contextmanager

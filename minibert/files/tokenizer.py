@@ -35,9 +35,9 @@ def without_panic(file: str) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
+        wrong = f"the tokenizers library broke off ({str(error) or 'without a reason'})"
         raise TokenizerError(
-            f"{file}: the tokenizers library broke off ({str(error) or 'without a reason'}); a rule in this file is "
-            "damaged, or does not end on such a text; fetch it again"
+            f"{file}: {wrong}; a rule in this file is damaged or does not end; fetch it again"
         ) from None
 
 
@@ -341,11 +341,9 @@ def _list_of(texts: Texts, name: str) -> list[str]:
         texts = texts.to_pylist()
     if (columns := getattr(texts, "columns", None)) is not None:  # pandas and Polars iterate over the names
         names = [repr(column) for column in columns if isinstance(column, str)] if isinstance(columns, Iterable) else []
-        raise TypeError(
-            f"{name} must be a str or a list of str, found {type(texts).__name__}, a table of named columns; pass the "
-            f"column that holds the texts, as in table[{names[0] if names else '...'}]"
-            + (f"; it has {', '.join(names[:COLUMNS])}" if len(names) > 1 else "")
-        )
+        wrong = f"{name} must be a str or a list of str, found {type(texts).__name__}, a table; pass one of its columns"
+        known = f"; it has {', '.join(names[:COLUMNS])}" if len(names) > 1 else ""
+        raise TypeError(f"{wrong}, as in table[{names[0] if names else '...'}]{known}")
     scalar = getattr(texts, "ndim", 1) == 0  # np.array("one") claims to be iterable
     if scalar or isinstance(texts, bytes | bytearray | Mapping | Set) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} must be a str or a list of str, found {type(texts).__name__}{_hint(texts)}")
@@ -356,12 +354,8 @@ def _refuse_other_than_str(texts: Sequence[Any], name: str, start: int) -> None:
     for i, text in enumerate(texts, start):
         if not isinstance(text, str):
             if text is None or _is_missing(text):
-                raise error_of(
-                    TypeError,
-                    Text(i, name),
-                    f" must be a str, found {type(text).__name__}, a missing value; leave such rows out, or put an "
-                    "empty text in their place",
-                )
+                wrong = f" must be a str, found {type(text).__name__}, a missing value; leave the row out, or pass ''"
+                raise error_of(TypeError, Text(i, name), wrong)
             raise error_of(TypeError, Text(i, name), f" must be a str, found {type(text).__name__}{_hint(text)}")
 
 
@@ -371,12 +365,9 @@ def refuse_surrogates(text: Parts, number: int) -> None:
         try:
             part.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise error_of(
-                ValueError,
-                Text(number, name),
-                f" has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}, which is no character; "
-                "read the text with the right encoding, or with errors='replace'",
-            ) from None
+            wrong = f" has a lone surrogate U+{ord(part[error.start]):04X} at index {error.start}; "
+            advice = "read the text with the right encoding, or with errors='replace'"
+            raise error_of(ValueError, Text(number, name), wrong, advice) from None
 
 
 def _is_missing(value: Any) -> bool:

@@ -392,9 +392,7 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
     unigram = kind == "Unigram"
     vocabulary = {token: i for i, (token, _) in enumerate(model["vocab"])} if unigram else dict(model["vocab"])
     if len(vocabulary) != len(model["vocab"]):
-        raise TokenizerError(
-            "the tokenizer's vocabulary has a token twice, so a text's ids do not say which row it takes"
-        )
+        raise TokenizerError("the tokenizer's vocabulary has a token twice, so an id does not say which row it takes")
     unknown = unknown_token(model)
     kept = {old.named.get("unk", unknown), old.named.get("pad"), unknown}
     added = {token["content"]: token for token in rules["added_tokens"]}

@@ -127,9 +127,7 @@ def same_file(a: FileName, b: FileName) -> bool:
 def refuse_model_file(path: FileName) -> None:
     """Raise ValueError if `path` is a file of a model that was opened here. Every writer calls this."""
     if (source := model_file(path)) is not None:
-        raise ValueError(
-            f"{path} is {source}, a file of the model that is read here, and would be lost; choose another name"
-        )
+        raise ValueError(f"{path} is {source}, a file of the model that is read here; choose another name")
 
 
 def is_stdout(path: FileName) -> bool:

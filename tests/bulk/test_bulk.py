@@ -144,7 +144,7 @@ def test_sparse_vectors(used: Path, form: str, tmp_path: Path) -> None:
     cosine = stored.search(queries[0], 3)
     want = similarity("cosine", queries[:1], documents)
     assert np.allclose(cosine[1], np.take_along_axis(want, cosine[0], 1), rtol=1e-5)
-    with pytest.raises(TypeError, match="has sparse vectors, and the queries are of another kind"):
+    with pytest.raises(TypeError, match="has sparse vectors, but the queries have not"):
         stored.search(np.ones((1, stored.dim), "f4"))
     with pytest.raises(ValueError, match='precision="int8" is for dense vectors'):
         run(used, tmp_path / "a.txt", tmp_path / "no", precision="int8")
@@ -317,7 +317,7 @@ def test_another_input_is_refused(model: Path, tmp_path: Path) -> None:
         again(rows, stream=False)
     assert content(out) == before
     again(rows)
-    with pytest.raises(ValueError, match="the input has changed: it has more rows than the 5 of"):
+    with pytest.raises(ValueError, match="the input has changed: it has more than the 5 rows of"):
         again([*rows, {"id": "a5", "text": "we"}])
     with pytest.raises(ValueError, match="the input has changed: row 5 of all"):
         again(rows[:4])
@@ -348,7 +348,7 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; name another folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; restore"),
     (["vectors-99999.arrow", "vectors-100000.arrow"], r"vectors-00000\.arrow: missing, vectors-99999\.arrow stands in"),
-    (["vectors-00000.arrow", "vectors-00000.parquet"], r"vectors-00000\.\w+ has the same number; delete the one that"),
+    (["vectors-00000.arrow", "vectors-00000.parquet"], r"vectors-00000\.\w+ has this number too; delete the one"),
     (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
     (["vectors-00000.parquet"], r"vectors-00000\.parquet: it has no settings of `bulk`"),
 ])  # fmt: skip
@@ -415,7 +415,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     path.write_bytes(whole)
     (out / f"vectors-00002.{form}").rename(tmp_path / "away")
     for read in (stored.check_folder, StoredVectors):
-        with pytest.raises(ValueError, match=f"{out}: not complete; run `bulk` again as it was begun"):
+        with pytest.raises(ValueError, match=f"{out}: not complete; run `bulk` again as before"):
             read(out)
 
 

@@ -203,7 +203,7 @@ def test_a_row_without_a_text_ends_the_job_and_leaves_nothing(address: str, sour
     settings = ("--concurrency", 2, "--address", address, "--text-column", "body", "--rows-per-shard", 50)
     code, last = run(tmp_path / "input", tmp_path / "vectors", "--model", TINY, *settings)
     # the shards are of 50 rows: 150 + 20 = 170
-    missing = "found NoneType, a missing value; leave such rows out, or put an empty text in their place"
+    missing = "found NoneType, a missing value; leave the row out, or pass ''"
     message = f"texts[20] must be a str, {missing}; counted from the row with {{'name': 'row 150'}}"
     assert (code, last) == (1, f"bulk_ray.py: error: ValueError: {message}")
     assert [path.name for path in tmp_path.iterdir()] == ["input"]

@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_said_in_words_of_a_shell(tmp_path: Path, capsys:
     (tmp_path / "latin").write_bytes(b"caf\xe9\n")
     for argv, message in (
         (["similar", "we"], "give two texts, or one and --file"),
-        (["similar", "we", "lived", "--file", "x"], "--file takes one text to look for, found 2"),
+        (["similar", "we", "lived", "--file", "x"], "--file takes one text, found 2"),
         (["similar", "we", "--file", "x", "-k", "0"], "-k must be an integer >= 1, found 0"),
         (["similar", "we", "--file", str(tmp_path / "none")], "No such file"),
         (["similar", "we", "--file", str(tmp_path / "latin")], "latin is not UTF-8"),

@@ -31,9 +31,9 @@ class Table:
 
 PANDAS = [type(name, (), {})() for name in ("NAType", "NaTType")]  # its missing values are known by name
 ONE, STR = "must be a str or a list of str, found ", "must be a str, found "
-SURROGATE = r"has a lone surrogate U\+D800 at index 1, which is no character; read the text with the right encoding"
-MISSING = "a missing value; leave such rows out, or put an empty text in their"
-TABLE = ONE + "Table, a table of named columns; pass the column that holds the texts, as in "
+SURROGATE = r"has a lone surrogate U\+D800 at index 1; read the text with the right encoding"
+MISSING = "a missing value; leave the row out, or pass ''"
+TABLE = ONE + "Table, a table; pass one of its columns, as in "
 REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
     *((one, None, TypeError, f"^texts {ONE}{type(one).__name__}") for one in (None, 3, {"text": "a"}, {"we", "the"})),
     (b"we", None, TypeError, rf"^texts {ONE}bytes; decode it first, text.decode\('utf-8'\)"),
@@ -56,7 +56,7 @@ REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
     (Table(*"abcdefghijk"), None, TypeError, r"; it has 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'$"),
     (Table(0, 1), None, TypeError, r"as in table\[\.\.\.\]$"),
     (Table(), None, TypeError, r"as in table\[\.\.\.\]$"),
-    (pa.table({"text": ["we"]}), None, TypeError, "a table of named columns; "),
+    (pa.table({"text": ["we"]}), None, TypeError, "a table; pass one of its columns"),
     (pl.DataFrame({"text": ["we"]}), None, TypeError, rf"^texts {ONE}DataFrame, .* as in table\['text'\]$"),
 ]  # fmt: skip
 
