@@ -93,20 +93,20 @@ def run(arguments: Any) -> None:
         tell_typing()
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
     texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
-    asked = SentenceOptions(**sentence_options(arguments))
-    names = ("prompt_name", "prompt", "threads", "same_bits")
-    options = {name: getattr(arguments, name) for name in names}
-    model = open_vectors(arguments.model, asked=asked, **from_hub(arguments), **options)
-    named = ("model", "prompt_name", "prompt", "same_bits")
+    sentences = SentenceOptions(**sentence_options(arguments))
+    options = {name: getattr(arguments, name) for name in ("prompt_name", "prompt", "same_bits")}
+    threads = arguments.threads
+    model = open_vectors(arguments.model, asked=sentences, threads=threads, **from_hub(arguments), **options)
     settings = {
         "minibert": arguments.version,
-        **{name: getattr(arguments, name) for name in named},
-        "options": asked.given() or None,
+        "model": arguments.model,
+        **options,
+        "options": sentences.given() or None,
     }
     with model.model:
         before = last_metadata(folder)
         try:
-            said = bulk(
+            meta = bulk(
                 texts, folder, model, settings, form=arguments.format, rows_per_shard=arguments.rows_per_shard,
                 skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(texts.expected),
             )  # fmt: skip
@@ -114,15 +114,15 @@ def run(arguments: Any) -> None:
             kept = counted(last_metadata(folder).get("read", 0), "row")
             tell(f"stopped: {folder} keeps {kept}, and the same command continues after them")
             raise
-    made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
-    if said["result"] != "dense":
-        made, of = f"{said['result']} vectors of {counted(said['rows'], 'text')},", f"{said['dim']} numbers each,"
-    if remark := warn_few_vectors(arguments.precision, min(said["rows"], said["rows_per_shard"])):
+    made, of = counted(meta["rows"], "vector"), f"of {meta['dim']}"
+    if meta["result"] != "dense":
+        made, of = f"{meta['result']} vectors of {counted(meta['rows'], 'text')},", f"{meta['dim']} numbers each,"
+    if remark := warn_few_vectors(arguments.precision, min(meta["rows"], meta["rows_per_shard"])):
         tell(remark)
     done = f"{folder} is complete" if before.get("last") else f"wrote {folder}"
     tell(
-        f"{done}: {made} {of} in {counted(said['shards'], 'shard')}, "
-        f"{counted(said['skipped'], 'row')} left out, {counted(said['cut'], 'text')} truncated"
+        f"{done}: {made} {of} in {counted(meta['shards'], 'shard')}, "
+        f"{counted(meta['skipped'], 'row')} left out, {counted(meta['cut'], 'text')} truncated"
     )
 
 

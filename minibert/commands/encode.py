@@ -170,7 +170,10 @@ def run_embed(arguments: Any) -> None:
 def add_texts(parser: Parser) -> None:
     """Add the texts, and -o for the file of their vectors."""
     parser.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="default, or -: each line of stdin is a text; empty lines are skipped"
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help="default, or -: each line of stdin is a text, in UTF-8; empty lines are skipped",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",

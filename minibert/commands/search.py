@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
-from minibert.files.reading import STDIN
 from minibert.models.open.options import OPTIONS
 
-from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
+from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated, texts_of
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
@@ -113,10 +112,11 @@ def _read(file: str) -> Iterator[str]:
     """Read the questions of a file. Raises ValueError for a file without questions, and for a row without a text."""
     from minibert.bulk.texts import ENDINGS, NO_TEXT, PLACE, Texts
 
+    if ENDINGS.get(Path(file).suffix.lower(), "lines") == "lines":
+        yield from texts_of(file, [])
+        return
     found = False
-    form = None if Path(file).suffix.lower() in ENDINGS else "lines"
-    questions = Texts([file], form=form, keep=())
-    for table in questions.rows():
+    for table in Texts([file], keep=()).rows():
         for text, place in zip(table["text"].to_pylist(), table[PLACE].to_pylist(), strict=True):
             if text is None:
                 raise ValueError(f"{place}: {NO_TEXT}")
@@ -124,7 +124,7 @@ def _read(file: str) -> Iterator[str]:
                 found = True
                 yield text
     if not found:
-        raise ValueError(f"{'stdin' if file == STDIN else file}: expected questions, found none")
+        raise ValueError(f"{file}: expected questions, found none")
 
 
 def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments: Any) -> Iterator[str]:

@@ -273,11 +273,11 @@ def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(
 
 def test_questions_that_are_refused(dense: Path, tmp_path: Path, capsys: Printed) -> None:
     file = made(tmp_path / "q", b"we\n\xff\n")
-    assert failure(capsys, dense, "--questions", str(file)).startswith(f"{file}, row 2: it has no text")
+    assert failure(capsys, dense, "--questions", str(file)).startswith(f"line 2 of {file} is not UTF-8 (")
     assert "give questions as arguments, or a file" in failure(capsys, dense, "--questions", str(file), "a")
     assert "give questions as arguments, or a file" in failure(capsys, dense, "-k", "3")
     assert "-k must be an integer >= 1, found 0" in failure(capsys, dense, "a", "-k", "0")
     for empty in (b"", b"\n \n"):
         message = failure(capsys, dense, "--questions", str(made(file, empty)))
-        assert message == f"{file}: expected questions, found none"
+        assert message == f"{file}: expected texts, one on each line, found none"
     assert "no such file" in failure(capsys, dense, "--questions", str(tmp_path / "none")).lower()
