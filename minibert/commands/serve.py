@@ -95,10 +95,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def answer(
-    server: Any,
-    listening: socket.socket,
-    ready: Callable[[Callable[[], None]], object],
-    log_level: str = "warning",
+    server: Any, listening: socket.socket, ready: Callable[[Callable[[], None]], object], log_level: str = "warning"
 ) -> int:
     """Answer requests until SIGTERM or Ctrl-C, then finish the accepted ones; return how many were not done in time.
 

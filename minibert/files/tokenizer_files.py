@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from minibert.errors import MinibertError, TokenizerError
@@ -52,14 +53,16 @@ def open_tokenizer(
     TokenizerError.
     """
     path = find("tokenizer.json")
-    settings = _settings(find)
+    settings = read_object(find("tokenizer_config.json"), TokenizerError)
+    if "added_tokens_decoder" not in settings:  # unless the file is of the newer kind
+        settings |= read_object(find("special_tokens_map.json"), TokenizerError)
     own = settings.get("tokenizer_class")
     for file, name in (("tokenizer_config.json", own), ("config.json", declared)):
         if name is not None and not (isinstance(name, str) and name):
             raise TokenizerError(f"{where}: {file}: 'tokenizer_class' must be a name, found {name!r:.40}")
     if always_usual:
         own = declared = None
-    name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
+    name = class_of(own or declared, usual, lambda: path is not None and b'"ByteLevel"' in Path(path).read_bytes())
     if name in classes.ELSEWHERE:
         raise TokenizerError(
             f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone gives "
@@ -68,7 +71,15 @@ def open_tokenizer(
     row = classes.CLASSES.get(name, classes.AS_IT_STANDS)
     try:
         with without_panic(str(path)):
-            reader, path = _read(find, path, row, settings, where, bool(own))
+            if path is not None:
+                reader = _from_json(path, row, settings, find, bool(own))
+            elif row.older and (path := find(row.older)) is not None:
+                reader = _from_older(path, row, settings, find, where)
+            else:
+                raise TokenizerError(
+                    f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt; "
+                    f"pass ids, or {CONVERT}"
+                )
         reader.encode_special_tokens = settings.get("split_special_tokens") is True
         named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(row, settings).items()}
         truncates, pads = _is_left(settings, "truncation_side"), _is_left(settings, "padding_side", row.pads)
@@ -98,25 +109,6 @@ def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again") from None
     left = (reader.truncation or {}).get("direction") == "left"
     return Tokenizer(reader, None, str(path), left).without_special_tokens()
-
-
-def _read(
-    find: Find, path: FileName | None, row: TokenizerClass, settings: Json, where: str, declared: bool
-) -> tuple[Any, FileName]:
-    """Return the library's tokenizer, and the path of its file."""
-    if path is not None:
-        return _from_json(path, row, settings, find, declared), path
-    if row.older and (path := find(row.older)) is not None:
-        return _from_older(path, row, settings, find, where), path
-    raise TokenizerError(
-        f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt of this "
-        f"family; pass ids, or {CONVERT}"
-    )
-
-
-def _mentions(path: FileName, word: bytes) -> bool:
-    with open(path, "rb") as file:
-        return word in file.read()
 
 
 def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, declared: bool) -> Any:
@@ -188,14 +180,6 @@ def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find,
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
-
-
-def _settings(find: Find) -> Json:
-    """Read tokenizer_config.json, and special_tokens_map.json unless the former is of the newer kind."""
-    settings = read_object(find("tokenizer_config.json"), TokenizerError)
-    if "added_tokens_decoder" not in settings:
-        settings |= read_object(find("special_tokens_map.json"), TokenizerError)
-    return settings
 
 
 def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
