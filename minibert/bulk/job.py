@@ -77,7 +77,7 @@ def bulk(
         "precision": precision,
         **model.compared,
         "format": form,
-        "rows_per_shard": rows_per_shard and int(rows_per_shard),  # JSON knows no integer of NumPy's
+        "rows_per_shard": rows_per_shard and int(rows_per_shard),  # json cannot write NumPy's integers
         "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
     }
     with locked(folder) as check:
@@ -260,7 +260,7 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
     finally:
         with suppress(OSError, ValueError):
             check()
-            path.unlink()  # before it is released: a run that locks it after that sees that it is not the folder's
+            path.unlink()  # before it is released: a run that then locks this file sees that it is gone from the folder
         lock.release()
 
 

@@ -115,7 +115,7 @@ def _described(path: Path) -> tuple[Metadata, int, Any]:
 
 
 def difference(meta: Metadata, wanted: Metadata) -> tuple[str, Any, Any] | None:
-    """Return the first wanted setting that differs, and its two values: of dictionaries the entries that differ."""
+    """Return the first wanted setting that differs and its two values; of dictionaries, the entries that differ."""
     for name, value in wanted.items():
         before = meta.get(name)
         if before != value and name not in (*PLACED, *MAY_DIFFER):

@@ -149,7 +149,7 @@ class Texts:
         kinds = {}
         for column, values in (seen if rows else {self.text_column: {}}).items():
             try:
-                if column == ids and {int, float} <= {*values}:  # as one type an integer would be another id
+                if column == ids and {int, float} <= {*values}:  # read as one type, an integer id would change
                     raise pa.ArrowTypeError
                 kinds[column] = _plain(pa.array([*values.values()]).type)
             except (pa.ArrowException, OverflowError) as error:
@@ -205,7 +205,7 @@ def _parquet(name: str) -> Iterator[Any]:
     pa = arrow()
     from pyarrow.parquet import ParquetFile
 
-    # its defaults buffer a whole row group and verify no checksum; opened by name, some names would be URLs to it
+    # its defaults buffer a whole row group and verify no checksum; it would read some file names as URLs
     options: dict[str, Any] = {"buffer_size": BUFFER, "pre_buffer": False, "page_checksum_verification": True}
     failures = pa.ArrowException, UnicodeDecodeError
     with reading(name, "Parquet", *failures), open(name, "rb") as raw, ParquetFile(raw, **options) as file:

@@ -45,21 +45,23 @@ def declare(parser: Parser) -> None:
         "--keep", nargs="*", metavar="COLUMN",
         help="columns that are kept beside ids and texts (default: all that are not nested)",
     )  # fmt: skip
-    parser.add_argument("--input-format", choices=FORMATS, help="of all input files (default: by file extension)")
+    parser.add_argument(
+        "--input-format", choices=FORMATS, help="the format of all input files (default: by file extension)"
+    )
     parser.add_argument(
         "--format", choices=("arrow", "parquet"), default="arrow",
-        help="of the shards: arrow is mapped, so `minibert search` reads it 20 times as fast (default); parquet is "
-        "what most other programs read",
+        help="the format of the shards: arrow is mapped, so `minibert search` reads it 20 times as fast (default); "
+        "most other programs read parquet",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
-        help="of the numbers: float32 (default), half as large, a byte each, or a bit each; int8 and uint8 take their "
-        "ranges from the first shard",
+        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
+        "int8 and uint8 take their ranges from the first shard",
     )  # fmt: skip
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N",
-        help="rows of the input for a shard, which a run that ends early loses at most (default: 4096; 16384 for int8 "
-        "and uint8; in a folder that is continued, those it was begun with)",
+        help="rows of the input in a shard; a run that ends early loses one shard at most (default: 4096; 16384 for "
+        "int8 and uint8; in a folder that is continued, as before)",
     )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("error", "skip"), default="error",

@@ -49,7 +49,9 @@ def declare_extract(parser: Parser) -> None:
     add_model(parser, side=False, argument=True)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
-        "--dtype", choices=("float32", "float16", "bfloat16"), help="of the tables (default: as each is stored)"
+        "--dtype",
+        choices=("float32", "float16", "bfloat16"),
+        help="the format of the tables (default: as each is stored)",
     )
 
 

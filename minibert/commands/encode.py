@@ -54,8 +54,8 @@ def declare_encode(parser: Parser) -> None:
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
-        help="of the numbers: float32 (default), half as large, a byte each, or a bit each; int8 and uint8 take their "
-        "ranges from all texts, so all are read first",
+        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
+        "int8 and uint8 take their ranges from all texts, so all are read first",
     )  # fmt: skip
     add_prompts(parser)
     add_options(parser, "sentences")

@@ -111,7 +111,7 @@ def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], che
     The folder is made under another name and moved into place, so a run that ends early leaves nothing behind. check:
     reads the folder back before it is moved. Call `check_target` first.
     """
-    parent = target.absolute().parent  # all is read: later disk errors concern the target
+    parent = target.absolute().parent  # all input has been read: later disk errors concern the target
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()

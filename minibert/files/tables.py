@@ -61,7 +61,7 @@ class Table:
         """Hint that these rows will be needed soon: a remote table then fetches all of them at once."""
 
 
-FIRST_ROWS = 512  # computed at least by a FormulaTable: the longest text of most models
+FIRST_ROWS = 512  # rows that a FormulaTable computes at least: the longest text of most models
 SMALL_TABLE = 1 << 20  # numbers: tables of positions and types have fewer, tables of words fifty times as many
 # constants of _convert_half and convert: to make them takes as long as to convert a short text's rows
 _NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)

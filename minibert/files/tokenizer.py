@@ -29,7 +29,7 @@ FOR_LATER_USE = re.compile(r"\[unused\d+\]|madeupword\d+|<extra_id_\d+>")
 
 @contextmanager
 def without_panic(file: str) -> Iterator[None]:
-    """Turn a panic of the tokenizers library, which is no Exception, into TokenizerError; Ctrl-C passes."""
+    """Raise TokenizerError for a panic of the tokenizers library, which is not an Exception; Ctrl-C passes through."""
     try:
         yield
     except BaseException as error:

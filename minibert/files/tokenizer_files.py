@@ -24,7 +24,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the special tokens with a name, in the order of their rows
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # flags of an added token
-LONGEST = 512  # tokens of a text that sentence-transformers and model2vec look at
+LONGEST = 512  # tokens of a text that sentence-transformers and model2vec use
 UNUSED = re.compile(r"\[unused\d+\]")
 NO_LETTER = "\U0010ffff"  # in no vocabulary
 CONVERT = (
