@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from minibert.errors import MinibertError, TokenizerError
@@ -62,7 +61,7 @@ def open_tokenizer(
             raise TokenizerError(f"{where}: {file}: 'tokenizer_class' must be a name, found {name!r:.40}")
     if always_usual:
         own = declared = None
-    name = class_of(own or declared, usual, lambda: path is not None and b'"ByteLevel"' in Path(path).read_bytes())
+    name = class_of(own or declared, usual, lambda: path is not None and _mentions(path, b'"ByteLevel"'))
     if name in classes.ELSEWHERE:
         raise TokenizerError(
             f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone gives "
@@ -109,6 +108,11 @@ def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
         raise TokenizerError(f"{path}: unreadable tokenizer file ({error}); fetch it again") from None
     left = (reader.truncation or {}).get("direction") == "left"
     return Tokenizer(reader, None, str(path), left).without_special_tokens()
+
+
+def _mentions(path: FileName, word: bytes) -> bool:
+    with open(path, "rb") as file:
+        return word in file.read()
 
 
 def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, declared: bool) -> Any:

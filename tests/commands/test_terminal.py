@@ -250,9 +250,7 @@ def test_no_file_of_a_model_is_written_over(tmp_path: Path, capsys: Printed) -> 
     ):  # fmt: skip
         link.symlink_to(model / name)
         for path in [link, *([model / "1_Pooling" / ".." / name] if name.endswith(".safetensors") else [])]:
-            assert "of the model that is read here" in failure(
-                capsys, "encode", "we", "-m", model, "-o", path
-            ), name
+            assert "of the model that is read here" in failure(capsys, "encode", "we", "-m", model, "-o", path), name
         link.unlink()
         assert files(model) == before
     beside = model / "mine.safetensors"  # no part of it, though it was written there before
