@@ -73,7 +73,7 @@ def run_encode(arguments: Any) -> None:
     from minibert.models.sentences.folder import SPARSE
 
     ending_of(arguments.output, "mean")  # raises before anything is read
-    cut: list[int] = []
+    truncated: list[int] = []
     precision = arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
@@ -86,20 +86,22 @@ def run_encode(arguments: Any) -> None:
         if sparse:
             if arguments.normalize:
                 raise ValueError("--normalize is for dense vectors; leave it out")
-            steps = encoder.sparse_steps(prompt_name, prompt, task).noting(cut)
-            _give_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
-            tell_truncated(len(cut))
+            steps = encoder.sparse_steps(prompt_name, prompt, task).noting(truncated)
+            _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
+            tell_truncated(len(truncated))
             return
-        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task).noting(cut)
+        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task).noting(
+            truncated
+        )
         parts = (part for chunk in chunks for part in chunked(chunk, steps.chunk))
         vectors, dim = streamed(steps.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":
             vectors, dim = _smaller(vectors, precision), -(-dim // 8) if precision in BITS else dim
-        give(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
-    tell_truncated(len(cut))
+        output_vectors(vectors, dim, np.dtype(PRECISIONS[precision]), pooling, arguments.output, ending)
+    tell_truncated(len(truncated))
 
 
-def _give_sparse(vectors: Iterator[Any], output: Path | None) -> None:
+def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
     """Print a line of id:weight for each text, or write the ids and weights of all texts, one after another."""
     import numpy as np
 
@@ -127,8 +129,8 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
 
     if precision in STEPS and (parts := [*vectors]):
         vectors = [np.concatenate(parts)]
-        if said := warn_few_vectors(precision, len(vectors[0])):
-            tell(said)
+        if warning := warn_few_vectors(precision, len(vectors[0])):
+            tell(warning)
     yield from (quantized(part, precision) for part in vectors)
 
 
@@ -156,12 +158,12 @@ def run_embed(arguments: Any) -> None:
     pooling = None if arguments.pooling == "none" else arguments.pooling
     ending = ending_of(arguments.output, pooling)
     chunks = chunks_of(arguments)
-    first, cut = next(chunks, []), list[int]()
+    first, truncated = next(chunks, []), list[int]()
     with load_layer(arguments, lazy=len(first) <= FEW_TEXTS and not arguments.whole) as layer:
-        steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(cut)
+        steps = layer.pipeline(pooling, arguments.normalize, arguments.truncate, arguments.threads).noting(truncated)
         vectors = streamed(steps.stream, chain([first], chunks), "embed", arguments)
-        give(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
-    tell_truncated(len(cut))
+        output_vectors(vectors, layer.dim, layer.dtype, pooling, arguments.output, ending)
+    tell_truncated(len(truncated))
 
 
 # -- texts in, vectors out -----------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ def _of_line(error: ValueError, empty: list[int]) -> ValueError:
     return error_of(type(error), *parts)
 
 
-def give(
+def output_vectors(
     vectors: Iterator[Any], dim: int, dtype: np.dtype[Any], pooling: str | None, output: Path | None, ending: str
 ) -> None:
     """Write the vectors into a file, or print a line for each; without pooling an empty line ends each text."""

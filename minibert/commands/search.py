@@ -57,17 +57,17 @@ def run(arguments: Any) -> None:
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    cut: list[int] = []
+    truncated: list[int] = []
     stored = StoredVectors(arguments.folder)
     for name in arguments.show or ():
         stored.column(name, ())  # raises for a column that was not kept, before the model is opened
     model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(cut)
+        steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
-    tell_truncated(len(cut), "question")
+    tell_truncated(len(truncated), "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 

@@ -48,18 +48,18 @@ def run_similar(arguments: Any) -> None:
         raise ValueError("give two texts, or one and --file")
     if file is not None and len(texts) > 1:
         raise ValueError(f"--file takes one text, found {len(texts)}; put a text of several words in quotes")
-    cut, empty = list[int](), list[int]()
+    truncated, empty = list[int](), list[int]()
     with load_model(arguments) as encoder:
         if file is None:
-            print_lines(table(encoder, texts, cut))
+            print_lines(table(encoder, texts, truncated))
         else:
-            found = nearest(encoder, texts[0], file, arguments.k, cut, empty)
+            found = nearest(encoder, texts[0], file, arguments.k, truncated, empty)
             print_lines(f"{score:.3f}  {line}" for score, line in found)
     tell_empty(len(empty))
-    tell_truncated(len(cut))
+    tell_truncated(len(truncated))
 
 
-def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
+def table(encoder: Encoder, texts: list[str], truncated: list[int]) -> Iterator[str]:
     """Yield a line for each text: its number, its similarity to each text, and the text.
 
     With late interaction a text is a query in its line, and a document in its column.
@@ -67,7 +67,7 @@ def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
     if encoder.sentence_config.late:
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
     else:
-        vectors = others = encoder.pipeline().noting(cut).all(texts)
+        vectors = others = encoder.pipeline().noting(truncated).all(texts)
     columns = range(1, len(texts) + 1)
     yield "".join(["    ", *(f"{i:>8}" for i in columns)])
     for i, row, text in zip(columns, encoder.similarity(vectors, others), texts, strict=True):
@@ -75,7 +75,7 @@ def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
 
 
 def nearest(
-    encoder: Encoder, text: str, file: str, k: int, cut: list[int], empty: list[int]
+    encoder: Encoder, text: str, file: str, k: int, truncated: list[int], empty: list[int]
 ) -> list[tuple[float, str]]:
     """Return the k lines of a file nearest to a text, best first, each with its similarity.
 
@@ -87,8 +87,8 @@ def nearest(
 
     late = encoder.sentence_config.late
     query: Vectors = encoder.encode_query([text])
-    cut += filter(None, [encoder.tokens_cut(text, "query", task="query")])
-    pipeline = encoder.pipeline("document", task="document").noting(cut)
+    truncated += filter(None, [encoder.tokens_cut(text, "query", task="query")])
+    pipeline = encoder.pipeline("document", task="document").noting(truncated)
     lines: dict[int, str] = {}  # the best lines so far, and the lines not compared yet
 
     def read() -> Iterator[list[str]]:

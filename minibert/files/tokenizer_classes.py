@@ -84,70 +84,72 @@ ROBERTA_TOKENS = {
 GPT2_TOKENS = {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"}
 
 
-def _bert(lib: Any, say: Settings) -> Rules:
+def _bert(lib: Any, settings: Settings) -> Rules:
     """Split at spaces and punctuation, then greedily into the longest pieces of the vocabulary."""
     normalizer = lib.normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=say.flag("tokenize_chinese_chars", True),
-        strip_accents=say.flag("strip_accents", None),
-        lowercase=say.flag("do_lower_case", True),
+        handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
+        strip_accents=settings.flag("strip_accents", None),
+        lowercase=settings.flag("do_lower_case", True),
     )
-    model = {"unk_token": say.token("unk"), "max_input_chars_per_word": 100, "continuing_subword_prefix": "##"}
+    model = {"unk_token": settings.token("unk"), "max_input_chars_per_word": 100, "continuing_subword_prefix": "##"}
     return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), model, lib.decoders.WordPiece(prefix="##"))
 
 
-def _dpr(lib: Any, say: Settings) -> Rules:
+def _dpr(lib: Any, settings: Settings) -> Rules:
     """Split as BERT, but do_lower_case is ignored, as by this class of transformers."""
-    return _bert(lib, say._replace(flag=lambda key, usual: usual if key == "do_lower_case" else say.flag(key, usual)))
+    return _bert(
+        lib, settings._replace(flag=lambda key, usual: usual if key == "do_lower_case" else settings.flag(key, usual))
+    )
 
 
-def _byte_level(lib: Any, say: Settings) -> Rules:
+def _byte_level(lib: Any, settings: Settings) -> Rules:
     """Merge bytes pair by pair, in the order in which the pairs were learned."""
-    splitting = lib.pre_tokenizers.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False))
+    splitting = lib.pre_tokenizers.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False))
     return Rules(None, splitting, _bpe(), lib.decoders.ByteLevel())
 
 
-def _gpt_neox(lib: Any, say: Settings) -> Rules:
-    return _byte_level(lib, say)._replace(normalizer=lib.normalizers.NFC())
+def _gpt_neox(lib: Any, settings: Settings) -> Rules:
+    return _byte_level(lib, settings)._replace(normalizer=lib.normalizers.NFC())
 
 
-def _cohere(lib: Any, say: Settings) -> Rules:
-    rules = _gpt_neox(lib, say)
+def _cohere(lib: Any, settings: Settings) -> Rules:
+    rules = _gpt_neox(lib, settings)
     split = lib.pre_tokenizers
     return rules._replace(splitting=split.Sequence([split.Digits(individual_digits=True), rules.splitting]))
 
 
-def _qwen2(lib: Any, say: Settings) -> Rules:
+def _qwen2(lib: Any, settings: Settings) -> Rules:
     split = lib.pre_tokenizers
     steps = [
         split.Split(lib.Regex(QWEN), behavior="isolated", invert=False),
-        split.ByteLevel(add_prefix_space=say.flag("add_prefix_space", False), use_regex=False),
+        split.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False), use_regex=False),
     ]
     return Rules(lib.normalizers.NFC(), split.Sequence(steps), _bpe(), lib.decoders.ByteLevel())
 
 
-def _clip(lib: Any, say: Settings) -> Rules:
+def _clip(lib: Any, settings: Settings) -> Rules:
     change, split = lib.normalizers, lib.pre_tokenizers
     normalizer = change.Sequence([change.NFC(), change.Replace(lib.Regex(r"\s+"), " "), change.Lowercase()])
     steps = [split.Split(lib.Regex(CLIP), behavior="removed", invert=True), split.ByteLevel(add_prefix_space=False)]
-    return Rules(normalizer, split.Sequence(steps), _bpe("</w>", say.token("unk")), lib.decoders.ByteLevel())
+    return Rules(normalizer, split.Sequence(steps), _bpe("</w>", settings.token("unk")), lib.decoders.ByteLevel())
 
 
-def _openai(lib: Any, say: Settings) -> Rules:
+def _openai(lib: Any, settings: Settings) -> Rules:
     normalizer = lib.normalizers.BertNormalizer(lowercase=True)
     decoder = lib.decoders.BPEDecoder(suffix="</w>")
-    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), _bpe("</w>", say.token("unk")), decoder)
+    return Rules(normalizer, lib.pre_tokenizers.BertPreTokenizer(), _bpe("</w>", settings.token("unk")), decoder)
 
 
-def _gemma(lib: Any, say: Settings) -> Rules:
+def _gemma(lib: Any, settings: Settings) -> Rules:
     splitting = lib.pre_tokenizers.Split(pattern=" ", behavior="merged_with_previous", invert=False)
-    model = {**_bpe(None, say.token("unk")), "fuse_unk": True, "byte_fallback": True}
+    model = {**_bpe(None, settings.token("unk")), "fuse_unk": True, "byte_fallback": True}
     return Rules(lib.normalizers.Replace(" ", SPACE), splitting, model, _from_bytes(lib))
 
 
-def _llama(lib: Any, say: Settings) -> Rules:
-    scheme = "always" if say.flag("legacy", False) else "first"
-    scheme = scheme if say.flag("add_prefix_space", True) else "never"
+def _llama(lib: Any, settings: Settings) -> Rules:
+    scheme = "always" if settings.flag("legacy", False) else "first"
+    scheme = scheme if settings.flag("add_prefix_space", True) else "never"
     splitting = lib.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=False)
     decoder = _from_bytes(lib, *([] if scheme == "never" else [lib.decoders.Strip(content=" ", left=1)]))
     return Rules(None, splitting, {**_bpe(None), "fuse_unk": True, "byte_fallback": True}, decoder)
@@ -184,40 +186,40 @@ def _words(lib: Any, normalizer: Any, scheme: str = "always") -> Rules:
     return Rules(normalizer, lib.pre_tokenizers.Sequence([lib.pre_tokenizers.WhitespaceSplit(), spelled]), {}, decoder)
 
 
-def _unigram(lib: Any, say: Settings) -> Rules:
+def _unigram(lib: Any, settings: Settings) -> Rules:
     """Map characters as the file says, split into words, and each word into its most probable pieces."""
-    return _words(lib, say.charsmap, "always" if say.flag("add_prefix_space", True) else "never")
+    return _words(lib, settings.charsmap, "always" if settings.flag("add_prefix_space", True) else "never")
 
 
-def _albert(lib: Any, say: Settings) -> Rules:
-    scheme = "always" if say.flag("add_prefix_space", True) else "never"
-    return _words(lib, _quotes(lib, say, not say.flag("keep_accents", False), True), scheme)
+def _albert(lib: Any, settings: Settings) -> Rules:
+    scheme = "always" if settings.flag("add_prefix_space", True) else "never"
+    return _words(lib, _quotes(lib, settings, not settings.flag("keep_accents", False), True), scheme)
 
 
-def _xlnet(lib: Any, say: Settings) -> Rules:
-    return _words(lib, _quotes(lib, say, True, False))
+def _xlnet(lib: Any, settings: Settings) -> Rules:
+    return _words(lib, _quotes(lib, settings, True, False))
 
 
-def _quotes(lib: Any, say: Settings, no_accents: bool, lower_case: bool) -> Any:
+def _quotes(lib: Any, settings: Settings, no_accents: bool, lower_case: bool) -> Any:
     change = lib.normalizers
     steps = [change.Replace("``", '"'), change.Replace("''", '"')]
     steps += [change.NFKD(), change.StripAccents()] if no_accents else []
-    steps += [change.Lowercase()] if say.flag("do_lower_case", lower_case) else []
-    return change.Sequence(steps + ([] if say.charsmap is None else [say.charsmap]))
+    steps += [change.Lowercase()] if settings.flag("do_lower_case", lower_case) else []
+    return change.Sequence(steps + ([] if settings.charsmap is None else [settings.charsmap]))
 
 
-def _deberta_v2(lib: Any, say: Settings) -> Rules:
+def _deberta_v2(lib: Any, settings: Settings) -> Rules:
     change, split = lib.normalizers, lib.pre_tokenizers
-    steps = [change.Lowercase()] if say.flag("do_lower_case", False) else []
+    steps = [change.Lowercase()] if settings.flag("do_lower_case", False) else []
     steps += [change.Replace(lib.Regex(r"\s{2,}|[\n\r\t]"), " "), change.NFC(), change.Strip(left=False, right=True)]
-    splits = [split.Punctuation(behavior="isolated")] if say.flag("split_by_punct", False) else []
-    spelled, decoder = _spaces(lib, "always" if say.flag("add_prefix_space", True) else "first")
+    splits = [split.Punctuation(behavior="isolated")] if settings.flag("split_by_punct", False) else []
+    spelled, decoder = _spaces(lib, "always" if settings.flag("add_prefix_space", True) else "first")
     return Rules(change.Sequence(steps), split.Sequence([*splits, spelled]), decoder=decoder)
 
 
-def _pegasus(lib: Any, say: Settings) -> Rules:
+def _pegasus(lib: Any, settings: Settings) -> Rules:
     change = lib.normalizers
-    first = change.Replace(lib.Regex(r"\n"), " ") if say.charsmap is None else say.charsmap
+    first = change.Replace(lib.Regex(r"\n"), " ") if settings.charsmap is None else settings.charsmap
     normalizer = change.Sequence([first, change.Replace(lib.Regex(r" {2,}"), " ")])
     spelled, decoder = _spaces(lib, "always")
     return Rules(normalizer, spelled, decoder=decoder)
@@ -280,7 +282,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
         _xlnet, XLNET_TEMPLATE, _XLNET_TOKENS, kind="Unigram", unknown=0, takes_left=True, pads="left"
     ),
     "T5Tokenizer": TokenizerClass(
-        lambda lib, say: _words(lib, say.charsmap),
+        lambda lib, settings: _words(lib, settings.charsmap),
         T5_TEMPLATE,
         {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
         kind="Unigram",

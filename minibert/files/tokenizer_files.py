@@ -52,10 +52,10 @@ def open_tokenizer(
     TokenizerError.
     """
     path = find("tokenizer.json")
-    settings = read_object(find("tokenizer_config.json"), TokenizerError)
-    if "added_tokens_decoder" not in settings:  # unless the file is of the newer kind
-        settings |= read_object(find("special_tokens_map.json"), TokenizerError)
-    own = settings.get("tokenizer_class")
+    config = read_object(find("tokenizer_config.json"), TokenizerError)
+    if "added_tokens_decoder" not in config:  # unless the file is of the newer kind
+        config |= read_object(find("special_tokens_map.json"), TokenizerError)
+    own = config.get("tokenizer_class")
     for file, name in (("tokenizer_config.json", own), ("config.json", declared)):
         if name is not None and not (isinstance(name, str) and name):
             raise TokenizerError(f"{where}: {file}: 'tokenizer_class' must be a name, found {name!r:.40}")
@@ -67,22 +67,22 @@ def open_tokenizer(
             f"{where}: the tokenizer class {name} has rules that minibert does not have; if tokenizer.json alone gives "
             "the right ids, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
         )
-    row = classes.CLASSES.get(name, classes.AS_IT_STANDS)
+    class_ = classes.CLASSES.get(name, classes.AS_IT_STANDS)
     try:
         with without_panic(str(path)):
             if path is not None:
-                reader = _from_json(path, row, settings, find, bool(own))
-            elif row.older and (path := find(row.older)) is not None:
-                reader = _from_older(path, row, settings, find, where)
+                reader = _from_json(path, class_, config, find, bool(own))
+            elif class_.older and (path := find(class_.older)) is not None:
+                reader = _from_older(path, class_, config, find, where)
             else:
                 raise TokenizerError(
                     f"{where} has no tokenizer: expected tokenizer.json, or vocab.txt, or vocab.json with merges.txt; "
                     f"pass ids, or {CONVERT}"
                 )
-        reader.encode_special_tokens = settings.get("split_special_tokens") is True
-        named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(row, settings).items()}
-        truncates, pads = _is_left(settings, "truncation_side"), _is_left(settings, "padding_side", row.pads)
-        return Tokenizer(reader, pad_id, str(path), truncates, named, _typed(row, settings), pads)
+        reader.encode_special_tokens = config.get("split_special_tokens") is True
+        named = {key.removesuffix("_token"): token.content for key, token in _named_tokens(class_, config).items()}
+        truncates, pads = _is_left(config, "truncation_side"), _is_left(config, "padding_side", class_.pads)
+        return Tokenizer(reader, pad_id, str(path), truncates, named, _typed(class_, config), pads)
     except _UnfitError as error:
         raise TokenizerError(f"{where}: {error}") from None
     except MinibertError:
@@ -115,35 +115,35 @@ def _mentions(path: FileName, word: bytes) -> bool:
         return word in file.read()
 
 
-def _from_json(path: FileName, row: TokenizerClass, settings: Json, find: Find, declared: bool) -> Any:
+def _from_json(path: FileName, class_: TokenizerClass, config: Json, find: Find, declared: bool) -> Any:
     from tokenizers import Tokenizer as Reader
 
-    stored, pieces = _stored(path, row)
+    stored, pieces = _stored(path, class_)
     kind = type(stored.model).__name__
-    if row.kind not in ("", kind):
+    if class_.kind not in ("", kind):
         if declared:
             raise TokenizerError(
-                f"{path}: tokenizer_config.json names {settings['tokenizer_class']}, which is for {row.kind}, but "
+                f"{path}: tokenizer_config.json names {config['tokenizer_class']}, which is for {class_.kind}, but "
                 f"this file's model is {kind}; set tokenizer_class to PreTrainedTokenizerFast to read it as it stands"
             )
-        row = classes.AS_IT_STANDS
+        class_ = classes.AS_IT_STANDS
     reader, added = stored, stored.get_added_tokens_decoder()
-    if row.rules is not None:
-        say = _say(settings, row, stored.normalizer)
-        model = stored.model if pieces is None else _unigram(pieces, row, say)
+    if class_.rules is not None:
+        settings = _class_settings(config, class_, stored.normalizer)
+        model = stored.model if pieces is None else _unigram(pieces, class_, settings)
         if pieces is not None:
             numbered = Reader(model)
             numbered.add_tokens([token for _, token in sorted(added.items())])
             added = numbered.get_added_tokens_decoder()
         reader = Reader(model)  # and none of the file's added tokens
         reader.post_processor = stored.post_processor
-        _apply(reader, row, say)
-    _add_tokens(reader, row, settings, find, added)
-    _put_template(reader, row, settings)
+        _apply(reader, class_, settings)
+    _add_tokens(reader, class_, config, find, added)
+    _put_template(reader, class_, config)
     return reader
 
 
-def _stored(path: FileName, row: TokenizerClass) -> tuple[Any, list[tuple[str, float]] | None]:
+def _stored(path: FileName, class_: TokenizerClass) -> tuple[Any, list[tuple[str, float]] | None]:
     """Return the file's tokenizer; for a class of Unigram also its pieces, with scores read by Python's parser.
 
     transformers does the same. The library's parser reads many scores one unit in the last place off, and then it
@@ -151,7 +151,7 @@ def _stored(path: FileName, row: TokenizerClass) -> tuple[Any, list[tuple[str, f
     """
     from tokenizers import Tokenizer as Reader
 
-    stored = read_object(path, TokenizerError) if row.kind == "Unigram" else {}
+    stored = read_object(path, TokenizerError) if class_.kind == "Unigram" else {}
     model = stored.get("model")
     if not isinstance(model, dict) or model.get("type", "Unigram") != "Unigram" or not isinstance(model["vocab"], list):
         return Reader.from_file(str(path)), None
@@ -160,57 +160,57 @@ def _stored(path: FileName, row: TokenizerClass) -> tuple[Any, list[tuple[str, f
     return Reader.from_str(json.dumps(stored)), pieces
 
 
-def _from_older(path: FileName, row: TokenizerClass, settings: Json, find: Find, where: str) -> Any:
+def _from_older(path: FileName, class_: TokenizerClass, config: Json, find: Find, where: str) -> Any:
     from tokenizers import Tokenizer as Reader
     from tokenizers import models
 
-    say = _say(settings, row, None)
-    if row.kind == "WordPiece":
-        reader = Reader(models.WordPiece(models.WordPiece.read_file(str(path)), unk_token=say.token("unk")))
+    settings = _class_settings(config, class_, None)
+    if class_.kind == "WordPiece":
+        reader = Reader(models.WordPiece(models.WordPiece.read_file(str(path)), unk_token=settings.token("unk")))
     else:
         merges = find("merges.txt")
         if merges is None:
             raise TokenizerError(f"{where} has vocab.json but no merges.txt; both are needed: fetch it")
         reader = Reader(models.BPE.from_file(str(path), str(merges)))
-    needed = [*(["unk"] if row.kind == "WordPiece" else []), *_names(row.template)]
-    needed += ["bos"] if settings.get("add_bos_token") and say.token("bos") else []
-    for token in map(say.token, needed):
+    needed = [*(["unk"] if class_.kind == "WordPiece" else []), *_names(class_.template)]
+    needed += ["bos"] if config.get("add_bos_token") and settings.token("bos") else []
+    for token in map(settings.token, needed):
         if reader.token_to_id(token) is None:
-            raise TokenizerError(f"{path}: no token {token!r}, which every text needs; is this {row.of}'s file?")
-    _apply(reader, row, say)
-    _add_tokens(reader, row, settings, find, {})
-    _put_template(reader, row, settings, older=True)
+            raise TokenizerError(f"{path}: no token {token!r}, which every text needs; is this {class_.of}'s file?")
+    _apply(reader, class_, settings)
+    _add_tokens(reader, class_, config, find, {})
+    _put_template(reader, class_, config, older=True)
     return reader
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
 
 
-def _say(settings: Json, row: TokenizerClass, normalizer: Any) -> Settings:
+def _class_settings(config: Json, class_: TokenizerClass, normalizer: Any) -> Settings:
     def flag(key: str, default: bool | None) -> bool | None:
-        found = settings.get(key)
+        found = config.get(key)
         if found is not None and not isinstance(found, bool):
             raise _UnfitError(f"tokenizer_config.json: {key!r} must be true or false, found {found!r:.40}")
         return default if found is None else found
 
-    tokens = _named_texts(settings)
+    tokens = _named_texts(config)
     steps = normalizer if type(normalizer).__name__ == "Sequence" else [normalizer]
     charsmap = next((step for step in steps if type(step).__name__ == "Precompiled"), None)
-    return Settings(flag, lambda name: tokens.get(name) or row.tokens.get(name, ""), charsmap)
+    return Settings(flag, lambda name: tokens.get(name) or class_.tokens.get(name, ""), charsmap)
 
 
-def _is_left(settings: Json, key: str, usual: str = "right") -> bool:
-    side = settings.get(key, usual)
+def _is_left(config: Json, key: str, usual: str = "right") -> bool:
+    side = config.get(key, usual)
     if side not in ("right", "left"):
         raise _UnfitError(f"tokenizer_config.json: {key!r} must be 'right' or 'left', found {side!r:.40}")
     return bool(side == "left")
 
 
-def _typed(row: TokenizerClass, settings: Json) -> bool:
-    """Whether the model gets token types: as the settings say, else the class."""
-    names = settings.get("model_input_names")
+def _typed(class_: TokenizerClass, config: Json) -> bool:
+    """Whether the model gets token types: as tokenizer_config.json says, else the class."""
+    names = config.get("model_input_names")
     if names is None:
-        return row.types
+        return class_.types
     if not isinstance(names, list):
         raise _UnfitError(f"tokenizer_config.json: 'model_input_names' must be a list of names, found {names!r:.40}")
     return "token_type_ids" in names
@@ -224,69 +224,69 @@ def _content(value: Any, key: str) -> str | None:
     return found
 
 
-def _named_texts(settings: Json) -> dict[str, str]:
-    """Return the special tokens that the settings name: "cls" -> "[CLS]"."""
-    found = {name: _content(settings.get(f"{name}_token"), f"{name}_token") for name in NAMED}
+def _named_texts(config: Json) -> dict[str, str]:
+    """Return the special tokens that tokenizer_config.json names: "cls" -> "[CLS]"."""
+    found = {name: _content(config.get(f"{name}_token"), f"{name}_token") for name in NAMED}
     return {name: text for name, text in found.items() if text is not None}
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _unigram(pieces: list[tuple[str, float]], row: TokenizerClass, say: Settings) -> Any:
+def _unigram(pieces: list[tuple[str, float]], class_: TokenizerClass, settings: Settings) -> Any:
     """Build the model of these pieces; the class says which row unknown letters have."""
     from tokenizers import models
 
-    unknown = row.unknown
+    unknown = class_.unknown
     if not isinstance(unknown, int):
-        wanted = say.token(str(unknown))
+        wanted = settings.token(str(unknown))
         unknown = next((i for i, (token, _) in enumerate(pieces) if token == wanted), 0)
     return models.Unigram(pieces, unknown, False)
 
 
-def _apply(reader: Any, row: TokenizerClass, say: Settings) -> None:
+def _apply(reader: Any, class_: TokenizerClass, settings: Settings) -> None:
     import tokenizers
 
-    assert row.rules is not None
-    rules = row.rules(tokenizers, say)
+    assert class_.rules is not None
+    rules = class_.rules(tokenizers, settings)
     for name, value in rules.model.items():
         if getattr(reader.model, name) != value:
             setattr(reader.model, name, value)
     reader.normalizer, reader.pre_tokenizer, reader.decoder = rules.normalizer, rules.splitting, rules.decoder
 
 
-def _add_tokens(reader: Any, row: TokenizerClass, settings: Json, find: Find, stored: Mapping[int, Any]) -> None:
+def _add_tokens(reader: Any, class_: TokenizerClass, config: Json, find: Find, stored: Mapping[int, Any]) -> None:
     """Add the tokens that are found in a text before it is split, in the order of their rows."""
     from tokenizers import AddedToken
 
-    listed = _listed_tokens(settings, find, stored)
+    listed = _listed_tokens(config, find, stored)
     by_content = {token.content: token for token in listed.values()}
     adding = [token for _, token in sorted(listed.items())]
-    named = {token.content: by_content.get(token.content, token) for token in _named_tokens(row, settings).values()}
+    named = {token.content: by_content.get(token.content, token) for token in _named_tokens(class_, config).values()}
     known = {token.content for token in [*reader.get_added_tokens_decoder().values(), *adding]}
     adding += [token for content, token in named.items() if content not in known]
     for token in adding:
         token.special = token.special or token.content in named
     reader.add_tokens(adding)
-    if row.plain:
+    if class_.plain:
         reader.add_tokens([AddedToken(content, special=True) for content in named])
 
 
-def _listed_tokens(settings: Json, find: Find, stored: Mapping[int, Any]) -> dict[int, Any]:
+def _listed_tokens(config: Json, find: Find, stored: Mapping[int, Any]) -> dict[int, Any]:
     from tokenizers import AddedToken
 
-    listed = settings.get("added_tokens_decoder")
+    listed = config.get("added_tokens_decoder")
     if listed is not None:
         try:
-            return {int(row): AddedToken(token["content"], **_flags(token)) for row, token in listed.items()}
+            return {int(i): AddedToken(token["content"], **_flags(token)) for i, token in listed.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _UnfitError(f"tokenizer_config.json: added_tokens_decoder is not readable ({error})") from None
-    names = {*_named_texts(settings).values(), *(_content(token, "extra_special_tokens") for token in _extra(settings))}
+    names = {*_named_texts(config).values(), *(_content(token, "extra_special_tokens") for token in _extra(config))}
     found = {}
-    for content, row in read_object(find("added_tokens.json"), TokenizerError).items():
-        if type(row) is not int:
-            raise _UnfitError(f"added_tokens.json: {content!r} must have an id, found {row!r:.40}")
-        found[row] = AddedToken(content, normalized=content not in names, special=content in names)
+    for content, i in read_object(find("added_tokens.json"), TokenizerError).items():
+        if type(i) is not int:
+            raise _UnfitError(f"added_tokens.json: {content!r} must have an id, found {i!r:.40}")
+        found[i] = AddedToken(content, normalized=content not in names, special=content in names)
     return {**found, **stored}
 
 
@@ -294,24 +294,24 @@ def _flags(token: Json) -> Json:
     return {flag: token[flag] for flag in FLAGS if flag in token}
 
 
-def _extra(settings: Json) -> list[Any]:
-    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+def _extra(config: Json) -> list[Any]:
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     found = list(extra.values()) if isinstance(extra, dict) else extra
     if not isinstance(found, list):
         raise _UnfitError(f"tokenizer_config.json: special tokens must be a list, found {extra!r:.40}")
     return found
 
 
-def _named_tokens(row: TokenizerClass, settings: Json) -> dict[str, Any]:
-    """Return the special tokens with a name, then the extra ones: as the settings say, else the class."""
+def _named_tokens(class_: TokenizerClass, config: Json) -> dict[str, Any]:
+    """Return the special tokens with a name, then the extra ones: as tokenizer_config.json says, else the class."""
     from tokenizers import AddedToken
 
-    named: Json = {f"{name}_token": row.tokens.get(name) for name in NAMED}
-    named |= {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
-    named |= {f"extra {i}": token for i, token in enumerate(_extra(settings))}
+    named: Json = {f"{name}_token": class_.tokens.get(name) for name in NAMED}
+    named |= {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str | dict)}
+    named |= {f"extra {i}": token for i, token in enumerate(_extra(config))}
     found = {}
     for key, value in named.items():
-        flags = _flags(value) if isinstance(value, dict) else {"lstrip": key == "mask_token" and row.takes_left}
+        flags = _flags(value) if isinstance(value, dict) else {"lstrip": key == "mask_token" and class_.takes_left}
         if (content := _content(value, key)) is not None:
             found[key] = AddedToken(content, **{"special": True, "normalized": False, **flags})
     return found
@@ -322,14 +322,14 @@ def _names(template: Template | None) -> list[str]:
     return list(dict.fromkeys(part.partition(":")[0] for part in parts.split() if part[0] != "$"))
 
 
-def _put_template(reader: Any, row: TokenizerClass, settings: Json, older: bool = False) -> None:
-    """Set the class's template; if neither class nor file has one, put the tokens of the settings around a text."""
-    template, tokens = row.template, {**row.tokens, **_named_texts(settings)}
-    if reader.post_processor is not None and (template is None or row.keeps):
+def _put_template(reader: Any, class_: TokenizerClass, config: Json, older: bool = False) -> None:
+    """Set the class's template; if neither class nor file has one, use the tokens that tokenizer_config.json names."""
+    template, tokens = class_.template, {**class_.tokens, **_named_texts(config)}
+    if reader.post_processor is not None and (template is None or class_.keeps):
         return
     if template is None or not _names(template):  # only older files follow add_bos_token, tokenizer.json overrides it
-        begin = "bos" if older and settings.get("add_bos_token") and "bos" in tokens else ""
-        end = "eos" if older and settings.get("add_eos_token") and "eos" in tokens else ""
+        begin = "bos" if older and config.get("add_bos_token") and "bos" in tokens else ""
+        end = "eos" if older and config.get("add_eos_token") and "eos" in tokens else ""
         template = Template(f"{begin} $A {end}", f"{begin} $A {end} {begin and begin + ':1'} $B:1 {end and end + ':1'}")
     from tokenizers import processors
 
@@ -338,16 +338,16 @@ def _put_template(reader: Any, row: TokenizerClass, settings: Json, older: bool 
         return [f"{part if part[0] == '$' else tokens[part]}:{segment or 0}" for part, _, segment in each]
 
     used = sorted({tokens[name] for name in _names(template)})
-    rows = {token: reader.token_to_id(token) for token in used}
-    if absent := [token for token, row_ in rows.items() if row_ is None]:
+    ids = {token: reader.token_to_id(token) for token in used}
+    if absent := [token for token, i in ids.items() if i is None]:
         raise _UnfitError(f"no token {absent[0]!r}, which tokenizer_config.json puts around a text")
     if template is classes.ROBERTA_TEMPLATE:  # for this class a token's span in the text begins after its space
         cls, sep = tokens["cls"], tokens["sep"]
-        spaced, trims = settings.get("add_prefix_space") is True, settings.get("trim_offsets") is not False
-        reader.post_processor = processors.RobertaProcessing((sep, rows[sep]), (cls, rows[cls]), trims, spaced)
+        spaced, trims = config.get("add_prefix_space") is True, config.get("trim_offsets") is not False
+        reader.post_processor = processors.RobertaProcessing((sep, ids[sep]), (cls, ids[cls]), trims, spaced)
         return
     reader.post_processor = processors.TemplateProcessing(
-        single=filled(template.single), pair=filled(template.pair), special_tokens=list(rows.items())
+        single=filled(template.single), pair=filled(template.pair), special_tokens=list(ids.items())
     )
 
 
