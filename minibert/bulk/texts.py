@@ -62,20 +62,20 @@ class Texts:
         self._refuse_mixed_ids(id_column or ID, [schema for schema, _ in found])
         where = shown_file(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
-            every = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
-        self.id_column = id_column or (ID if ID in every.names else None)
-        flat = [field.name for field in every if not pa.types.is_nested(field.type)]
-        asked = {text_column: "text_column", **dict.fromkeys(keep or (), "keep")}
-        asked = {self.id_column: "id_column", **asked} if self.id_column else asked
-        for name in [each for each in asked if each not in flat]:
+            together = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
+        self.id_column = id_column or (ID if ID in together.names else None)
+        flat = [field.name for field in together if not pa.types.is_nested(field.type)]
+        needed = {text_column: "text_column", **dict.fromkeys(keep or (), "keep")}
+        needed = {self.id_column: "id_column", **needed} if self.id_column else needed
+        for name in [each for each in needed if each not in flat]:
             known = ", ".join(map(repr, flat)) or "none"
             wrong = f"expected a flat column {name!r}; there are {known}; name another with "
-            raise error_of(ValueError, wrong, Option(asked[name]), place=where)
-        kept = dict.fromkeys([*asked, *(flat if keep is None else ())])
-        self._own = self.schema = pa.schema([every.field(name) for name in kept])
+            raise error_of(ValueError, wrong, Option(needed[name]), place=where)
+        kept = dict.fromkeys([*needed, *(flat if keep is None else ())])
+        self._stored = self.schema = pa.schema([together.field(name) for name in kept])
         if self.id_column is None:
-            self.schema = self._own.insert(0, pa.field(ID, pa.int64()))
-        if not str(found_type := every.field(text_column).type).endswith("string"):
+            self.schema = self._stored.insert(0, pa.field(ID, pa.int64()))
+        if not str(found_type := together.field(text_column).type).endswith("string"):
             raise ValueError(f"{where}: column {text_column!r} must hold texts, found {found_type}; convert it")
         if VECTOR in kept:
             raise ValueError(f"{where}: a column {VECTOR!r} is added, and there is one already; rename it")
@@ -91,7 +91,7 @@ class Texts:
             where, row = shown_file(name), count(1)
             with reading(where, "a table", pa.ArrowException, OverflowError):
                 for table in self._tables(name, form):
-                    columns = dict(zip(self._own.names, _fitted(table, self._own).columns, strict=True))
+                    columns = dict(zip(self._stored.names, _fitted(table, self._stored).columns, strict=True))
                     if self.id_column is None:
                         columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
                     places = [f"{where}, row {next(row)}" for _ in range(len(table))]
@@ -104,7 +104,7 @@ class Texts:
                     yield pa.table({**columns, PLACE: places})
 
     def _has_float_ids(self) -> bool:
-        return self.id_column is not None and arrow().types.is_floating(self._own.field(self.id_column).type)
+        return self.id_column is not None and arrow().types.is_floating(self._stored.field(self.id_column).type)
 
     def _refuse_mixed_ids(self, ids: str, schemas: list[Any]) -> None:
         """Raise ValueError if the ids of two files have different types: 7 would become 7.0."""
@@ -116,9 +116,9 @@ class Texts:
         if len(kinds) > 1:
             (first, before), (name, found), *_ = kinds.values()
             wrong = (
-                f"column {ids!r} holds {found}, and {before} in {shown_file(first)}: as one type an id would become "
+                f"column {ids!r} holds {found}, and {before} in {shown_file(first)}: as one type an id would change; "
             )
-            advice = "another; convert one, or name another column with ", Option("id_column")
+            advice = "convert one, or name another column with ", Option("id_column")
             raise error_of(ValueError, wrong, *advice, place=shown_file(name))
 
     def _columns(self, name: str, form: str, keep: Sequence[str] | None, ids: str) -> tuple[Any, int]:
@@ -169,13 +169,13 @@ class Texts:
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
-                names = [each for each in file.schema_arrow.names if each in self._own.names]
+                names = [each for each in file.schema_arrow.names if each in self._stored.names]
                 for batch in file.iter_batches(ROWS, columns=names, use_threads=False):
                     yield pa.Table.from_batches([batch])
             return
         records = self._stdin if name == STDIN and self._stdin else self._records(name, form)
         while group := list(islice(records, self._at_once)):
-            yield pa.Table.from_pylist(group, self._own)
+            yield pa.Table.from_pylist(group, self._stored)
 
     def _records(self, name: str, form: str) -> Iterator[Record]:
         """Read the rows of a file of lines; a bad row has no text."""

@@ -186,9 +186,6 @@ class Checkpoint:
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor's place. Raises CheckpointError for an index and shards of different saves."""
-        return self._looked_up(name)[1]
-
-    def _looked_up(self, name: str) -> tuple[SafetensorsFile, Tensor]:
         if name not in self._places:
             file = self._file(self._weight_map[name])
             if name not in file.tensors:
@@ -197,7 +194,7 @@ class Checkpoint:
                     "other tensors; index and shards are of different saves: fetch both again"
                 )
             self._places[name] = file, file.tensors[name]
-        return self._places[name]
+        return self._places[name][1]
 
     def known(self) -> dict[str, Tensor | None]:
         """Return every tensor's place, None in a shard whose header has not been read yet."""
@@ -207,18 +204,19 @@ class Checkpoint:
 
     def add(self, other: Checkpoint, there: str, name: str) -> None:
         """Add the tensor `there` of another checkpoint as `name`; it replaces a tensor of this name."""
-        file, tensor = other._looked_up(there)
+        tensor = other.tensor(there)
+        file = other._places[there][0]
         self._places[name] = file, tensor._replace(name=name)
         self._weight_map[name] = os.path.basename(file.path)
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
         """Return a tensor, not read yet, as numbers of `dtype`. Raises CheckpointError for any other format."""
-        file, tensor = self._looked_up(name)
+        tensor = self.tensor(name)
         if tensor.dtype not in formats:
             wrong = f"tensor {name!r} is stored as {tensor.dtype}"
             raise CheckpointError(f"{tensor.file}: {wrong}; this layer reads {', '.join(formats)}")
         self.taken[name] = tensor
-        return StoredTable(file.raw(tensor), tensor.dtype, dtype)
+        return StoredTable(self._places[name][0].raw(tensor), tensor.dtype, dtype)
 
     def aliases(self) -> dict[str, str]:
         """Return the other names of stored tensors that some files list in `__metadata__`: alias -> stored name."""
@@ -232,8 +230,8 @@ class Checkpoint:
     def expect(self, names: Iterable[str]) -> None:
         """Hint that these tensors will be read in full."""
         for name in names:
-            file, tensor = self._looked_up(name)
-            file.expect(tensor)
+            tensor = self.tensor(name)
+            self._places[name][0].expect(tensor)
 
     def close(self) -> None:
         """Drop the maps; a map is released with the last array over it."""

@@ -171,7 +171,8 @@ class RemoteCheckpoint(Checkpoint):
         super().__init__(str, weight_map, mmap)
 
     def table(self, name: str, dtype: np.dtype[Any] | str = "float32", formats: Iterable[str] = NUMPY_DTYPE) -> Table:
-        file, tensor = self._looked_up(name)
+        tensor = self.tensor(name)
+        file = self._places[name][0]
         large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
         if self._lazy and large and tensor.dtype in formats and isinstance(file, RemoteFile):
             self.taken[name] = tensor
