@@ -158,9 +158,8 @@ def _accept(path: FileName) -> None:
         with open(path, "rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise CheckpointError(f"{path} is a Git LFS pointer, not the tensors; run git lfs pull") from None
-        raise CheckpointError(
-            f"{path}: not a whole safetensors file ({error}); convert it, or fetch it again"
-        ) from None
+        advice = "it is damaged, incomplete or of another format: fetch it again"
+        raise CheckpointError(f"{path}: not a whole safetensors file ({error}); {advice}") from None
 
 
 class Checkpoint:
@@ -256,7 +255,9 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, RecursionError) as error:
         expected = '{"weight_map": {tensor: file}}'
-        raise CheckpointError(f"{where}: expected an index of shards, {expected} ({error}); fetch it again") from None
+        raise CheckpointError(
+            f"{where}: not an index of shards ({error}); expected {expected}; fetch it again"
+        ) from None
     return dict(weight_map)
 
 

@@ -196,7 +196,7 @@ NO_OBJECTS = [b"", b"{", b"[]", b"null", b"3", b"{}", b"\xff\xfe", b"[" * 100_00
 def test_a_damaged_index(tmp_path: Path, text: bytes) -> None:
     (write(tmp_path) / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match=r"model.safetensors.index.json: expected an index of shards"):
+    with pytest.raises(CheckpointError, match=r"model.safetensors.index.json: not an index of shards"):
         minibert.load(tmp_path)
 
 
