@@ -254,9 +254,8 @@ def read_index(text: bytes, where: str) -> dict[str, str]:
         if strange:
             raise ValueError(f"a shard must be a plain file name, found {strange[0]!r:.80}")
     except (ValueError, RecursionError) as error:
-        expected = '{"weight_map": {tensor: file}}'
         raise CheckpointError(
-            f"{where}: not an index of shards ({error}); expected {expected}; fetch it again"
+            f'{where}: not an index of shards ({error}); expected {{"weight_map": {{tensor: file}}}}; fetch it again'
         ) from None
     return dict(weight_map)
 
