@@ -9,7 +9,11 @@ Tried on whole texts, and no gain: tokens as columns through a whole block (1.03
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import activations
 from .activations import Activation
@@ -121,3 +125,63 @@ def by_distance(of_each: Array, keys: int) -> Array:
 def faster(activation: Activation) -> Activation:
     """Find the fast version of an activation, if this file has one."""
     return gelu if activation is activations.gelu else activation
+
+
+@cache
+def _ones(dim: int, dtype: np.dtype[Any]) -> Array:
+    """Return a vector of ones, made once: for a short text, making it takes as long as a row's sum."""
+    return np.ones(dim, dtype)
+
+
+def layer_norm(
+    x: Array, weight: Array, bias: Array | None = None, eps: float = 1e-12, out: Array | None = None
+) -> Array:
+    """As `input_layer.layer_norm`, within 2e-6; `out` may be x.
+
+    Both sums are dot products of one row, so the bits of a row do not depend on its neighbours. 1 / sqrt(..) is
+    computed in float64: in float32 the error is a tenth larger. With eps 0 a row of equal numbers becomes nan, without
+    a warning. Raises TypeError for float16.
+    """
+    if x.dtype == np.float16:
+        raise TypeError("layer_norm: x must be float32 or float64, found float16; convert it, x.astype(np.float32)")
+    dim = x.shape[-1]
+    mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
+    y: Array = np.subtract(x, mean, out=out)
+    variance = np.vecdot(y, y)[..., None] / np.float64(dim)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)  # multiply by the reciprocal, as the reference does
+    y *= weight
+    return y if bias is None else np.add(y, bias, out=y)
+
+
+def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> Array:
+    """Return `ids` as an int64 array, all of them in first..rows-1.
+
+    NumPy would silently read row -1 as the last row; a table of embeddings has no row -1.
+
+    Raises TypeError for floats, booleans and ragged lists, IndexError for an id outside the table.
+
+    >>> check_ids([[0, 2]], rows=3)
+    array([[0, 2]])
+    >>> check_ids([[0, 3]], rows=3, name="input_ids")
+    Traceback (most recent call last):
+    IndexError: input_ids[0, 1] is 3, but the table has rows 0..2; is this the right tokenizer?
+    """
+    try:
+        ids = np.asarray(ids)
+    except ValueError as error:  # a ragged list
+        raise TypeError(f"{name}: every row must have the same length; pad the shorter ones ({error})") from None
+    if ids.size == 0:
+        return ids.astype(np.int64)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, found {ids.dtype}; ids are row numbers of a table")
+    # small types would wrap where a step adds to ids: uint8 254 + 2 is 0
+    checked = ids.astype(np.int64, copy=False)
+    if ids.dtype.kind == "u":
+        first = 0  # else 2^64 - 1, which int64 holds as -1, would pass for it
+    if (checked - first if first else checked).view(np.uint64).max() >= rows - first:  # unsigned, -1 is the largest
+        where = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
+        at = f"{name}[{', '.join(map(str, where))}]" if where else name
+        hint = "; is this the right tokenizer?" if name.partition("[")[0] in ("ids", "input_ids") else ""
+        raise IndexError(f"{at} is {ids[where]}, but the table has rows {first}..{rows - 1}{hint}")
+    return checked

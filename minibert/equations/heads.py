@@ -14,7 +14,8 @@ import numpy as np
 
 from .activations import tanh
 from .blocks import linear
-from .input_layer import Array, check_ids
+from .fast import check_ids
+from .input_layer import Array
 
 
 def tied_logits(x: Array, table: Array, bias: Array | None = None) -> Array:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .input_layer import Array, check_ids
+from .fast import check_ids
+from .input_layer import Array
 from .sentences import normalized
 
 # rows of a word table that are converted to float64 at a time: 6 MB at 768 columns

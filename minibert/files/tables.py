@@ -43,7 +43,7 @@ class Table:
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         """Give the rows for ids of any shape, or for a run of neighbours as a slice; `out` receives them.
 
-        The ids are checked already (`equations.check_ids`): here a wrong one would give a wrong row.
+        The ids are checked already (`equations.fast.check_ids`): here a wrong one would give a wrong row.
         """
         raise NotImplementedError
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table

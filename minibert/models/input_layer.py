@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.family import Family
 from minibert.families.parts.config import Config

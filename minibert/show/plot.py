@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.files.writing import output_ending, write_output
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 from checkpoints import write
 
 import minibert
-from minibert.equations.input_layer import Array, layer_norm, lookup
+from minibert.equations.fast import layer_norm
+from minibert.equations.input_layer import Array, lookup
 from minibert.errors import CheckpointError
 from minibert.families.parts.steps import (
     Binder,

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids, layer_norm, project
+from minibert.equations.fast import check_ids, layer_norm
+from minibert.equations.input_layer import Array, project
 from minibert.files.tables import Table
 
 # The size of NumPy's ufunc buffer while LayerNorm runs; NumPy's default is 8192 numbers. LayerNorm subtracts from each
@@ -24,7 +25,7 @@ SMALL_TILE = 16 * 768  # numbers; for a tile up to this size, setting the buffer
 class Embedding:
     """A table of rows: `y[i] = weight[ids[i]]`, times `scale` where the reference's module multiplies.
 
-    ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.check_ids`.
+    ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.fast.check_ids`.
     """
 
     def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0, name: str = "Embedding"):

@@ -19,7 +19,6 @@ from minibert.equations.input_layer import (
     mask_position_ids,
     padding_position_ids,
     project,
-    scale,
 )
 from minibert.files.tables import FormulaTable, Table, Weight
 
@@ -197,7 +196,7 @@ class Tokens(Lookup):
         assert not isinstance(ids, int)  # one number for all tokens is a default of other ids
         module.table.rows(ids, x)
         if module.scale != 1.0:
-            scale(x, module.scale, out=x)
+            x *= x.dtype.type(module.scale)  # `equations.scale`, in place
         if record:
             record(self.path, x)
         return x
@@ -311,7 +310,7 @@ class Scale(Step):
 
     def apply(self, module: float, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if self.embeds or inputs.inputs_embeds is None:
-            scale(x, module, out=x)
+            x *= x.dtype.type(module)  # `equations.scale`, in place
             if record:
                 record(self.path, x)
         return x

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import open_tokenizer

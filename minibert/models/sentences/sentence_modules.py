@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, layer_norm
+from minibert.equations.fast import layer_norm
+from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.bound_blocks import steady
