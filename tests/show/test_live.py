@@ -15,8 +15,8 @@ from strict_html import data_of_script, read
 
 import minibert
 from minibert.equations.blocks import softmax
+from minibert.equations.heads import next_word_probabilities
 from minibert.equations.input_layer import Array
-from minibert.equations.sampling import next_word_probabilities
 from minibert.models.patching import patching_map
 from minibert.show.live import live as live_module
 from minibert.show.live.kinds import named_kinds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from minibert.equations import disentangled, fast
+from minibert.equations import attention_positions, fast
 from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 
@@ -113,8 +113,8 @@ class PositionTerm(NamedTuple):
 
     def _scores(self, q: Array, k: Array, rows: Array, places: Array, scale: float) -> Array:
         if self.of_keys:
-            return disentangled.position_to_content(k, rows, places, scale)
-        return disentangled.content_to_position(q, rows, places, scale)
+            return attention_positions.position_to_content(k, rows, places, scale)
+        return attention_positions.content_to_position(q, rows, places, scale)
 
     def plan(self, at: str, q: str, k: str) -> Iterator[Step]:
         """Its steps: the rows of distances, their norm and their map, then the term."""

@@ -10,8 +10,8 @@ from typing import Any, TypedDict, overload
 import numpy as np
 
 from minibert.equations.fast import linear
+from minibert.equations.heads import drawn, next_word_probabilities
 from minibert.equations.input_layer import Array
-from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.errors import CheckpointError, Text, TokenizerError, error_of
 from minibert.families.parts.heads import BoundHead
 from minibert.files.reading import read_object

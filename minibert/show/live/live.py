@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.blocks import softmax
+from minibert.equations.heads import drawn, next_word_probabilities
 from minibert.equations.input_layer import Array
-from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.equations.sentences import cosine, mean
 from minibert.errors import Option, parts_of
 from minibert.models.encoder import Encoder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations import activations, attention_positions, blocks, disentangled, gated_blocks, input_layer, rotary
+from minibert.equations import activations, attention_positions, blocks, gated_blocks, input_layer, rotary
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.show.text.blocks import functions
@@ -51,7 +51,7 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
     used = functions(stack) - listed_before
-    positions = rotary, attention_positions, disentangled
+    positions = rotary, attention_positions
     return filled_part(
         "blocks",
         order=order,
