@@ -108,7 +108,7 @@ def answer(
 
     from minibert.serve.app import start_logging
 
-    class Announced(uvicorn.Server):  # type: ignore[misc]  # untyped where it is not installed
+    class Announced(uvicorn.Server):  # type: ignore[misc]  # untyped if uvicorn is not installed
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
             listening.listen(server.limits.queue)  # asyncio has set the queue to what it accepts at a time
@@ -157,7 +157,7 @@ def client_timeouts(limits: Limits, most: int) -> Any:
     waiting: dict[Any, Any] = {}  # connections that wait for their client -> their timers, the oldest first
     warned = False
 
-    class ClientTimeouts(H11Protocol):  # type: ignore[misc]  # untyped where it is not installed
+    class ClientTimeouts(H11Protocol):  # type: ignore[misc]  # untyped if uvicorn is not installed
         rest = 0
 
         def connection_made(self, transport: Any) -> None:

@@ -32,10 +32,10 @@ from .options import DEFAULTS, Limits
 from .requests import FORM, OPENAI, SPARSE, TEI, Parsed, Refusal, read_prediction, read_rerank, read_texts
 from .worker import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Job, Kind, Model, Worker, open_models
 
-HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # of a refusal, by its status
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # a refusal's status -> extra headers
 CLIENT_LEFT = 499  # a status of the log: the client has closed the connection
 BOOT_FAILURE = 3  # after this exit code gunicorn and uvicorn start no other worker
-WSGI = {"gunicorn.workers.sync", "gunicorn.workers.gthread"}  # gunicorn imports one of these if no -k is passed
+WSGI = {"gunicorn.workers.sync", "gunicorn.workers.gthread"}  # gunicorn imports one of these without -k
 LOG = logging.getLogger("minibert.serve")
 LONGEST_PATH = 200  # characters of a path in the log
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)  # seconds, of the histogram
@@ -142,7 +142,7 @@ class Server:
             "/metrics": self.metrics,
         }  # fmt: skip
         main = [path for path, endpoint in ENDPOINTS.items() if endpoint.use == next(iter(models[0].kinds))]
-        self.path = main[0]  # of the first model; TEI's route is also at /
+        self.path = main[0]  # the first model's route, in OpenAI's form if it has one; / is the same in TEI's form
         aliases = {path: ENDPOINTS[other] for path, other in (ALIASES | {"/": main[-1]}).items()}
         self.post_routes = ENDPOINTS | aliases
         self.record = Record({*self.post_routes, *self.get_routes, "/health"})
@@ -170,7 +170,7 @@ class Server:
             nonlocal status
             status = event.get("status", status)
             body, size = event.get("body", b""), self.limits.piece
-            last = max(len(body) - 1, 0) // size * size  # where the last piece begins
+            last = max(len(body) - 1, 0) // size * size  # the start of the last piece
             for at in range(0, last, size):
                 await send({**event, "body": body[at : at + size], "more_body": True})
             await send({**event, "body": body[last:]} if last else event)
@@ -301,7 +301,10 @@ class Server:
         raise Refusal(404, message, "model", code="model_not_found")
 
     async def _job(self, request: Any, kind: Kind, items: Sequence[Any]) -> Job:
-        """Let the worker compute items. Raises Refusal for an error, ClientDisconnect if the client leaves first."""
+        """Queue items for the worker and wait for the results.
+
+        Raises Refusal for an error, ClientDisconnect if the client leaves first.
+        """
         from starlette.requests import ClientDisconnect
 
         async def watch() -> None:
@@ -389,7 +392,7 @@ class Record:
     """Logs each request in one line, and counts requests, texts and tokens for Prometheus.
 
     Several workers count in one folder if PROMETHEUS_MULTIPROC_DIR names it. Each worker holds a shared lock of the
-    folder. A worker that finds itself alone removes the files: at the start those of a killed run, at the end its own.
+    folder. A worker without others removes the files: at the start the files of a killed run, at the end all files.
 
     paths: the paths of the server; any other path counts as "other".
     """

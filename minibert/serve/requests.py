@@ -15,7 +15,7 @@ from minibert.errors import nearest_name
 
 from .options import Limits
 
-FORMS = ("float", "base64", "binary", "ubinary")  # of a vector
+FORMS = ("float", "base64", "binary", "ubinary")  # how a vector is written
 FORM = ("encoding_format", "embedding_type", "encoding_type")  # the field's name in OpenAI's API, Jina's, LlamaIndex
 TASK = ("task", "prompt_name", "input_type")  # the field's name in Jina's API, TEI's and Cohere's
 
@@ -51,7 +51,7 @@ class Parsed(NamedTuple):
         return next(iter(found.values()), default)
 
 
-# what a field must be, and a check of it; or, for a field that is not supported, what to send instead
+# the expected value in words, and a check; or, for a field that is not supported, what to send instead
 Field = tuple[str, Callable[[Any], bool]] | str
 
 ANYTHING: Field = ("anything", lambda value: True)
