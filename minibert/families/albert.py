@@ -23,8 +23,13 @@ ALBERT = replace(
         Project(path="encoder.embedding_hidden_mapping_in"),
     ),
     prefixes=("albert.",),
-    tree={"": "AlbertModel", "embeddings": "AlbertEmbeddings", "encoder": "AlbertTransformer"},
-    defaults={**BERT_DEFAULTS, "embedding_size": 128},
+    defaults={
+        **BERT_DEFAULTS,
+        "embedding_size": 128,
+        "hidden_act": "gelu_new",
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+    },
 )
 
 
@@ -57,21 +62,14 @@ ALBERT_BLOCKS = Blocks(
             after=Norm(path="attention.LayerNorm"),
         ),
         Residual(
-            work=FeedForward(up="ffn", down="ffn_output", activation="activation", activation_last=True),
+            work=FeedForward(up="ffn", down="ffn_output", activation="activation"),
             after=Norm(path="full_layer_layer_norm"),
         ),
     ),
     count=_albert_count,
     shared=_albert_module,
     causal=lambda config: False,
-    defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "inner_group_num": 1},
     checked_prefixes=("encoder.albert_layer_groups.",),
-    tree={
-        "encoder.albert_layer_groups.{i}": "AlbertLayerGroup",
-        "encoder.albert_layer_groups.{i}.albert_layers.{i}": "AlbertLayer",
-        "encoder.albert_layer_groups.{i}.albert_layers.{i}.attention": "AlbertAttention",
-    },
-    order=("full_layer_layer_norm",),
 )
 
 

@@ -30,18 +30,18 @@ def sinusoids_in_halves(rows: int, dim: int) -> Any:
 
 
 BART_WORDS = {**D_MODEL, "num_attention_heads": "encoder_attention_heads", "num_hidden_layers": "encoder_layers"}
-BART_TOKENS = Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale, prints_as="BartScaledWordEmbedding")
-BART_POSITIONS = Positions(path="{side}.embed_positions", extra=2, prints_as="BartLearnedPositionalEmbedding")
+BART_DEFAULTS = {"max_position_embeddings": 1024, "activation_function": "gelu"}
+BART_TOKENS = Tokens(path="{side}.embed_tokens", names=TIED, scale=module_scale)
+BART_POSITIONS = Positions(path="{side}.embed_positions", extra=2)
 BART_NORM = Norm(path="{side}.layernorm_embedding", eps=1e-5)
 
 BART = Family(
     model_type="bart",
     steps=(BART_TOKENS, BART_POSITIONS, BART_NORM),
     prefixes=("model.",),
-    tree={"{side}": "Bart{Side}"},
     checked_prefixes=(),
     aliases=BART_WORDS,
-    defaults={"pad_token_id": 1, "max_position_embeddings": 1024},
+    defaults={**BART_DEFAULTS, "pad_token_id": 1},
     sides=BOTH,
     tokenizer="RobertaTokenizer",
 )
@@ -50,17 +50,9 @@ MBART = replace(
     BART,
     model_type="mbart",
     tokenizer=None,  # a language after each text, which tokenizer.json knows
-    steps=(
-        replace(BART_TOKENS, prints_as="MBartScaledWordEmbedding"),
-        replace(BART_POSITIONS, prints_as="MBartLearnedPositionalEmbedding"),
-        BART_NORM,
-    ),
-    tree={"{side}": "MBart{Side}"},
 )
 
-FIXED_POSITIONS = Positions(
-    path="{side}.embed_positions", generate=sinusoids_in_halves, prints_as="MarianSinusoidalPositionalEmbedding"
-)
+FIXED_POSITIONS = Positions(path="{side}.embed_positions", generate=sinusoids_in_halves)
 
 MARIAN = Family(
     model_type="marian",
@@ -72,14 +64,13 @@ MARIAN = Family(
         FIXED_POSITIONS,
     ),
     prefixes=("model.",),
-    tree={"{side}": "Marian{Side}"},
     checked_prefixes=(),
     aliases={**BART_WORDS, "decoder_vocab_size": "vocab_size"},
-    defaults={"pad_token_id": 58100, "max_position_embeddings": 1024},
+    defaults={**BART_DEFAULTS, "pad_token_id": 58100},
     sides=BOTH,
 )
 
-PEGASUS_POSITIONS = replace(FIXED_POSITIONS, prints_as="PegasusSinusoidalPositionalEmbedding")
+PEGASUS_POSITIONS = replace(FIXED_POSITIONS)
 
 PEGASUS = replace(
     MARIAN,
@@ -87,19 +78,17 @@ PEGASUS = replace(
     tokenizer="PegasusTokenizer",
     steps=(*MARIAN.steps[:2], PEGASUS_POSITIONS),
     decoder=(MARIAN.steps[0], MARIAN.decoder[1], PEGASUS_POSITIONS),
-    tree={"{side}": "Pegasus{Side}"},
     aliases=BART_WORDS,
-    defaults={"pad_token_id": 0, "max_position_embeddings": 1024},
+    defaults={**BART_DEFAULTS, "pad_token_id": 0},
 )
 
 WHISPER = Family(
     model_type="whisper",
     steps=(
         Tokens(path="decoder.embed_tokens", head="proj_out.weight"),
-        Positions(path="decoder.embed_positions", rows="max_target_positions", prints_as="WhisperPositionalEmbedding"),
+        Positions(path="decoder.embed_positions", rows="max_target_positions"),
     ),
     prefixes=("model.",),
-    tree={"decoder": "WhisperDecoder"},
     checked_prefixes=(),
     aliases={**BART_WORDS, "max_position_embeddings": "max_target_positions"},
     defaults={"pad_token_id": 50256},
@@ -116,9 +105,8 @@ PARTS: tuple[tuple[Attention | FeedForward, Norm], ...] = (
 )
 
 
-def bart_blocks(name: str, before: bool = False, elsewhere: str = "") -> Blocks:
+def bart_blocks(before: bool = False, elsewhere: str = "") -> Blocks:
     """The encoder's blocks; `before`: norms stand before the parts, and one more comes after the last block."""
-    tree = {"encoder": "Encoder", "encoder.layers.{i}": "EncoderLayer", "encoder.layers.{i}.self_attn": "Attention"}
     return Blocks(
         path="encoder.layers.{i}",
         parts=tuple(
@@ -127,13 +115,7 @@ def bart_blocks(name: str, before: bool = False, elsewhere: str = "") -> Blocks:
         ),
         last_norm=Norm(path="encoder.layer_norm", eps=1e-5) if before else Norm(),
         causal=lambda config: False,
-        defaults={"activation_function": "gelu"},
         checked_prefixes=("encoder.layers.", "encoder.layer_norm."),
-        tree={path: name + kind for path, kind in tree.items()},
-        order=(
-            "embed_tokens", "embed_positions", "layers", "k_proj", "v_proj", "q_proj", "out_proj", "self_attn",
-            "self_attn_layer_norm", "activation_fn", "fc1", "fc2",
-        ),
         elsewhere=elsewhere,
     )  # fmt: skip
 
@@ -141,9 +123,9 @@ def bart_blocks(name: str, before: bool = False, elsewhere: str = "") -> Blocks:
 OF_DECODER = "the decoder's last hidden states"  # of the other two it takes the encoder's
 
 ROWS = (
-    Row(BART, bart_blocks("Bart", elsewhere=OF_DECODER)),
-    Row(MBART, bart_blocks("MBart", before=True, elsewhere=OF_DECODER)),
-    Row(MARIAN, bart_blocks("Marian")),
-    Row(PEGASUS, bart_blocks("Pegasus", before=True)),
+    Row(BART, bart_blocks(elsewhere=OF_DECODER)),
+    Row(MBART, bart_blocks(before=True, elsewhere=OF_DECODER)),
+    Row(MARIAN, bart_blocks()),
+    Row(PEGASUS, bart_blocks(before=True)),
     Row(WHISPER),
 )

@@ -27,8 +27,13 @@ WORD = Tokens(path="embeddings.word_embeddings", head="cls.predictions.decoder.w
 TYPE = Add(path="embeddings.token_type_embeddings", ids="token_type_ids", rows="type_vocab_size", missing=0)
 POSITION = Positions(path="embeddings.position_embeddings")
 NORM = Norm(path="embeddings.LayerNorm")
-PRINTED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
-BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "pad_token_id": 0, "type_vocab_size": 2, "max_position_embeddings": 512}
+BERT_DEFAULTS = {
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+    "hidden_act": "gelu",
+}
 
 # with "relative_key" positions act inside attention and no position row is added here
 ABSOLUTE = {"position_embedding_type": "absolute"}
@@ -39,8 +44,6 @@ BERT = Family(
     model_type="bert",
     steps=(WORD, TYPE, POSITION, NORM),
     prefixes=("bert.",),
-    tree={"embeddings": "BertEmbeddings"},
-    order=PRINTED,
     defaults=BERT_DEFAULTS,
     only=ABSOLUTE,
     tokenizer="BertTokenizer",
@@ -60,7 +63,6 @@ ERNIE = replace(
         NORM,
     ),
     prefixes=("ernie.", "bert."),
-    tree={"embeddings": "ErnieEmbeddings"},
     unused_endings=("position_ids", "task_type_embeddings.weight"),
     defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
 )  # fmt: skip
@@ -76,7 +78,6 @@ ELECTRA = replace(
         Project(path="embeddings_project", when=projected),
     ),
     prefixes=("electra.",),
-    tree={"": "ElectraModel", "embeddings": "ElectraEmbeddings"},
     defaults={**BERT_DEFAULTS, "embedding_size": 128},
 )
 
@@ -91,25 +92,8 @@ CONVBERT = replace(
         Project(path="embeddings_project", when=projected),
     ),
     prefixes=("convbert.",),
-    tree={"": "ConvBertModel", "embeddings": "ConvBertEmbeddings"},
     defaults={**BERT_DEFAULTS, "embedding_size": 768, "pad_token_id": 1},
 )
-
-
-def bert_tree(name: str) -> dict[str, str]:
-    """The classes of a model whose module names are BERT's."""
-    block = "encoder.layer.{i}"
-    return {
-        "": f"{name}Model",
-        "encoder": f"{name}Encoder",
-        block: f"{name}Layer",
-        f"{block}.attention": f"{name}Attention",
-        f"{block}.attention.self": f"{name}SelfAttention",
-        f"{block}.attention.output": f"{name}SelfOutput",
-        f"{block}.attention.attn": f"{name}SelfAttention",
-        f"{block}.intermediate": f"{name}Intermediate",
-        f"{block}.output": f"{name}Output",
-    }
 
 
 BERT_FEED = Residual(
@@ -128,7 +112,6 @@ BERT_BLOCKS = Blocks(
         ),
         BERT_FEED,
     ),
-    tree=bert_tree("Bert"),
 )
 
 
@@ -181,7 +164,7 @@ ELECTRA_HEADS = (
 
 ROWS = (
     Row(BERT, BERT_BLOCKS, BERT_HEADS),
-    Row(ERNIE, replace(BERT_BLOCKS, tree=bert_tree("Ernie")), BERT_HEADS),
-    Row(ELECTRA, replace(BERT_BLOCKS, tree=bert_tree("Electra")), ELECTRA_HEADS),
+    Row(ERNIE, BERT_BLOCKS, BERT_HEADS),
+    Row(ELECTRA, BERT_BLOCKS, ELECTRA_HEADS),
     Row(CONVBERT),
 )

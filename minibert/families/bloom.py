@@ -16,7 +16,6 @@ BLOOM = Family(
         Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
     ),
     prefixes=("transformer.",),
-    tree={"": "BloomModel"},
     checked_prefixes=(),
     aliases={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
     defaults={"layer_norm_epsilon": 1e-5},

@@ -22,9 +22,16 @@ CLIP_TEXT_MODEL = Family(
         Positions(path="embeddings.position_embedding", cached=False),
     ),
     prefixes=("text_model.",),
-    tree={"embeddings": "CLIPTextEmbeddings"},
     section="text_config",
-    defaults={"max_position_embeddings": 77, "pad_token_id": 1, "vocab_size": 49408, "hidden_size": 512},
+    defaults={
+        "max_position_embeddings": 77,
+        "pad_token_id": 1,
+        "vocab_size": 49408,
+        "hidden_size": 512,
+        "hidden_act": "quick_gelu",
+        "layer_norm_eps": 1e-5,
+        "eos_token_id": 49407,
+    },
 )
 
 CLIP = replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer")
@@ -52,29 +59,8 @@ CLIP_BLOCKS = Blocks(
     ),
     last_norm=Norm(path="final_layer_norm"),
     causal=lambda config: True,
-    defaults={"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 49407},
     only={"is_causal": True},  # with another value the reference's eager attention and its faster one differ
     checked_prefixes=("encoder.", "final_layer_norm."),
-    tree={
-        "": "CLIPTextModel",
-        "encoder": "CLIPEncoder",
-        "encoder.layers.{i}": "CLIPEncoderLayer",
-        "encoder.layers.{i}.self_attn": "CLIPAttention",
-        "encoder.layers.{i}.mlp": "CLIPMLP",
-    },
-    order=(
-        "self_attn",
-        "layer_norm1",
-        "mlp",
-        "layer_norm2",
-        "k_proj",
-        "v_proj",
-        "q_proj",
-        "out_proj",
-        "activation_fn",
-        "fc1",
-        "fc2",
-    ),
     vector=TextVector(token=_end_of_text, projection="text_projection"),
 )
 

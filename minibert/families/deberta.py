@@ -12,7 +12,7 @@ from minibert.families.parts.readers import projected, scheme, switch, typed
 from minibert.families.parts.steps import Binder, Mask, Norm, Project
 from minibert.families.parts.terms import position_scale, position_term
 
-from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, PRINTED, TYPE, WORD, bert_tree
+from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, TYPE, WORD
 from .rows import Row
 
 DEBERTA_V2 = replace(
@@ -29,12 +29,13 @@ DEBERTA_V2 = replace(
         Mask(),
     ),
     prefixes=("deberta.",),
-    tree={"embeddings": "DebertaV2Embeddings"},
-    order=(*PRINTED[:3], "embed_proj", "LayerNorm"),
     unused_endings=("position_ids", "position_embeddings.weight"),
     aliases={"embedding_size": "hidden_size"},
-    defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0, "position_biased_input": True},
-)
+    defaults={
+        **BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0, "position_biased_input": True,
+        "pooler_hidden_act": "gelu", "relative_attention": False,
+    },
+)  # fmt: skip
 
 
 def distances(config: Config, binder: Binder) -> dict[str, Any]:
@@ -68,12 +69,7 @@ DEBERTA_V2_BLOCKS = Blocks(
     parts=DEBERTA_V2_PARTS,
     causal=lambda config: False,
     others=distances,
-    defaults={
-        "hidden_act": "gelu", "pooler_hidden_act": "gelu", "relative_attention": False,
-    },
     only={"conv_kernel_size": 0},  # the large files of v2 convolve what entered block 0, which is not computed
-    tree={**bert_tree("DebertaV2"), f"encoder.layer.{{i}}.{SELF}": "DisentangledSelfAttention"},
-    order=("encoder.layer", "encoder.rel_embeddings", "encoder.LayerNorm"),
 )  # fmt: skip
 
 OWN_WORDS = "lm_predictions.lm_head"  # of a file that legacy: false describes

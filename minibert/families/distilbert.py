@@ -15,9 +15,8 @@ DISTILBERT = replace(
     model_type="distilbert",
     steps=(replace(WORD, head="vocab_projector.weight"), replace(POSITION, cached=False), replace(NORM, eps=1e-12)),
     prefixes=("distilbert.",),
-    tree={"embeddings": "Embeddings"},
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    defaults={"pad_token_id": 0, "max_position_embeddings": 512},
+    defaults={"pad_token_id": 0, "max_position_embeddings": 512, "activation": "gelu"},
 )
 
 
@@ -30,22 +29,14 @@ DISTILBERT_BLOCKS = Blocks(
         ),
         Residual(
             work=FeedForward(
-                up="ffn.lin1", down="ffn.lin2", activation="ffn.activation", activation_last=True,
+                up="ffn.lin1", down="ffn.lin2", activation="ffn.activation",
                 act="activation", inner="hidden_dim",
             ),
             after=Norm(path="output_layer_norm", eps=1e-12),
         ),
     ),
     causal=lambda config: False,
-    defaults={"activation": "gelu"},
     checked_prefixes=("transformer.",),
-    tree={
-        "": "DistilBertModel",
-        "transformer": "Transformer",
-        "transformer.layer.{i}": "TransformerBlock",
-        "transformer.layer.{i}.attention": "DistilBertSelfAttention",
-        "transformer.layer.{i}.ffn": "FFN",
-    },
 )  # fmt: skip
 
 

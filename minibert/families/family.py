@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from minibert.errors import CheckpointError
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import Frozen, replace
-from minibert.families.parts.module_tree import printed
 from minibert.families.parts.steps import Binder, Step
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ class Family(Frozen):
     """One model_type's input layer.
 
     prefixes          beginnings that files of models with a head put before the base model's tensor names
-    tree              the reference's class for each module that holds others, for printing: path -> class name
-    order             last parts of paths in the order in which the reference prints them, if it is not that of `steps`
     checked_prefixes  a stored tensor whose name begins so, and that no step uses, is an error
     unused_endings    except if its name ends so: a buffer, or a tensor that the config switches off
     aliases           the reference's other words for a config key
@@ -42,8 +39,6 @@ class Family(Frozen):
     model_type: str
     steps: tuple[Step, ...]
     prefixes: tuple[str, ...] = ()
-    tree: Mapping[str, str] = {}
-    order: tuple[str, ...] = ()
     checked_prefixes: tuple[str, ...] = ("embeddings.",)
     unused_endings: tuple[str, ...] = ("position_ids",)
     aliases: Mapping[str, str] = {}
@@ -93,11 +88,3 @@ class Family(Frozen):
     def accepts(self, argument: str) -> bool:
         """Whether an argument may be passed although no step uses it: the config switched it off, or it acts later."""
         return argument in self.later_arguments or any(getattr(step, "ids", None) == argument for step in self.steps)
-
-    def print_tree(self, modules: Mapping[str, Any], side: str) -> str:
-        """Print modules (path -> module) as the reference prints the module that holds them all."""
-        above = {path.rpartition(".")[0] for path in modules}
-        classes = {
-            path.replace("{side}", side): name.replace("{Side}", side.capitalize()) for path, name in self.tree.items()
-        }
-        return printed(modules, classes, self.order, above.pop() if len(above) == 1 else "")

@@ -7,37 +7,33 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
 from minibert.families.parts.readers import FULL, layer_type, scheme, sqrt_width, window
 
-from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, LLAMA_ORDER, _llama_like, rms, rotary_tree
+from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, llama_like, rms
 from .rows import Row
 
 # A file in bfloat16 is computed in float32, so the factor is a float32 number too: of width 3072 it is 55.4256. The
 # reference that is not told a dtype computes such a file in bfloat16, where its module makes 55.5 of the factor.
-GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, prints_as="GemmaTextScaledWordEmbedding")
+GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width)
 
-GEMMA = _llama_like(
+GEMMA = llama_like(
     "gemma",
-    "GemmaModel",
     8192,
     "GemmaTokenizer",
     steps=(GEMMA_TOKENS,),
     defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
 )
 
-GEMMA2 = replace(
-    GEMMA,
-    model_type="gemma2",
-    steps=(replace(GEMMA_TOKENS, prints_as="Gemma2TextScaledWordEmbedding"),),
-    tree={"": "Gemma2Model"},
-)
+GEMMA2 = replace(GEMMA, model_type="gemma2")
 
 GEMMA3_TEXT = replace(
     GEMMA,
     model_type="gemma3_text",
     attention=scheme("gemma3_rotary"),
-    defaults={**GEMMA.defaults, "max_position_embeddings": 131072},
-    steps=(replace(GEMMA_TOKENS, prints_as="Gemma3TextScaledWordEmbedding"),),
-    tree={"": "Gemma3TextModel"},
-)
+    defaults={
+        **GEMMA.defaults, "max_position_embeddings": 131072, "hidden_activation": "gelu_pytorch_tanh",
+        "rms_norm_eps": 1e-6, "attention_bias": False, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+        "sliding_window": 4096, "sliding_window_pattern": 6,
+    },
+)  # fmt: skip
 
 
 def _gemma3_type(config: Config, i: int) -> str:
@@ -84,14 +80,8 @@ GEMMA3_BLOCKS = Blocks(
     ),
     last_norm=rms("norm", "GemmaRMSNorm"),
     causal=lambda config: not config.flag("use_bidirectional_attention"),
-    defaults={
-        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False,
-        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
-    },
     only={"attn_logit_softcapping": None},
     checked_prefixes=("layers.", "norm."),
-    tree=rotary_tree("Gemma3", "Gemma3RMSNorm") | {"": "Gemma3TextModel"},
-    order=(*LLAMA_ORDER, "pre_feedforward_layernorm"),
 )  # fmt: skip
 
 

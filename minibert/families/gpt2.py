@@ -20,6 +20,8 @@ GPT2_WORDS = {
     "num_hidden_layers": "n_layer",
 }
 
+GPT_DEFAULTS = {"layer_norm_epsilon": 1e-5, "pad_token_id": None}
+
 GPT2 = Family(
     model_type="gpt2",
     steps=(
@@ -30,10 +32,15 @@ GPT2 = Family(
         ),
     ),
     prefixes=("transformer.",),
-    tree={"": "GPT2Model"},
     checked_prefixes=(),
     aliases=GPT2_WORDS,
-    defaults={"layer_norm_epsilon": 1e-5, "pad_token_id": None},
+    defaults={
+        **GPT_DEFAULTS,
+        "activation_function": "gelu_new",
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
+    unused_endings=("position_ids", ".attn.bias", ".attn.masked_bias"),  # older versions stored the causal mask
     tokenizer="GPT2Tokenizer",
 )
 
@@ -46,15 +53,14 @@ OPENAI_GPT = replace(
         Positions(path="positions_embed", cached=False),
         replace(GPT2.steps[2], path="tokens_embed", names=("tokens_embed.weight", "lm_head.weight")),
     ),
-    tree={"": "OpenAIGPTModel"},
-    unused_endings=("position_ids",),
+    defaults=GPT_DEFAULTS,
 )
 
 GPT_NEO = replace(
     GPT2,
     model_type="gpt_neo",
-    tree={"": "GPTNeoModel"},
     aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+    defaults=GPT_DEFAULTS,
 )
 
 
@@ -72,7 +78,7 @@ GPT2_BLOCKS = Blocks(
         ),
         Residual(
             work=FeedForward(
-                up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act", activation_last=True,
+                up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act",
                 act="activation_function", inner="n_inner", times=4,
             ),
             before=Norm(path="ln_2", eps="layer_norm_epsilon"),
@@ -81,12 +87,7 @@ GPT2_BLOCKS = Blocks(
     last_norm=Norm(path="ln_f", eps="layer_norm_epsilon"),
     transposed=True,
     causal=lambda config: True,
-    defaults={
-        "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-    },
     checked_prefixes=("h.", "ln_f."),
-    unused_endings=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
-    tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},
 )  # fmt: skip
 
 

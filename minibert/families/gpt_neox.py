@@ -14,7 +14,6 @@ GPT_NEOX = Family(
     attention=scheme("rotary", share=0.25, theta_keys=("rotary_emb_base",), share_key="rotary_pct"),
     steps=(Tokens(path="embed_in", padding_idx=None, head="embed_out.weight"),),
     prefixes=("gpt_neox.",),
-    tree={"": "GPTNeoXModel"},
     checked_prefixes=(),
     defaults={"tie_word_embeddings": False, "max_position_embeddings": 2048},
     later_arguments=("position_ids",),

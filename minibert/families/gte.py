@@ -10,7 +10,7 @@ from minibert.families.parts.readers import scheme, typed
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
-from .llama import GATED, ROTATED, rotary_tree
+from .llama import GATED, ROTATED
 from .rows import Row
 
 GTE = replace(
@@ -20,14 +20,11 @@ GTE = replace(
     attention=scheme("gte_rotary"),
     steps=(replace(WORD, head="lm_head.decoder.weight"), replace(TYPE, when=typed), NORM),
     prefixes=("gte.", "new."),
-    tree={"embeddings": "GteEmbeddings"},
     unused_endings=("position_ids", "inv_freq"),
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 8192},
     only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm"},  # words of published files
     later_arguments=("position_ids",),
 )
-
-GTE_ORDER = ("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn")
 
 GTE_BLOCKS = Blocks(
     path="layers.{i}",
@@ -50,8 +47,6 @@ GTE_BLOCKS = Blocks(
         "post_attention_layernorm": Older("attn_ln"),
         "post_mlp_layernorm": Older("mlp_ln"),
     },
-    tree=rotary_tree("Gte"),
-    order=GTE_ORDER,
 )
 
 GTE_HEADS = (

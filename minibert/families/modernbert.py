@@ -21,10 +21,14 @@ MODERNBERT = Family(
         Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias")),
     ),
     prefixes=("model.",),
-    tree={"embeddings": "ModernBertEmbeddings"},
-    defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283, "max_position_embeddings": 8192},
+    defaults={
+        "norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283, "max_position_embeddings": 8192,
+        "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
+        "global_attn_every_n_layers": 3, "classifier_pooling": "cls", "classifier_bias": False,
+        "classifier_activation": "gelu", "decoder_bias": True,
+    },
     later_arguments=("position_ids",),
-)
+)  # fmt: skip
 
 
 def _modernbert_type(config: Config, i: int) -> str:
@@ -59,19 +63,7 @@ MODERNBERT_BLOCKS = Blocks(
     first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
     last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
     causal=lambda config: False,
-    defaults={
-        "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
-        "global_attn_every_n_layers": 3, "classifier_pooling": "cls", "classifier_bias": False,
-        "classifier_activation": "gelu", "decoder_bias": True,
-    },
     checked_prefixes=("layers.", "final_norm."),
-    tree={
-        "": "ModernBertModel",
-        "layers.{i}": "ModernBertEncoderLayer",
-        "layers.{i}.attn": "ModernBertAttention",
-        "layers.{i}.mlp": "ModernBertMLP",
-        "rotary_emb": "ModernBertRotaryEmbedding",
-    },
 )  # fmt: skip
 
 

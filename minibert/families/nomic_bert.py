@@ -10,7 +10,7 @@ from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
-from .llama import GATED, ROTATED, rotary_tree
+from .llama import GATED, ROTATED
 from .rows import Row
 
 NOMIC_BERT = replace(
@@ -21,7 +21,6 @@ NOMIC_BERT = replace(
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
-    tree={"embeddings": "NomicBertEmbeddings"},
     checked_prefixes=("embeddings.", "emb_ln."),
     aliases={  # the words of published files, which the reference leaves unread: it has their values as its defaults
         "hidden_size": "n_embd",
@@ -30,7 +29,7 @@ NOMIC_BERT = replace(
         "intermediate_size": "n_inner",
         "layer_norm_eps": "layer_norm_epsilon",
     },
-    defaults={**BERT_DEFAULTS, "max_position_embeddings": 2048},
+    defaults={**BERT_DEFAULTS, "max_position_embeddings": 2048, "hidden_act": "silu"},
     only={},
     later_arguments=("position_ids",),
 )
@@ -43,7 +42,6 @@ NOMIC_BERT_BLOCKS = Blocks(
         Residual(work=GATED, after=Norm(path="post_mlp_layernorm")),
     ),
     causal=lambda config: False,
-    defaults={"hidden_act": "silu"},
     only={
         "activation_function": "swiglu",
         "rotary_emb_fraction": 1.0,
@@ -68,8 +66,6 @@ NOMIC_BERT_BLOCKS = Blocks(
         "post_attention_layernorm": Older("norm1"),
         "post_mlp_layernorm": Older("norm2"),
     },
-    tree=rotary_tree("NomicBert"),
-    order=("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
 )  # fmt: skip
 
 

@@ -19,11 +19,9 @@ OPT = Family(
     steps=(
         Tokens(path="decoder.embed_tokens", width="word_embed_proj_dim"),
         Project(path="decoder.project_in", source="word_embed_proj_dim", biased=False, when=projected_words),
-        Positions(path="decoder.embed_positions", rule="mask", extra=2, prints_as="OPTLearnedPositionalEmbedding"),
+        Positions(path="decoder.embed_positions", rule="mask", extra=2),
     ),
     prefixes=("model.",),
-    tree={"decoder": "OPTDecoder"},
-    order=("embed_tokens", "embed_positions", "project_in"),
     checked_prefixes=(),
     aliases={"word_embed_proj_dim": "hidden_size"},
     defaults={"pad_token_id": 1},

@@ -9,7 +9,7 @@ from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm
 from minibert.families.parts.terms import relative_term
 
-from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
+from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD
 from .rows import Row
 
 ROBERTA = replace(
@@ -22,8 +22,6 @@ ROBERTA = replace(
         NORM,
     ),
     prefixes=("roberta.",),
-    tree={"embeddings": "RobertaEmbeddings"},
-    order=("word_embeddings", "token_type_embeddings", "LayerNorm", "position_embeddings"),
     defaults={**BERT_DEFAULTS, "pad_token_id": 1},
     tokenizer="RobertaTokenizer",
 )
@@ -31,14 +29,11 @@ ROBERTA = replace(
 XLM_ROBERTA = replace(
     ROBERTA,
     model_type="xlm-roberta",
-    tree={"embeddings": "XLMRobertaEmbeddings"},
     only={"lora_adaptations": None, **ABSOLUTE},  # jina-embeddings-v3 is called so in its first files
     tokenizer="XLMRobertaTokenizer",
 )
 
-CAMEMBERT = replace(
-    ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer="CamembertTokenizer"
-)
+CAMEMBERT = replace(ROBERTA, model_type="camembert", tokenizer="CamembertTokenizer")
 
 MPNET = replace(
     BERT,
@@ -52,7 +47,6 @@ MPNET = replace(
         NORM,
     ),
     prefixes=("mpnet.",),
-    tree={"embeddings": "MPNetEmbeddings"},
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
 )
 
@@ -70,7 +64,6 @@ MPNET_BLOCKS = Blocks(
     ),
     causal=lambda config: False,
     relative="encoder.relative_attention_bias",
-    tree=bert_tree("MPNet"),
 )  # fmt: skip
 
 
@@ -93,8 +86,8 @@ ROBERTA_HEADS = (
 MPNET_HEADS = (ROBERTA_HEADS[0], *ROBERTA_HEADS[2:])  # never causal, so no next word
 
 ROWS = (
-    Row(ROBERTA, replace(BERT_BLOCKS, tree=bert_tree("Roberta")), ROBERTA_HEADS),
-    Row(XLM_ROBERTA, replace(BERT_BLOCKS, tree=bert_tree("XLMRoberta")), ROBERTA_HEADS),
-    Row(CAMEMBERT, replace(BERT_BLOCKS, tree=bert_tree("Camembert")), ROBERTA_HEADS),
+    Row(ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    Row(XLM_ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    Row(CAMEMBERT, BERT_BLOCKS, ROBERTA_HEADS),
     Row(MPNET, MPNET_BLOCKS, MPNET_HEADS),
 )

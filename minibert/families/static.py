@@ -20,14 +20,6 @@ ROWS = ("embedding.weight", "embeddings")  # the names of sentence-transformers 
 MODEL_TYPE = "model2vec"  # in config.json, where model2vec's distill has written it
 
 
-class EmbeddingBag(Embedding):
-    """A table of rows, under the reference's name; the mean over a text's rows is `equations.sentences.mean`."""
-
-    def __repr__(self) -> str:
-        rows, dim = self.table.shape
-        return f"EmbeddingBag({rows}, {dim}, mode='mean')"
-
-
 class StaticRows(Tokens):
     """x = rows[input_ids]; where model2vec has quantized the vocabulary, `rows[mapping[id]] * weights[id]`.
 
@@ -42,7 +34,7 @@ class StaticRows(Tokens):
             ids = self._mapping(binder, table) if mapping else None
             count = table.shape[0] if ids is None else len(ids)
             table = FoldedTable(table, ids, self._weights(binder, count) if weights else None)
-        return EmbeddingBag(table)
+        return Embedding(table)
 
     def _weights(self, binder: Binder, count: int) -> Array:
         found = binder.table(("weights",), None, tuple(NUMPY_DTYPE), 1).array()
@@ -69,6 +61,5 @@ class StaticRows(Tokens):
 STATIC = Family(
     model_type="static",
     steps=(StaticRows(path="embedding"),),
-    tree={"": "StaticEmbedding"},
     checked_prefixes=("",),
 )

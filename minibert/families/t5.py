@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
 from minibert.families.parts.config import Config
 from minibert.families.parts.frozen import replace
@@ -27,7 +25,6 @@ T5 = Family(
     # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
-    tree={"{side}": "T5Stack"},
     checked_prefixes=(),
     aliases={
         **D_MODEL,
@@ -41,13 +38,16 @@ T5 = Family(
         "pad_token_id": 0,
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
+        "feed_forward_proj": "relu",
+        "layer_norm_epsilon": 1e-6,
+        "d_kv": 64,
     },
     sides=BOTH,
     shared="shared",
 )
 
-MT5 = replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"})
-UMT5 = replace(T5, model_type="umt5", tokenizer="TokenizersBackend", tree={"{side}": "UMT5Stack"})
+MT5 = replace(T5, model_type="mt5", defaults={**T5.defaults, "feed_forward_proj": "gated-gelu"})
+UMT5 = replace(MT5, model_type="umt5", tokenizer="TokenizersBackend")
 
 
 def _feed_forward(config: Config) -> tuple[str, bool]:
@@ -80,21 +80,6 @@ def rms(path: str) -> Norm:
     return Norm(path=path, kind="RMSNorm", eps="layer_norm_epsilon")
 
 
-def t5_tree(name: str) -> dict[str, Any]:
-    """The classes of an encoder whose module names are T5's."""
-    block = "encoder.block.{i}"
-    return {
-        "": f"{name}EncoderModel",
-        "encoder": f"{name}Stack",
-        "RMSNorm": f"{name}LayerNorm()",
-        block: f"{name}Block",
-        f"{block}.layer.0": f"{name}LayerSelfAttention",
-        f"{block}.layer.0.SelfAttention": f"{name}Attention",
-        f"{block}.layer.1": f"{name}LayerFF",
-        f"{block}.layer.1.DenseReluDense": lambda config: f"{name}Dense{'Gated' * _gated(config)}ActDense",
-    }
-
-
 ATTEND = Attention(
     maps=tuple(f"layer.0.SelfAttention.{letter}" for letter in "qkv"), output="layer.0.SelfAttention.o",
     biased=False, output_biased=False, head_dim="d_kv", scale=lambda config, head_dim, i: 1.0, terms=(relative_term,),
@@ -105,11 +90,11 @@ TABLE = "layer.0.SelfAttention.relative_attention_bias"
 AT = "layer.1.DenseReluDense"
 FEED = FeedForward(
     gate=f"{AT}.wi_0", up=f"{AT}.wi_1", ungated=f"{AT}.wi", down=f"{AT}.wo", activation=f"{AT}.act", gated=_gated,
-    act=_activation, biased=False, inner="d_ff", activation_last=True,
+    act=_activation, biased=False, inner="d_ff",
 )  # fmt: skip
 
 
-def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
+def t5_blocks(own: bool = False) -> Blocks:
     """T5's encoder: what acts by distance is a number added to the scores, which are not divided.
 
     own: each block has a table of these numbers, not block 0 alone.
@@ -124,15 +109,12 @@ def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
         last_norm=rms("encoder.final_layer_norm"),
         causal=lambda config: False,
         relative=f"encoder.block.{'{i}' if own else '0'}.{TABLE}",
-        defaults={"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "d_kv": 64, **defaults},
         checked_prefixes=("encoder.block.", "encoder.final_layer_norm."),
-        tree=t5_tree(name),
-        order=("SelfAttention", "DenseReluDense"),
     )
 
 
 ROWS = (
-    Row(T5, t5_blocks("T5", feed_forward_proj="relu")),
-    Row(MT5, t5_blocks("MT5")),
-    Row(UMT5, t5_blocks("UMT5", own=True)),
+    Row(T5, t5_blocks()),
+    Row(MT5, t5_blocks()),
+    Row(UMT5, t5_blocks(own=True)),
 )

@@ -58,17 +58,19 @@ ULTRABERT = replace(
     model_type="ultrabert",
     prefixes=("model.", "ultrabert."),  # the second in what the reference's save_pretrained writes
     attention=_rotary,
-    tree={"": "UltrabertModel"},
-    defaults={**EUROBERT.defaults, "pad_token_id": 0, "max_position_embeddings": 32768},
+    defaults={
+        **EUROBERT.defaults,
+        "pad_token_id": 0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 128,
+        "classifier_pooling": "cls",
+        "prediction_head_size": 768,
+    },
 )
 
 ULTRABERT_BLOCKS = replace(
     llama_blocks(
-        "Ultrabert",
-        {
-            "attention_bias": False, "mlp_bias": False, "sliding_window": 128, "classifier_pooling": "cls",
-            "prediction_head_size": 768,
-        },
         replace(BIASED, rotation=_type, window=_window),
         replace(GATED, biased="mlp_bias"),
     ),

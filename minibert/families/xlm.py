@@ -28,8 +28,6 @@ XLM = Family(
         Mask(counted=True),
     ),
     prefixes=("transformer.",),
-    tree={"": "XLMModel"},
-    order=("position_embeddings", "lang_embeddings", "embeddings", "layer_norm_emb"),
     checked_prefixes=(),
     aliases={
         "hidden_size": "emb_dim",

@@ -23,7 +23,6 @@ XLNET = Family(
     attention=refuse_scheme,
     steps=(Tokens(path="word_embedding", padding_idx=None, head="lm_loss.weight"),),
     prefixes=("transformer.",),
-    tree={"": "XLNetModel"},
     checked_prefixes=(),
     aliases={**D_MODEL, "n_token": "vocab_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     defaults={"pad_token_id": 5},

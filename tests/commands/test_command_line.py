@@ -300,8 +300,8 @@ def test_a_terminal_without_the_letters_gets_their_codes(folder: Path) -> None:
 
 def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     out, err = ran(capsys, "info", "--model", minilm)
-    tree, facts = out.split("\n\n")
-    assert tree == repr(minibert.load(minilm))
+    modules, facts = out.split("\n\n")
+    assert modules == repr(minibert.load(minilm))
     assert facts.splitlines()[:9] == [
         "family            bert",
         "vocabulary        30,522 rows",

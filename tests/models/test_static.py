@@ -81,7 +81,7 @@ def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> N
     keep = batch["attention_mask"] == 1
     assert same_bits(encoder(**batch)[keep], trace["hidden_states.0"][keep]) and not encoder(**batch)[~keep].any()
     assert encoder(**encoder.tokenize(["", "we"])).shape == (2, 1, 8)
-    assert repr(encoder) == "StaticEmbedding(\n  (embedding): EmbeddingBag(64, 8, mode='mean')\n)"
+    assert repr(encoder) == "embedding  Embedding(64, 8)"
 
 
 @pytest.mark.parametrize("config", [DISTILLED, DISTILLED | {"normalize": False}, {"model_type": "model2vec"}])

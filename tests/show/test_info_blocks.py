@@ -19,7 +19,7 @@ from minibert.show.text.info import info
 
 
 def told_of(layer: minibert.EmbeddingLayer) -> dict[str, str]:
-    """The lines under the module tree: name -> fact."""
+    """The lines under the modules: name -> fact."""
     lines = list(info(layer))
     return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
 

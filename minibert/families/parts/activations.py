@@ -11,24 +11,24 @@ from minibert.equations.blocks import softmax
 
 from .config import Config
 
-# the config's word -> the equation, and how the reference prints it
-ACTIVATIONS: Mapping[str, tuple[Activation, str]] = {
-    "gelu": (activations.gelu, "GELUActivation()"),
-    "gelu_python": (activations.gelu, "GELUActivation()"),
-    "gelu_new": (activations.gelu_tanh, "NewGELUActivation()"),
-    "gelu_fast": (activations.gelu_tanh, "FastGELUActivation()"),
-    "gelu_accurate": (activations.gelu_tanh, "AccurateGELUActivation()"),
-    "gelu_pytorch_tanh": (activations.gelu_tanh, "GELUTanh()"),
-    "gelu_python_tanh": (activations.gelu_tanh, "GELUTanh()"),
-    "relu": (activations.relu, "ReLU()"),
-    "silu": (activations.silu, "SiLUActivation()"),
-    "swish": (activations.silu, "SiLU()"),
-    "quick_gelu": (activations.quick_gelu, "QuickGELUActivation()"),
-    "tanh": (activations.tanh, "Tanh()"),
-    "relu6": (activations.relu6, "ReLU6()"),
-    "leaky_relu": (activations.leaky_relu, "LeakyReLU(negative_slope=0.01)"),
-    "sigmoid": (activations.sigmoid, "Sigmoid()"),
-    "linear": (activations.identity, "LinearActivation()"),
+# the config's word -> the equation
+ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": activations.gelu,
+    "gelu_python": activations.gelu,
+    "gelu_new": activations.gelu_tanh,
+    "gelu_fast": activations.gelu_tanh,
+    "gelu_accurate": activations.gelu_tanh,
+    "gelu_pytorch_tanh": activations.gelu_tanh,
+    "gelu_python_tanh": activations.gelu_tanh,
+    "relu": activations.relu,
+    "silu": activations.silu,
+    "swish": activations.silu,
+    "quick_gelu": activations.quick_gelu,
+    "tanh": activations.tanh,
+    "relu6": activations.relu6,
+    "leaky_relu": activations.leaky_relu,
+    "sigmoid": activations.sigmoid,
+    "linear": activations.identity,
 }
 # a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
 TORCH: Mapping[str, Activation] = {
@@ -55,7 +55,7 @@ def activation_name(config: Config, key: Key) -> Any:
     return config.get(key) if isinstance(key, str) else key(config)
 
 
-def activation_of(config: Config, key: Key) -> tuple[Activation, str]:
+def activation_of(config: Config, key: Key) -> Activation:
     """Give the equation that the config names. Raises CheckpointError for one that is not known."""
     name = activation_name(config, key)
     if not isinstance(name, str) or name not in ACTIVATIONS:

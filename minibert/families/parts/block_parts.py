@@ -33,7 +33,7 @@ FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are st
 
 
 class Site(NamedTuple):
-    """Parts are bound here: which block, how its names begin, and its modules so far, in the reference's order."""
+    """Parts are bound here: which block, how its names begin, and its modules so far, in the order of computing."""
 
     config: Config
     tensors: Tensors
@@ -133,7 +133,7 @@ class FeedForward(Frozen):
     gated       whether the gate is there; where it is not, `ungated` is the path of `up`
     biased      whether the maps have biases, or a config key that decides it; `output_biased` the same of `down`, None:
                 as the others
-    activation  path of f; it is printed after `down` where `activation_last`
+    activation  path of f
     act         config key of f, or a function of the config that gives its name
     inner       config key of the width between the maps
     times       that width as so many times the model's, where config.json gives none
@@ -147,7 +147,6 @@ class FeedForward(Frozen):
     ungated: str = ""
     biased: bool | str = True
     output_biased: bool | str | None = None
-    activation_last: bool = False
     act: str | Callable[[Config], str] = "hidden_act"
     inner: str = "intermediate_size"
     times: int = 0
@@ -157,17 +156,15 @@ class FeedForward(Frozen):
         from .bound_blocks import BoundFeedForward
 
         dim, inner = site.config.integer("hidden_size"), self.width(site.config)
-        activate, printed = activation_of(site.config, self.act)
+        activate = activation_of(site.config, self.act)
         named, name = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
         wide = 2 * inner if name == named else inner
         gate = named and site.dense(named, wide, dim, self.biased)
         up = gate if name == named else site.dense(name, wide, dim, self.biased)
         activation = site.prefix + self.activation
-        if not self.activation_last:
-            site.modules[activation] = printed
+        site.modules[activation] = activate
         biased = self.biased if self.output_biased is None else self.output_biased
         down = site.dense(self.down, dim, inner, biased)
-        site.modules[activation] = printed
         return BoundFeedForward(up, gate, activation, down, activate)
 
     def width(self, config: Config) -> int:
@@ -230,15 +227,11 @@ class Blocks(Frozen):
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
     causal      whether no token sees those after it; `is_causal` asks config.json too
-    relative    path of the learned bias's table, for printing, of each block where it has "{i}"; the input row has the
-                position scheme
+    relative    path of the learned bias's table, of each block where it has "{i}"; the input row has the position
+                scheme
     vector      the pooling of `encode` where no modules.json names one; without it the mean
-    others      takes other modules of no single block, for printing
-    defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
-    checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
-    tree        the reference's class for each module that holds others, for printing: path -> class name, or a
-                function of the config that gives it
-    order       last parts of paths in the order in which the reference prints them, if it is not that of computing
+    others      takes other modules of no single block
+    only, checked_prefixes  as in `family.Family`, and asked only if the blocks are loaded
     count       how many blocks there are
     elsewhere   where sentence-transformers takes vectors from, if not from these blocks: they are refused here
     shared      path of the module that block i uses, where several blocks use one
@@ -254,12 +247,8 @@ class Blocks(Frozen):
     relative: str = ""
     vector: TextVector | None = None
     others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
-    defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     checked_prefixes: tuple[str, ...] = ("encoder.",)
-    unused_endings: tuple[str, ...] = ()
-    tree: Mapping[str, str | Callable[[Config], str]] = {}
-    order: tuple[str, ...] = ()
     count: Callable[[Config], int] = lambda config: config.integer("num_hidden_layers")
     elsewhere: str = ""
     shared: Callable[[Config, int], str] | None = None
@@ -289,10 +278,7 @@ class Blocks(Frozen):
             raise CheckpointError(
                 f"{where}: 'num_experts' is {count}, and experts are not computed here; take a model without them"
             )
-        both = replace(
-            family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only},
-        )  # fmt: skip
-        return both.configure(dict(data), where)
+        return replace(family, only={**family.only, **self.only}).configure(dict(data), where)
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
         """Take the tensors of all blocks from the checkpoint; `scheme` is the input row's of positions in attention."""

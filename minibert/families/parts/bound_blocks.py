@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # so many rows, onto `fast.OUTPUTS` numbers or more, are enough for each kernel in the table of `threads.kernels`
 HEAD_ROWS = 12
-Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; in the reference's order
+Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computing
 
 
 def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:

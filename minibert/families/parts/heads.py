@@ -97,8 +97,7 @@ class Act(Frozen):
 
         from .activations import ACTIVATIONS, activation_of
 
-        found, _ = ACTIVATIONS[self.word] if self.word else activation_of(config, self.act)
-        return fast.faster(found)
+        return fast.faster(ACTIVATIONS[self.word] if self.word else activation_of(config, self.act))
 
 
 class Head(Frozen):

@@ -1,10 +1,11 @@
 """The submodules an input layer is made of, under the reference's names: Embedding, LayerNorm, Linear; other norms.
 
-Each holds tables, calls one equation and prints as the reference prints it. `weight` and `bias` are read-only.
+Each holds tables, calls one equation and prints its sizes. `weight` and `bias` are read-only.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,11 +28,10 @@ class Embedding:
     ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.check_ids`.
     """
 
-    def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0, name: str = "Embedding"):
+    def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0):
         self.table = table
         self.padding_idx = padding_idx
         self.scale = scale
-        self.name = name
 
     @property
     def weight(self) -> Array:
@@ -44,7 +44,7 @@ class Embedding:
     def __repr__(self) -> str:
         rows, dim = self.table.shape
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.name}({rows}, {dim}{padding})"
+        return f"Embedding({rows}, {dim}{padding})"
 
 
 class LayerNorm:
@@ -72,7 +72,7 @@ class LayerNorm:
 
     def __repr__(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
-        return f"LayerNorm(({len(self.weight)},), eps={self.eps}, elementwise_affine=True{bias})"
+        return f"LayerNorm(({len(self.weight)},), eps={self.eps}{bias})"
 
 
 class RMSNorm(LayerNorm):
@@ -130,3 +130,19 @@ def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
     if x.ndim == 0 or x.shape[-1] != width:
         raise ValueError(f"{name}: the last axis must be {width} wide, found shape {x.shape}")
     return x
+
+
+def module_list(modules: Mapping[str, Any]) -> str:
+    """Return a line for each module, its path and its sizes; equal modules of successive blocks share a line.
+
+    >>> print(module_list({"h.0.ln": Linear(np.eye(2), None), "h.1.ln": Linear(np.eye(2), None)}))
+    h.0-1.ln  Linear(in_features=2, out_features=2, bias=False)
+    """
+    blocks: dict[tuple[str, str, str], list[str]] = {}
+    for path, module in modules.items():
+        start, number, end = [*re.split(r"(?<=\.)(\d+)(?=\.)", path, maxsplit=1), "", ""][:3]
+        blocks.setdefault((start, end, repr(module)), []).append(number)
+    lines = {f"{start}{'-'.join(dict.fromkeys((numbers[0], numbers[-1])))}{end}": line
+             for (start, end, line), numbers in blocks.items()}  # fmt: skip
+    width = max(map(len, lines), default=0)
+    return "\n".join(f"{path:{width}}  {line}" for path, line in lines.items())

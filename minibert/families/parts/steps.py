@@ -139,7 +139,7 @@ class Lookup(Step):
     """A step that looks rows up in a table: `rows` and `width` are the config keys of its two sizes.
 
     `extra` counts the rows that the table has before position 0 (BART, OPT). `padding_idx` (a config key, or the
-    number itself) is for printing: a lookup never treats that row differently.
+    number itself) is what the module shows: a lookup never treats that row differently.
     """
 
     ids: str
@@ -147,7 +147,6 @@ class Lookup(Step):
     width: str = "hidden_size"
     extra: int = 0
     padding_idx: str | int | None = None
-    prints_as: str = "Embedding"
 
     def bind(self, binder: Binder) -> Embedding:
         return self.module(binder.table(self.tensors(), self.shape(binder.config)), binder.config)
@@ -157,7 +156,7 @@ class Lookup(Step):
 
     def module(self, table: Table, config: Config, factor: float = 1.0) -> Embedding:
         padding_idx = config.get(self.padding_idx) if isinstance(self.padding_idx, str) else self.padding_idx
-        return Embedding(table, padding_idx, factor, self.prints_as)
+        return Embedding(table, padding_idx, factor)
 
     def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
         """The ids used when the caller passes none; None: the step is skipped."""

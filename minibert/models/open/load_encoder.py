@@ -196,6 +196,6 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     rotary = cast("Rotary | None", scheme if rotated else None)
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
     stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits)
-    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
+    binder.refuse_leftovers(blocks.checked_prefixes, layer.family.unused_endings, "the blocks")
     binder.expect()
     return stack

@@ -23,7 +23,7 @@ from .text import counted, size
 def info(
     layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None, where: str = "here"
 ) -> Iterator[str]:
-    """Give the page line by line: the module tree, sizes, number formats, bytes on disk, tokenizer.
+    """Give the page line by line: the modules, sizes, number formats, bytes on disk, tokenizer.
 
     find: the files of the folder, which say how a sentence vector is computed; None leaves that part out.
     source: names all tensors, and so tells which heads the file has.
@@ -192,7 +192,7 @@ def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
         return {}
     owned = tuple(prefix + part for prefix in ("", *layer.family.prefixes) for part in row.checked_prefixes)
     named = {name: tensor for name, tensor in layer.stored().items() if name.startswith(owned)}
-    return {name: tensor for name, tensor in named.items() if not name.endswith(row.unused_endings)}
+    return {name: tensor for name, tensor in named.items() if not name.endswith(layer.family.unused_endings)}
 
 
 def _tokenizer(layer: EmbeddingLayer) -> str:

@@ -38,7 +38,7 @@ HEADS_KEYS = ("num_attention_heads",)
 EPS = (1e-12, 1e-6, 1e-5, 1e-3)  # of BERT, of Llama, of torch, of Keras
 ORDERS = [(1, 0, 2), (0, 2, 1)]
 # what a port may have in place of the right activation; a rare one would be no more than a guess
-FORMULAS = {ACTIVATIONS[word][0]: word for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")}
+FORMULAS = {ACTIVATIONS[word]: word for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")}
 
 # fmt: off
 MISTAKES: tuple[Mistake, ...] = (
