@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert.families.parts.config import Config
-    from minibert.families.parts.frozen import replace
+    from minibert.families.parts.config import Config, replace
     from minibert.families.parts.modules import Embedding, LayerNorm, Linear
     from minibert.families.parts.steps import (
         Add,

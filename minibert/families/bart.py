@@ -6,9 +6,7 @@ from typing import Any
 
 from minibert.equations.input_layer import sinusoidal_positions
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import sqrt_width, switch
+from minibert.families.parts.config import Config, replace, sqrt_width, switch
 from minibert.families.parts.steps import Norm, Positions, Scale, Tokens
 
 from .family import Family

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import projected, replace, switch
 from minibert.families.parts.heads import (
     ANSWER,
     CLASSIFIER,
@@ -17,7 +17,6 @@ from minibert.families.parts.heads import (
     classes,
     word_heads,
 )
-from minibert.families.parts.readers import projected, switch
 from minibert.families.parts.steps import Add, Norm, Positions, Project, Tokens
 
 from .family import Family

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm, Tokens
 
-from .family import Family
+from .family import Family, scheme
 from .rows import Row
 
 BLOOM = Family(

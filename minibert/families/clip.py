@@ -8,8 +8,7 @@ from functools import partial
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import first_of_id, first_of_largest
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, TextVector
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.steps import Norm, Positions, Tokens
 
 from .family import Family

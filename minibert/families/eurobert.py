@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 
 from .llama import LLAMA, LLAMA_BLOCKS

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import CheckpointError
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.config import Config, Frozen, replace
 from minibert.families.parts.steps import Binder, Step
 
 if TYPE_CHECKING:
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 # (config, binder, side) -> what layer.attention_position is
 Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
+
+
+def scheme(name: str, **settings: Any) -> Scheme:
+    """Return the reader of a position scheme inside attention, by its name in `attention_schemes`."""
+    return partial(_bind_scheme, name, tuple(settings.items()))
+
+
+def _bind_scheme(
+    name: str, settings: tuple[tuple[str, Any], ...], config: Config, binder: Binder, side: str
+) -> AttentionPosition | None:
+    from minibert.families.parts import attention_schemes  # here, since the input layer itself never needs it
+
+    bound: AttentionPosition | None = getattr(attention_schemes, name)(config, binder, side, **dict(settings))
+    return bound
 
 
 class Family(Frozen):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Blocks, Residual, stays_causal
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import FULL, layer_type, scheme, sqrt_width, window
+from minibert.families.parts.block_parts import Blocks, Residual
+from minibert.families.parts.config import FULL, Config, layer_type, replace, sqrt_width, stays_causal, window
 
+from .family import scheme
 from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, llama_like, rms
 from .rows import Row
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
 from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, FeedForward, Residual
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import scheme
+from minibert.families.parts.config import replace
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT_DEFAULTS, NORM, TYPE, WORD
+from .family import scheme
 from .gte import GTE_BLOCKS
 from .roberta import MPNET_HEADS, XLM_ROBERTA
 from .rows import Row

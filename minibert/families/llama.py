@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, replace, window
 from minibert.families.parts.heads import ANSWER, TOKEN_CLASSES, Head
-from minibert.families.parts.readers import FULL, SLIDING, layer_type, scheme, window
 from minibert.families.parts.steps import Norm, Scale, Tokens
 
-from .family import Family
+from .family import Family, scheme
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
 from .rows import Row
 

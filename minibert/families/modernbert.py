@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import FULL, Config, layer_type, replace, switch
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import FULL, layer_type, scheme, switch
 from minibert.families.parts.steps import Norm, Tokens
 
-from .family import Family
+from .family import Family, scheme
 from .rows import Row
 
 MODERNBERT = Family(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
-from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
+from .family import scheme
 from .llama import GATED, ROTATED
 from .rows import Row
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import scheme
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.steps import Norm, Tokens
 from minibert.families.parts.terms import RelativeTerm, relative_term
 
-from .family import Family
+from .family import Family, scheme
 from .rows import Row
 
 # own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, of_each_block, replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import FULL, SLIDING, layer_type, of_each_block
 
 from .eurobert import EUROBERT
 from .llama import BIASED, GATED, llama_blocks

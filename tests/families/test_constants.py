@@ -15,8 +15,7 @@ from checkpoints import BERT, T5, write
 
 import minibert
 from minibert import FAMILIES, Family
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.config import Config, Frozen, replace
 from minibert.families.parts.steps import Norm, Positions, Tokens
 
 IDS = [[5, 6, 7]]

@@ -18,8 +18,7 @@ from minibert.families.family import Family
 from minibert.files.tables import in_order
 
 from .block_names import Older, older_names, shared_names
-from .config import Config, decided
-from .frozen import Frozen, replace
+from .config import Config, Frozen, decided, replace, stays_causal
 from .steps import Norm
 
 if TYPE_CHECKING:
@@ -312,17 +311,6 @@ class Blocks(Frozen):
     def feed(self) -> FeedForward:
         """The feed-forward, of which every block has one."""
         return next(add.work for add in self.parts if isinstance(add.work, FeedForward))
-
-
-def stays_causal(config: Config) -> bool:
-    """Read `is_causal` of config.json: in a causal model, false lets every token see all others.
-
-    Raises CheckpointError for null too: the reference then masks later tokens only in texts without padding.
-    """
-    value = config.get("is_causal", True)
-    if not isinstance(value, bool):
-        raise config.refused(f"'is_causal' must be true or false, found {value!r}")
-    return value
 
 
 def heads_of(config: Config) -> int:

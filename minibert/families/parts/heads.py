@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .config import Config, decided
-from .frozen import Frozen, replace
+from .config import Config, Frozen, decided, replace
 from .steps import Norm
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from minibert.equations.input_layer import (
 )
 from minibert.files.tables import FormulaTable, Table, Weight
 
-from .config import Config, decided
-from .frozen import Frozen
+from .config import Config, Frozen, decided
 from .modules import NORMS, Embedding, LayerNorm, Linear
 
 MOST_ROWS = 1 << 17  # of a table of positions that no file bounds; models that compute theirs have 512 or 1024

@@ -12,7 +12,7 @@ import numpy as np
 from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, scored
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.plan import Step
 from minibert.families.parts.terms import PositionTerm, RelativeTerm
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_frequencies, rotate
-from minibert.families.parts.attention_schemes import Rotary
+from minibert.families.parts.attention_schemes import Rotary, Rotation
 from minibert.families.parts.bound_blocks import rotated
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.plan import REAL, Step
-from minibert.families.parts.rotations import Rotation
 
 from .mistake import At, Mistake, Wrong
 from .wrong_formulas import Formula, to_bfloat16

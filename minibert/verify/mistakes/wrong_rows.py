@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, scale, sinusoidal_positions
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.layer_plan import GIVEN, looked_up, passed, positions, times
 from minibert.families.parts.modules import Embedding
 from minibert.families.parts.plan import Step

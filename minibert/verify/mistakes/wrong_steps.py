@@ -12,7 +12,7 @@ import numpy as np
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundResidual, Dense
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import taken
 from minibert.families.parts.layer_plan import looked_up, times
 from minibert.families.parts.modules import Embedding, LayerNorm

@@ -19,7 +19,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
-from minibert.families.parts.frozen import thawed
+from minibert.families.parts.config import thawed
 from minibert.families.parts.steps import Norm, Positions
 from minibert.families.rows import OLDER
 from minibert.hub.names import full_name
