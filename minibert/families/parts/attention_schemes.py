@@ -101,20 +101,16 @@ class Rotary(AttentionPosition):
         """The frequencies by layer type."""
         return {layer_type: rotation.frequencies for layer_type, rotation in self.rotations.items()}
 
+    def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
+        """As `rotary_angles`, with this model's frequencies and factor.
 
-# -- rotary positions in config.json ----------------------------------------------------------------------------
-
-
-def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
-    """As `rotary_angles`, with this model's frequencies and factor.
-
-    Raises ValueError for a layer_type that this model does not have.
-    """
-    if layer_type not in self.rotations:
-        types = ", ".join(repr(name) for name in self.rotations)
-        raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
-    rotation = self.rotations[layer_type]
-    return rotary_angles(position_ids, rotation.frequencies, rotation.attention_factor)
+        Raises ValueError for a layer_type that this model does not have.
+        """
+        if layer_type not in self.rotations:
+            types = ", ".join(repr(name) for name in self.rotations)
+            raise ValueError(f"layer_type must be one of {types} in this model, found {layer_type!r}")
+        rotation = self.rotations[layer_type]
+        return rotary_angles(position_ids, rotation.frequencies, rotation.attention_factor)
 
 
 class RelativeBias(AttentionPosition):
@@ -180,6 +176,9 @@ class LogBuckets(AttentionPosition):
     def relative_positions(self, query_length: int, key_length: int) -> Array:
         """As `log_bucket_rows`, with this model's buckets: (query, key)."""
         return log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
+
+
+# -- rotary positions in config.json ----------------------------------------------------------------------------
 
 
 def rotary(
