@@ -7,8 +7,8 @@ from typing import Any
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.config import Config, projected, replace, switch, typed
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.plan import position_scale, position_term
 from minibert.families.parts.steps import Binder, Mask, Norm, Project
-from minibert.families.parts.terms import position_scale, position_term
 
 from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, TYPE, WORD
 from .family import scheme

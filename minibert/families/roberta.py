@@ -5,8 +5,8 @@ from __future__ import annotations
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
 from minibert.families.parts.config import replace
 from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
+from minibert.families.parts.plan import relative_term
 from minibert.families.parts.steps import Norm
-from minibert.families.parts.terms import relative_term
 
 from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD
 from .family import scheme

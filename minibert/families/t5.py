@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
 from minibert.families.parts.config import Config, replace
+from minibert.families.parts.plan import RelativeTerm, relative_term
 from minibert.families.parts.steps import Norm, Tokens
-from minibert.families.parts.terms import RelativeTerm, relative_term
 
 from .family import Family, scheme
 from .rows import Row

@@ -11,7 +11,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
 from minibert.errors import Option, error_of
 from minibert.families.parts.attention_schemes import AttentionPosition, RelativeBias, Rotary
-from minibert.families.parts.layer_plan import layer_plan
+from minibert.families.parts.plan import layer_plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.patching import patching_map

@@ -11,8 +11,8 @@ from minibert.equations.blocks import Affine
 from minibert.equations.input_layer import Array
 from minibert.equations.nine_terms import normed_parts, score_terms, term_shares
 from minibert.families.parts.bound_blocks import Dense
-from minibert.families.parts.layer_plan import layer_plan
 from minibert.families.parts.modules import LayerNorm
+from minibert.families.parts.plan import layer_plan
 from minibert.families.parts.steps import Positions
 from minibert.files.tables import ScratchBuffer
 from minibert.models.encoder import Encoder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.activations import ACTIVATIONS
+from minibert.families.parts.bound_blocks import ACTIVATIONS
 
 DIGITS = 5e-9  # the values below have nine digits of numbers up to 6
 FLOAT64 = 2e-12  # measured 9.2e-13, of the rounded constant in gelu_fast

@@ -191,7 +191,7 @@ import minibert.families.parts.config
 def test_importing_one_file_does_not_import_its_wing() -> None:
     wing, parts = "minibert.families", "minibert.families.parts"
     found = {name for name in loaded(ONE_FILE, before="sys, types") if name.startswith("minibert.")}
-    assert found == {"minibert.errors", wing, parts, f"{parts}.config", f"{parts}.frozen"}
+    assert found == {"minibert.errors", wing, parts, f"{parts}.config"}
 
 
 def test_import_minibert_loads_numpy_and_the_standard_library_only() -> None:

@@ -14,9 +14,8 @@ from reference_files import BY_NAME
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.parts.layer_plan import GIVEN, layer_plan
-from minibert.families.parts.layer_plan import given as passed
-from minibert.families.parts.plan import value
+from minibert.families.parts.plan import GIVEN, layer_plan, value
+from minibert.families.parts.plan import given as passed
 from minibert.show.text.explain import explain, expression
 from minibert.show.text.text import beginning, columns_of, torch_text
 

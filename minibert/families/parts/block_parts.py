@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
 
     from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundResidual, Modules
+    from .plan import Term
     from .steps import Binder, Tensors
-    from .terms import Term
 
 FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
 
@@ -151,8 +151,7 @@ class FeedForward(Frozen):
     times: int = 0
 
     def bind(self, site: Site) -> BoundFeedForward:
-        from .activations import activation_of
-        from .bound_blocks import BoundFeedForward
+        from .bound_blocks import BoundFeedForward, activation_of
 
         dim, inner = site.config.integer("hidden_size"), self.width(site.config)
         activate = activation_of(site.config, self.act)

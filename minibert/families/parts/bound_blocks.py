@@ -6,12 +6,13 @@ Their plans are in one file, since a block's plan is read from part to part.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from minibert.equations import activations
 from minibert.equations import blocks as equations
 from minibert.equations.activations import Activation
 from minibert.equations.fast import linear, steady_linear
@@ -19,9 +20,10 @@ from minibert.equations.input_layer import Array
 from minibert.files.tables import ScratchBuffer, StoredTable, Weight
 from minibert.threads.kernels import kernel
 
+from .config import Config
+
 if TYPE_CHECKING:
-    from .plan import Step
-    from .terms import Term
+    from .plan import Step, Term
 
 # so many rows, onto `fast.OUTPUTS` numbers or more, are enough for each kernel in the table of `threads.kernels`
 HEAD_ROWS = 12
@@ -97,6 +99,59 @@ class Dense:
         if self.transposed:
             return f"Conv1D(nf={out}, nx={width})"
         return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
+
+
+# the config's word -> the equation
+ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": activations.gelu,
+    "gelu_python": activations.gelu,
+    "gelu_new": activations.gelu_tanh,
+    "gelu_fast": activations.gelu_tanh,
+    "gelu_accurate": activations.gelu_tanh,
+    "gelu_pytorch_tanh": activations.gelu_tanh,
+    "gelu_python_tanh": activations.gelu_tanh,
+    "relu": activations.relu,
+    "silu": activations.silu,
+    "swish": activations.silu,
+    "quick_gelu": activations.quick_gelu,
+    "tanh": activations.tanh,
+    "relu6": activations.relu6,
+    "leaky_relu": activations.leaky_relu,
+    "sigmoid": activations.sigmoid,
+    "linear": activations.identity,
+}
+# a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
+TORCH: Mapping[str, Activation] = {
+    "Identity": activations.identity,
+    "Tanh": activations.tanh,
+    "ReLU": activations.relu,
+    "GELU": activations.gelu,
+    "SiLU": activations.silu,
+    "Sigmoid": activations.sigmoid,
+    "LeakyReLU": activations.leaky_relu,
+    "ReLU6": activations.relu6,
+    "Softmax": equations.softmax,
+}
+Key = str | Callable[[Config], str]  # of the config, or what gives the word from it
+
+
+def torch_class(path: Any) -> str:
+    """The class of torch.nn at a path that a folder names, "" for anything else; nothing that it names is imported."""
+    return str(path).rpartition(".")[2] if str(path).startswith("torch.nn.") else ""
+
+
+def activation_name(config: Config, key: Key) -> Any:
+    """The config's key that names an activation, or a function that reads the name."""
+    return config.get(key) if isinstance(key, str) else key(config)
+
+
+def activation_of(config: Config, key: Key) -> Activation:
+    """Give the equation that the config names. Raises CheckpointError for one that is not known."""
+    name = activation_name(config, key)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        named = repr(key) if isinstance(key, str) else "the activation"
+        raise config.refused(f"{named} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
+    return ACTIVATIONS[name]
 
 
 class BoundAttention(NamedTuple):

@@ -94,7 +94,7 @@ class Act(Frozen):
         """Give it, in the form with fewer passes where there is one."""
         from minibert.equations import fast
 
-        from .activations import ACTIVATIONS, activation_of
+        from .bound_blocks import ACTIVATIONS, activation_of
 
         return fast.faster(ACTIVATIONS[self.word] if self.word else activation_of(config, self.act))
 

@@ -108,9 +108,16 @@ NORMS: Mapping[str, type[LayerNorm]] = {kind.__name__: kind for kind in (LayerNo
 class Linear:
     """`y = weight @ x + bias` over the last axis: see `equations.project`."""
 
+    transposed = False  # the file holds (out, in)
+
     def __init__(self, weight: Array, bias: Array | None) -> None:
         self.weight = weight
         self.bias = bias
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(out, in)."""
+        return self.weight.shape
 
     def __call__(self, x: ArrayLike) -> Array:
         x = _rows("Linear", x, self.weight.dtype, self.weight.shape[1])

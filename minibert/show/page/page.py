@@ -18,8 +18,7 @@ import numpy as np
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
-from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, layer_plan
-from minibert.families.parts.plan import Plan
+from minibert.families.parts.plan import GIVEN, POSITIONS, Plan, given, layer_plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.show.text.explain import expression, first_of_text, looked_up

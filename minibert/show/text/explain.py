@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, kind_of, layer_plan
-from minibert.families.parts.plan import Plan, value
+from minibert.families.parts.plan import GIVEN, POSITIONS, Plan, given, kind_of, layer_plan, value
 from minibert.families.static import STATIC
 from minibert.models.input_layer import EmbeddingLayer
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from minibert.errors import MinibertError
-from minibert.families.parts.activations import activation_name
+from minibert.families.parts.bound_blocks import activation_name
 from minibert.families.parts.steps import Positions
 from minibert.families.rows import BLOCKS
 from minibert.families.static import STATIC

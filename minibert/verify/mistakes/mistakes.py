@@ -11,8 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from minibert.families.parts.activations import ACTIVATIONS
-from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.bound_blocks import ACTIVATIONS, Dense
 
 from . import wrong_attention as attend
 from . import wrong_formulas as wrong

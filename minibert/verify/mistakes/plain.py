@@ -7,8 +7,7 @@ from typing import Any
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.heads import BoundHead
-from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
-from minibert.families.parts.plan import IDS, REAL, Step
+from minibert.families.parts.plan import GIVEN, IDS, REAL, Step, given, layer_plan
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of

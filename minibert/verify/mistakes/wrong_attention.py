@@ -13,8 +13,7 @@ from minibert.equations.blocks import split_heads
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, scored
 from minibert.families.parts.config import replace
-from minibert.families.parts.plan import Step
-from minibert.families.parts.terms import PositionTerm, RelativeTerm
+from minibert.families.parts.plan import PositionTerm, RelativeTerm, Step
 
 from .mistake import At, Wrong, by_part
 

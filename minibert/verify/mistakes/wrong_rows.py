@@ -11,9 +11,8 @@ import numpy as np
 
 from minibert.equations.input_layer import Array, default_position_ids, mask_position_ids, scale, sinusoidal_positions
 from minibert.families.parts.config import replace
-from minibert.families.parts.layer_plan import GIVEN, looked_up, passed, positions, times
 from minibert.families.parts.modules import Embedding
-from minibert.families.parts.plan import Step
+from minibert.families.parts.plan import GIVEN, Step, looked_up, passed, positions, times
 from minibert.families.parts.steps import Add, Inputs, Lookup, Positions, Tokens
 from minibert.files.tables import FormulaTable
 from minibert.models.input_layer import EmbeddingLayer

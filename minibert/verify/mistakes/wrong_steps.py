@@ -14,9 +14,8 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundResidual, Dense
 from minibert.families.parts.config import replace
 from minibert.families.parts.heads import taken
-from minibert.families.parts.layer_plan import looked_up, times
 from minibert.families.parts.modules import Embedding, LayerNorm
-from minibert.families.parts.plan import Plan, Step
+from minibert.families.parts.plan import Plan, Step, looked_up, times
 
 from .mistake import At, Wrong, by_part
 from .wrong_formulas import Formula

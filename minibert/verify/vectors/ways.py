@@ -18,7 +18,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
-from minibert.families.parts.activations import TORCH
+from minibert.families.parts.bound_blocks import TORCH
 from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
