@@ -8,7 +8,7 @@ from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WOR
 from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
-from .rows import Row
+from .rows import ModelType
 
 ALBERT = replace(
     BERT,
@@ -84,4 +84,4 @@ ALBERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)
+ROWS = (ModelType(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)

@@ -1,4 +1,4 @@
-"""BART and its kin: encoder-decoders with position rows. mBART, Marian, Pegasus, Whisper."""
+"""Encoder-decoders with position rows: BART, mBART, Marian, Pegasus, Whisper."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from minibert.families.parts.config import Config, replace, sqrt_width, switch
 from minibert.families.parts.steps import Norm, Positions, Scale, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 from .t5 import BOTH, D_MODEL, TIED
 
 
 def module_scale(config: Config) -> float:
-    """The factor inside the word module, 1 where the config asks for none."""
+    """Return the factor inside the word module, 1 if the config does not scale."""
     return sqrt_width(config) if scaled(config) else 1.0
 
 
@@ -23,7 +23,7 @@ scaled = switch("scale_embedding")  # word rows are multiplied by sqrt(width)
 
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:
-    """The table that Marian and Pegasus files may leave out, since a formula makes it."""
+    """Return the table that Marian and Pegasus files may leave out, since a formula makes it."""
     return sinusoidal_positions(rows, dim, layout="halves")
 
 
@@ -54,7 +54,7 @@ FIXED_POSITIONS = Positions(path="{side}.embed_positions", generate=sinusoids_in
 
 MARIAN = Family(
     model_type="marian",
-    # the decoder may have a vocabulary of its own, and it scales the caller's inputs_embeds too
+    # the decoder may have another vocabulary, and it scales inputs_embeds too
     steps=(Tokens(path="{side}.embed_tokens", names=TIED), Scale(factor=sqrt_width, when=scaled), FIXED_POSITIONS),
     decoder=(
         Tokens(path="{side}.embed_tokens", names=TIED, rows="decoder_vocab_size"),
@@ -68,14 +68,11 @@ MARIAN = Family(
     sides=BOTH,
 )
 
-PEGASUS_POSITIONS = replace(FIXED_POSITIONS)
-
 PEGASUS = replace(
     MARIAN,
     model_type="pegasus",
     tokenizer="PegasusTokenizer",
-    steps=(*MARIAN.steps[:2], PEGASUS_POSITIONS),
-    decoder=(MARIAN.steps[0], MARIAN.decoder[1], PEGASUS_POSITIONS),
+    decoder=(MARIAN.steps[0], *MARIAN.decoder[1:]),
     aliases=BART_WORDS,
     defaults={**BART_DEFAULTS, "pad_token_id": 0},
 )
@@ -104,7 +101,7 @@ PARTS: tuple[tuple[Attention | FeedForward, Norm], ...] = (
 
 
 def bart_blocks(before: bool = False, elsewhere: str = "") -> Blocks:
-    """The encoder's blocks; `before`: norms stand before the parts, and one more comes after the last block."""
+    """Return the encoder's blocks. before: norms precede the parts, and one more follows the last block."""
     return Blocks(
         path="encoder.layers.{i}",
         parts=tuple(
@@ -118,12 +115,12 @@ def bart_blocks(before: bool = False, elsewhere: str = "") -> Blocks:
     )  # fmt: skip
 
 
-OF_DECODER = "the decoder's last hidden states"  # of the other two it takes the encoder's
+OF_DECODER = "the decoder's last hidden states"  # those of the encoder in Marian and Pegasus
 
 ROWS = (
-    Row(BART, bart_blocks(elsewhere=OF_DECODER)),
-    Row(MBART, bart_blocks(before=True, elsewhere=OF_DECODER)),
-    Row(MARIAN, bart_blocks()),
-    Row(PEGASUS, bart_blocks(before=True)),
-    Row(WHISPER),
+    ModelType(BART, bart_blocks(elsewhere=OF_DECODER)),
+    ModelType(MBART, bart_blocks(before=True, elsewhere=OF_DECODER)),
+    ModelType(MARIAN, bart_blocks()),
+    ModelType(PEGASUS, bart_blocks(before=True)),
+    ModelType(WHISPER),
 )

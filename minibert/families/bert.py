@@ -1,4 +1,4 @@
-"""BERT, and its kin whose modules have its names: ERNIE, ELECTRA, ConvBERT."""
+"""BERT, and models whose modules have BERT's names: ERNIE, ELECTRA, ConvBERT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minibert.families.parts.heads import (
 from minibert.families.parts.steps import Add, Norm, Positions, Project, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 WORD = Tokens(path="embeddings.word_embeddings", head="cls.predictions.decoder.weight")
 TYPE = Add(path="embeddings.token_type_embeddings", ids="token_type_ids", rows="type_vocab_size", missing=0)
@@ -144,7 +144,7 @@ ELECTRA_HEADS = (
     ),
     classes(
         HeadMap(path="classifier.dense"),
-        Act(path="classifier.activation", word="gelu"),  # not tanh as its kin
+        Act(path="classifier.activation", word="gelu"),  # BERT has tanh
         HeadMap(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
@@ -162,8 +162,8 @@ ELECTRA_HEADS = (
 )
 
 ROWS = (
-    Row(BERT, BERT_BLOCKS, BERT_HEADS),
-    Row(ERNIE, BERT_BLOCKS, BERT_HEADS),
-    Row(ELECTRA, BERT_BLOCKS, ELECTRA_HEADS),
-    Row(CONVBERT),
+    ModelType(BERT, BERT_BLOCKS, BERT_HEADS),
+    ModelType(ERNIE, BERT_BLOCKS, BERT_HEADS),
+    ModelType(ELECTRA, BERT_BLOCKS, ELECTRA_HEADS),
+    ModelType(CONVBERT),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibert.families.parts.steps import Norm, Tokens
 
 from .family import Family, scheme
-from .rows import Row
+from .rows import ModelType
 
 BLOOM = Family(
     model_type="bloom",
@@ -20,4 +20,4 @@ BLOOM = Family(
     defaults={"layer_norm_epsilon": 1e-5},
 )
 
-ROWS = (Row(BLOOM),)
+ROWS = (ModelType(BLOOM),)

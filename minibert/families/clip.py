@@ -12,7 +12,7 @@ from minibert.families.parts.config import Config, replace
 from minibert.families.parts.steps import Norm, Positions, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 CLIP_TEXT_MODEL = Family(
     model_type="clip_text_model",
@@ -37,7 +37,7 @@ CLIP = replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer")
 
 
 def _end_of_text(config: Config) -> Callable[[Array], Array]:
-    """Find the first place of `eos_token_id`. It is 2 in older files, whose end of text is their largest id."""
+    """Return the function that finds the end of text: the first `eos_token_id`, in older files (2) the largest id."""
     eos_id = config.integer("eos_token_id")
     return first_of_largest if eos_id == 2 else partial(first_of_id, wanted=eos_id)
 
@@ -64,6 +64,6 @@ CLIP_BLOCKS = Blocks(
 )
 
 ROWS = (
-    Row(CLIP_TEXT_MODEL, CLIP_BLOCKS),
-    Row(CLIP, CLIP_BLOCKS),
+    ModelType(CLIP_TEXT_MODEL, CLIP_BLOCKS),
+    ModelType(CLIP, CLIP_BLOCKS),
 )

@@ -8,7 +8,7 @@ from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WOR
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, NORM, POSITION, WORD
-from .rows import Row
+from .rows import ModelType
 
 DISTILBERT = replace(
     BERT,
@@ -52,4 +52,4 @@ DISTILBERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),)
+ROWS = (ModelType(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),)

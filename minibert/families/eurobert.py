@@ -1,4 +1,4 @@
-"""EuroBERT: Llama's blocks, whose tokens see all others."""
+"""EuroBERT: Llama's blocks without a causal mask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 
 from .llama import LLAMA, LLAMA_BLOCKS
-from .rows import Row
+from .rows import ModelType
 
 EUROBERT = replace(
     LLAMA,
@@ -46,4 +46,4 @@ EUROBERT_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (Row(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),)
+ROWS = (ModelType(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),)

@@ -7,10 +7,10 @@ from minibert.families.parts.config import FULL, Config, layer_type, replace, sq
 
 from .family import scheme
 from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, llama_like, rms
-from .rows import Row
+from .rows import ModelType
 
-# A file in bfloat16 is computed in float32, so the factor is a float32 number too: of width 3072 it is 55.4256. The
-# reference that is not told a dtype computes such a file in bfloat16, where its module makes 55.5 of the factor.
+# A file in bfloat16 is computed in float32, and so is the factor: 55.4256 for width 3072. Without a dtype argument the
+# reference computes such a file in bfloat16, and rounds the factor to 55.5.
 GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width)
 
 GEMMA = llama_like(
@@ -40,7 +40,7 @@ def _gemma3_type(config: Config, i: int) -> str:
 
 
 def _gemma3_window(config: Config, i: int) -> int | None:
-    """Of a model that looks both ways half the window is on each side, and one token more if `is_causal` is false."""
+    """Return the window; in a bidirectional model half of it on each side, and a token more if is_causal is false."""
     if _gemma3_type(config, i) == FULL:
         return None
     if config.flag("use_bidirectional_attention"):
@@ -49,7 +49,7 @@ def _gemma3_window(config: Config, i: int) -> int | None:
 
 
 def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:
-    """One number of the config's takes the place of the head's width."""
+    """Return 1 / sqrt(query_pre_attn_scalar), which takes the place of the head's width."""
     if not config.number("query_pre_attn_scalar"):
         raise config.refused("'query_pre_attn_scalar' must be a number above 0, found 0")
     return float(config.number("query_pre_attn_scalar") ** -0.5)
@@ -87,7 +87,7 @@ GEMMA3_BLOCKS = Blocks(
 GEMMA3_HEADS = (replace(LLAMA_HEADS[0], refuses=("final_logit_softcapping",)), LLAMA_HEADS[1])
 
 ROWS = (
-    Row(GEMMA),
-    Row(GEMMA2),
-    Row(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS),
+    ModelType(GEMMA),
+    ModelType(GEMMA2),
+    ModelType(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS),
 )

@@ -1,4 +1,4 @@
-"""GPT-2, and its kin whose token types are rows of the word table: GPT, GPT-Neo."""
+"""GPT-2, GPT and GPT-Neo, whose token types are rows of the word table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, 
 from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 GPT2_WORDS = {
     "hidden_size": "n_embd",
@@ -101,7 +101,7 @@ GPT2_HEADS = (
 )
 
 ROWS = (
-    Row(GPT2, GPT2_BLOCKS, GPT2_HEADS),
-    Row(OPENAI_GPT),
-    Row(GPT_NEO),
+    ModelType(GPT2, GPT2_BLOCKS, GPT2_HEADS),
+    ModelType(OPENAI_GPT),
+    ModelType(GPT_NEO),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibert.families.parts.steps import Tokens
 
 from .family import Family, scheme
-from .rows import Row
+from .rows import ModelType
 
 GPT_NEOX = Family(
     model_type="gpt_neox",
@@ -18,4 +18,4 @@ GPT_NEOX = Family(
     later_arguments=("position_ids",),
 )
 
-ROWS = (Row(GPT_NEOX),)
+ROWS = (ModelType(GPT_NEOX),)

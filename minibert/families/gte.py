@@ -11,7 +11,7 @@ from minibert.families.parts.steps import Norm
 from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
 from .family import scheme
 from .llama import GATED, ROTATED
-from .rows import Row
+from .rows import ModelType
 
 GTE = replace(
     BERT,
@@ -61,4 +61,4 @@ GTE_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (Row(GTE, GTE_BLOCKS, GTE_HEADS),)
+ROWS = (ModelType(GTE, GTE_BLOCKS, GTE_HEADS),)

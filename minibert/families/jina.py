@@ -11,7 +11,7 @@ from .bert import BERT_DEFAULTS, NORM, TYPE, WORD
 from .family import scheme
 from .gte import GTE_BLOCKS
 from .roberta import MPNET_HEADS, XLM_ROBERTA
-from .rows import Row
+from .rows import ModelType
 
 JINA_EMBEDDINGS_V3 = replace(
     XLM_ROBERTA,
@@ -54,4 +54,4 @@ JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
     },
 )
 
-ROWS = (Row(JINA_EMBEDDINGS_V3, JINA_EMBEDDINGS_V3_BLOCKS, MPNET_HEADS),)
+ROWS = (ModelType(JINA_EMBEDDINGS_V3, JINA_EMBEDDINGS_V3_BLOCKS, MPNET_HEADS),)

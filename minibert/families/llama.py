@@ -1,4 +1,4 @@
-"""Llama and its kin: RMSNorm, rotary positions, a gate. Mistral, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
+"""RMSNorm, rotary positions, a gate: Llama, Mistral, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from minibert.families.parts.steps import Norm, Scale, Tokens
 
 from .family import Family, scheme
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
-from .rows import Row
+from .rows import ModelType
 
 
 def embedding_multiplier(config: Config) -> float:
-    """Granite's factor, which config.json names."""
+    """Return Granite's factor of word rows."""
     return config.number("embedding_multiplier")
 
 
@@ -46,7 +46,7 @@ def llama_like(
     defaults: Mapping[str, Any] = {},
     **own: Any,
 ) -> Family:
-    """A row of Llama's kin: the longest text of the reference's class, and what it changes."""
+    """Return Llama's row with another longest text, tokenizer, defaults, and other changed fields."""
     defaults = {**INPUT_DEFAULTS, "max_position_embeddings": longest, **defaults}
     return replace(LLAMA, model_type=model_type, tokenizer=tokenizer, defaults=defaults, **own)
 
@@ -91,12 +91,12 @@ ROTATED = Attention(
 
 
 def rms(path: str, kind: str = "RMSNorm") -> Norm:
-    """A norm without a mean, under Llama's key of eps."""
+    """Return a norm without a mean, with Llama's config key of eps."""
     return Norm(path=path, kind=kind, eps="rms_norm_eps")
 
 
 def llama_blocks(attend: Attention = ROTATED, feed: FeedForward = GATED) -> Blocks:
-    """Llama's block, and what a model of its kin changes."""
+    """Return Llama's blocks with another attention or feed-forward."""
     return Blocks(
         path="layers.{i}",
         parts=(
@@ -124,7 +124,7 @@ def _qwen_window(config: Config, i: int) -> int | None:
 
 
 def _mistral_window(config: Config, i: int) -> int | None:
-    """All blocks have the window, unless config.json lists their types: the reference calls such a model Ministral."""
+    """Return the window of every block, unless config.json lists their types (the reference's Ministral)."""
     windowed = config.get("sliding_window") is not None
     return window(config) if layer_type(config, i, windowed) == SLIDING else None
 
@@ -150,13 +150,13 @@ LLAMA_HEADS = (
 )
 
 ROWS = (
-    Row(LLAMA, LLAMA_BLOCKS, LLAMA_HEADS),
-    Row(MISTRAL, MISTRAL_BLOCKS, LLAMA_HEADS),
-    Row(QWEN2, QWEN2_BLOCKS, LLAMA_HEADS),
-    Row(QWEN3, QWEN3_BLOCKS, LLAMA_HEADS),
-    Row(MIXTRAL),
-    Row(OLMO2),
-    Row(PHI3),
-    Row(GRANITE),
-    Row(COHERE2),
+    ModelType(LLAMA, LLAMA_BLOCKS, LLAMA_HEADS),
+    ModelType(MISTRAL, MISTRAL_BLOCKS, LLAMA_HEADS),
+    ModelType(QWEN2, QWEN2_BLOCKS, LLAMA_HEADS),
+    ModelType(QWEN3, QWEN3_BLOCKS, LLAMA_HEADS),
+    ModelType(MIXTRAL),
+    ModelType(OLMO2),
+    ModelType(PHI3),
+    ModelType(GRANITE),
+    ModelType(COHERE2),
 )

@@ -8,7 +8,7 @@ from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WOR
 from minibert.families.parts.steps import Norm, Tokens
 
 from .family import Family, scheme
-from .rows import Row
+from .rows import ModelType
 
 MODERNBERT = Family(
     model_type="modernbert",
@@ -90,4 +90,4 @@ MODERNBERT_HEADS = (
     replace(ANSWER, steps=(*MODERNBERT_STEPS, replace(CLASSIFIER, out=2))),
 )
 
-ROWS = (Row(MODERNBERT, MODERNBERT_BLOCKS, MODERNBERT_HEADS),)
+ROWS = (ModelType(MODERNBERT, MODERNBERT_BLOCKS, MODERNBERT_HEADS),)

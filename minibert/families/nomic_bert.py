@@ -11,7 +11,7 @@ from minibert.families.parts.steps import Norm
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
 from .family import scheme
 from .llama import GATED, ROTATED
-from .rows import Row
+from .rows import ModelType
 
 NOMIC_BERT = replace(
     BERT,
@@ -80,4 +80,4 @@ NOMIC_BERT_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (Row(NOMIC_BERT, NOMIC_BERT_BLOCKS, NOMIC_BERT_HEADS),)
+ROWS = (ModelType(NOMIC_BERT, NOMIC_BERT_BLOCKS, NOMIC_BERT_HEADS),)

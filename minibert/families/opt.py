@@ -6,7 +6,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Positions, Project, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 
 def projected_words(config: Config) -> bool:
@@ -28,4 +28,4 @@ OPT = Family(
     tokenizer="GPT2Tokenizer",
 )
 
-ROWS = (Row(OPT),)
+ROWS = (ModelType(OPT),)

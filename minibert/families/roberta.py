@@ -1,4 +1,4 @@
-"""RoBERTA and its kin, whose positions count from the padding id on: XLM-RoBERTa, CamemBERT, MPNet."""
+"""RoBERTa, XLM-RoBERTa, CamemBERT, MPNet: positions count from the padding id on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minibert.families.parts.steps import Norm
 
 from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD
 from .family import scheme
-from .rows import Row
+from .rows import ModelType
 
 ROBERTA = replace(
     BERT,
@@ -86,8 +86,8 @@ ROBERTA_HEADS = (
 MPNET_HEADS = (ROBERTA_HEADS[0], *ROBERTA_HEADS[2:])  # never causal, so no next word
 
 ROWS = (
-    Row(ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
-    Row(XLM_ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
-    Row(CAMEMBERT, BERT_BLOCKS, ROBERTA_HEADS),
-    Row(MPNET, MPNET_BLOCKS, MPNET_HEADS),
+    ModelType(ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(XLM_ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(CAMEMBERT, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(MPNET, MPNET_BLOCKS, MPNET_HEADS),
 )

@@ -17,11 +17,11 @@ from minibert.files.tables import INTEGERS, NUMPY_DTYPE, FoldedTable, StoredTabl
 from .family import Family
 
 ROWS = ("embedding.weight", "embeddings")  # the names of sentence-transformers and of model2vec
-MODEL_TYPE = "model2vec"  # in config.json, where model2vec's distill has written it
+MODEL_TYPE = "model2vec"  # in a config.json of model2vec's distill
 
 
 class StaticRows(Tokens):
-    """x = rows[input_ids]; where model2vec has quantized the vocabulary, `rows[mapping[id]] * weights[id]`.
+    """x = rows[input_ids]; with a vocabulary that model2vec has quantized, `rows[mapping[id]] * weights[id]`.
 
     The file alone says how many rows there are, and how wide. int8 rows are taken as the integers that are stored:
     their scale is not, so a vector's direction has a meaning, and its length has none.

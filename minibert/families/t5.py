@@ -8,7 +8,7 @@ from minibert.families.parts.plan import RelativeTerm, relative_term
 from minibert.families.parts.steps import Norm, Tokens
 
 from .family import Family, scheme
-from .rows import Row
+from .rows import ModelType
 
 # own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names
 TIED = ("{side}.embed_tokens.weight", "shared.weight", "{other}.embed_tokens.weight")
@@ -53,7 +53,7 @@ def _feed_forward(config: Config) -> tuple[str, bool]:
     kind = str(config.get("feed_forward_proj"))
     name, gated = kind.removeprefix("gated-"), kind.startswith("gated-")
     name = "gelu_new" if kind == "gated-gelu" else name
-    told, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # what save_pretrained made of it goes before
+    told, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # keys of save_pretrained, which win
     return name if told is None else str(told), gated if gate is None else config.flag("is_gated_act")
 
 
@@ -112,7 +112,7 @@ def t5_blocks(own: bool = False) -> Blocks:
 
 
 ROWS = (
-    Row(T5, t5_blocks()),
-    Row(MT5, t5_blocks()),
-    Row(UMT5, t5_blocks(own=True)),
+    ModelType(T5, t5_blocks()),
+    ModelType(MT5, t5_blocks()),
+    ModelType(UMT5, t5_blocks(own=True)),
 )

@@ -10,7 +10,7 @@ from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WOR
 from .eurobert import EUROBERT
 from .llama import BIASED, GATED, llama_blocks
 from .modernbert import first_or_mean
-from .rows import Row
+from .rows import ModelType
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -27,7 +27,7 @@ def _windows(config: Config) -> tuple[int | None, ...]:
 
 
 def _type(config: Config, i: int) -> str:
-    """In older files a block has a window where one is listed that is not 0 or null."""
+    """Return the type of block i; in older files it has a window if a number above 0 is listed."""
     windows = _windows(config)
     return layer_type(config, i, bool(windows[i]) if windows else (i + 1) % 3 != 0)
 
@@ -89,4 +89,4 @@ ULTRABERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(ULTRABERT, ULTRABERT_BLOCKS, ULTRABERT_HEADS),)
+ROWS = (ModelType(ULTRABERT, ULTRABERT_BLOCKS, ULTRABERT_HEADS),)

@@ -8,7 +8,7 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Binder, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 from .t5 import D_MODEL
 
 
@@ -29,4 +29,4 @@ XLNET = Family(
     later_arguments=("token_type_ids",),
 )
 
-ROWS = (Row(XLNET),)
+ROWS = (ModelType(XLNET),)

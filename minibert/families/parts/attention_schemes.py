@@ -226,10 +226,6 @@ def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> 
 
     The default theta is 160000, and 10000 in files of the older model_type "new". Raises CheckpointError as `rotary`,
     and for settings of "ntk" besides a factor of 1 or more.
-
-    >>> numbers = {"head_dim": 4, "rope_theta": 100.0, "rope_scaling": {"type": "ntk", "factor": 4.0}}
-    >>> gte_rotary(Config(numbers)).frequencies[None]
-    array([0.5  , 0.025], dtype=float32)
     """
     theta, scaling = 10000.0 if config.get("model_type") == "new" else 160000.0, config.part("rope_scaling")
     if scaling.get("rope_type", scaling.get("type")) != "ntk":
@@ -261,10 +257,6 @@ def layered_rotary(
     (Gemma 3: the full layers alone). As in the reference, "rope_type" alone names that scaling, not the older "type".
 
     Raises CheckpointError as `rotary`, and for `rope_parameters` that are not sorted by layer type.
-
-    >>> config = Config({"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0})
-    >>> layered_rotary(config).frequencies["sliding_attention"]
-    array([1. , 0.1], dtype=float32)
     """
     by_type, scaling = config.part("rope_parameters"), config.part("rope_scaling")
     flat = [name for name in ("rope_type", "type", "factor") if by_type.get(name, "default") != "default"]
@@ -290,14 +282,7 @@ gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=(FULL,))
 
 
 def t5_bias(config: Config, binder: Tensors, side: str, i: int = 0) -> RelativeBias:
-    """Read T5's bias from block 0 of a stack, umT5's from block i; the encoder's is bidirectional.
-
-    >>> from types import SimpleNamespace
-    >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
-    >>> numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 2}
-    >>> t5_bias(Config(numbers), zeros, "encoder")
-    RelativeBias(buckets=8, max_distance=20, bidirectional=True)
-    """
+    """Read T5's bias from block 0 of a stack, umT5's from block i; the encoder's is bidirectional."""
     buckets = whole(config, "relative_attention_num_buckets")
     name = f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
     return RelativeBias(
@@ -315,11 +300,7 @@ def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
 
 
 def alibi(config: Config, binder: Binder | None = None, side: str = "") -> Alibi:
-    """Read the number of heads, `n_head` in BLOOM's config. Raises CheckpointError for more than the model is wide.
-
-    >>> alibi(Config({"n_head": 16}))
-    Alibi(heads=16)
-    """
+    """Read the number of heads, `n_head` in BLOOM's config. Raises CheckpointError for more than the model is wide."""
     heads, dim = whole(config, "n_head", "num_attention_heads"), config.get("hidden_size")
     if isinstance(dim, int) and heads > dim:
         raise config.refused(f"'hidden_size' {dim} is too small for {heads} heads")
@@ -331,12 +312,6 @@ def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBu
 
     It reads `encoder.rel_embeddings.weight` (2 span, dim), and `encoder.LayerNorm` if `norm_rel_ebd` holds
     "layer_norm". `max_relative_positions` below 1 means `max_position_embeddings`. Raises CheckpointError.
-
-    >>> from types import SimpleNamespace
-    >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
-    >>> numbers = {"relative_attention": True, "hidden_size": 4, "position_buckets": 8, "max_position_embeddings": 17}
-    >>> deberta_log_buckets(Config(numbers), zeros)
-    LogBuckets(buckets=8, max_positions=17)
     """
     if not config.flag("relative_attention"):
         return None
@@ -397,13 +372,6 @@ def read_rotation(config: Config, given: Config, partial_by_default: bool = Fals
 
     Raises CheckpointError for numbers that are absent or impossible, and for an unknown rope_type. A rule whose
     frequencies change with a text's length is one: a text's vectors would change with the texts around it.
-
-    >>> config = Config({"head_dim": 4, "max_position_embeddings": 32})
-    >>> yarn = {"rope_type": "yarn", "rope_theta": 100.0, "factor": None, "original_max_position_embeddings": 8}
-    >>> given = Config(yarn)
-    >>> rotation = read_rotation(config, given)  # null: 32 / 8 = 4
-    >>> round(rotation.attention_factor, 4), rotation.original_length  # 0.1 ln 4 + 1
-    (1.1386, 8)
     """
     rope_type = given.get("rope_type", given.get("type", "default"))
     rope_type = "longrope" if "short_factor" in given else rope_type  # Phi-3's files call it "su" and "yarn" too

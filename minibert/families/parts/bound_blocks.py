@@ -1,6 +1,6 @@
-"""Blocks bound to a checkpoint: their modules by path, and the order of computing. `block_parts` makes them.
+"""Blocks bound to a checkpoint: their modules by path, and their plans. `block_parts` makes them.
 
-Their plans are in one file, since a block's plan is read from part to part.
+All plans of a block's parts are in one file, since a block's plan is read from part to part.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from .config import Config
 if TYPE_CHECKING:
     from .plan import Step, Term
 
-# so many rows, onto `fast.OUTPUTS` numbers or more, are enough for each kernel in the table of `threads.kernels`
-HEAD_ROWS = 12
+HEAD_ROWS = 12  # with `fast.OUTPUTS` outputs or more, enough for each kernel in the table of `threads.kernels`
 Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computing
 
 
 def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """`x @ weight^T + bias` of a head: no row changes a bit of another, with the kernels that always keep them.
+    """Return `x @ weight^T + bias` for a head. With kernels that allow it, no row changes a bit of another.
 
-    With the others a text is here alone, where that is asked for.
+    With another kernel and `same_bits=True`, a call has one text.
     """
     return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)
 
@@ -101,7 +100,7 @@ class Dense:
         return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
 
 
-# the config's word -> the equation
+# the name in config.json -> the equation
 ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": activations.gelu,
     "gelu_python": activations.gelu,
@@ -120,7 +119,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "sigmoid": activations.sigmoid,
     "linear": activations.identity,
 }
-# a class of torch.nn -> the equation, as it makes it without arguments: a folder keeps the name of the class alone
+# a class of torch.nn, made without arguments -> the equation: a sentence model's folder has the name of the class
 TORCH: Mapping[str, Activation] = {
     "Identity": activations.identity,
     "Tanh": activations.tanh,
@@ -132,21 +131,21 @@ TORCH: Mapping[str, Activation] = {
     "ReLU6": activations.relu6,
     "Softmax": equations.softmax,
 }
-Key = str | Callable[[Config], str]  # of the config, or what gives the word from it
+Key = str | Callable[[Config], str]  # a config key of an activation, or a function that returns its name
 
 
 def torch_class(path: Any) -> str:
-    """The class of torch.nn at a path that a folder names, "" for anything else; nothing that it names is imported."""
+    """Return the class of torch.nn at a path that a folder names, else ""; nothing is imported."""
     return str(path).rpartition(".")[2] if str(path).startswith("torch.nn.") else ""
 
 
 def activation_name(config: Config, key: Key) -> Any:
-    """The config's key that names an activation, or a function that reads the name."""
+    """Return the name of an activation in config.json; it may be of any type."""
     return config.get(key) if isinstance(key, str) else key(config)
 
 
 def activation_of(config: Config, key: Key) -> Activation:
-    """Give the equation that the config names. Raises CheckpointError for one that is not known."""
+    """Return the equation that the config names. Raises CheckpointError for an unknown name."""
     name = activation_name(config, key)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         named = repr(key) if isinstance(key, str) else "the activation"
@@ -155,10 +154,10 @@ def activation_of(config: Config, key: Key) -> Activation:
 
 
 class BoundAttention(NamedTuple):
-    """Attention bound to a checkpoint: the paths of its modules and of what a trace names besides."""
+    """Attention bound to a checkpoint: the paths of its modules, and the other names in a trace."""
 
     maps: tuple[str, ...]
-    norms: tuple[str, ...]  # of queries and of keys; "" where there is none
+    norms: tuple[str, ...]  # norm of the queries, norm of the keys; "" for none
     scores: str
     probabilities: str
     context: str
@@ -170,56 +169,55 @@ class BoundAttention(NamedTuple):
     window: int | None
     rotated: bool
     layer_type: str | None
-    heads_first: bool  # how the reference gives the norms' output
-    terms: tuple[Term, ...] = ()  # what is added to the scores
+    heads_first: bool  # the output of the norms in the reference
+    terms: tuple[Term, ...] = ()  # they are added to the scores
 
     @property
     def transposed_in_reference(self) -> tuple[str, ...]:
-        """Paths whose output the reference gives with the second and the third axis exchanged."""
+        """List the paths whose output in the reference has the second and the third axis exchanged."""
         return self.norms if self.heads_first else ()
 
     @property
     def edges(self) -> tuple[int, int]:
-        """Find the columns of keys and values where queries, keys and values stand side by side."""
+        """Return the first columns of keys and of values if one map holds queries, keys and values."""
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """Attention of block i, step by step: queries, keys and values, scores, probabilities, what is gathered."""
+        """Yield the steps of block i's attention: queries, keys and values, scores, probabilities, weighted sum."""
         from minibert.equations import gated_blocks
         from minibert.equations.rotary import rotate
 
         from .plan import REAL, Step, mapped, normed
 
-        at, looks = f".{i}.", list(self.maps)
+        at, projections = f".{i}.", self.maps
         for path in self.maps:
             yield mapped(path, modules[path], x)
         if len(self.maps) == 1:
-            looks = [f"{at}{letter} cut" for letter in "qkv"]
-            for number, look in enumerate(looks):
-                yield Step(look, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
-        for number, (letter, path) in enumerate(zip("qk", self.norms, strict=True)):
-            if path:
-                yield Step(f"{at}{letter} rows", "view", partial(_in_heads, self.head_dim), (looks[number],), self,
-                           "each head of {0}")  # fmt: skip
-                yield normed(path, modules[path], f"{at}{letter} rows")
-                yield Step(f"{at}{letter} normed", "view", _side_by_side, (path,), self)
-        named = (self.norms[0] or looks[0], self.norms[1] or looks[1], looks[2])
-        names = [path.rpartition(".")[2].removesuffix(" cut") for path in named]
-        ends = []
-        for letter, look, path in zip("qkv", looks, (*self.norms, ""), strict=True):
-            last, heads = f"{at}{letter} normed" if path else look, self.heads if letter == "q" else self.key_heads
-            yield Step(f"{at}{letter}", "split", partial(equations.split_heads, heads=heads), (last,), self,
-                       function=equations.split_heads)  # fmt: skip
-            ends.append(f"{at}{letter}")
+            projections = tuple(f"{at}{letter} cut" for letter in "qkv")
+            for number, key in enumerate(projections):
+                yield Step(key, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
+        names, ends = list[str](), list[str]()
+        for letter, last, norm in zip("qkv", projections, (*self.norms, ""), strict=True):
+            own, heads = f"{at}{letter}", self.heads if letter == "q" else self.key_heads
+            names.append((norm or last).rpartition(".")[2].removesuffix(" cut"))
+            if norm:
+                view = partial(_in_heads, self.head_dim)
+                yield Step(f"{own} rows", "view", view, (last,), self, "each head of {0}")
+                yield normed(norm, modules[norm], f"{own} rows")
+                yield Step(last := f"{own} normed", "view", _side_by_side, (norm,), self)
+            split = partial(equations.split_heads, heads=heads)
+            yield Step(own, "split", split, (last,), self, function=equations.split_heads)
+            last = own
             if self.rotated and letter != "v":
-                yield Step(f"{at}{letter} rotated", "rotation", partial(rotated, stack.rotary, self.layer_type),
-                           (ends[-1],), self, function=rotate)  # fmt: skip
-                ends[-1] = f"{at}{letter} rotated"
+                turn = partial(rotated, stack.rotary, self.layer_type)
+                yield Step(f"{own} rotated", "rotation", turn, (last,), self, function=rotate)
+                last = f"{own} rotated"
             if heads < self.heads:
-                yield Step(f"{at}{letter} shared", "share", partial(gated_blocks.share_heads, heads=self.heads),
-                           (ends[-1],), self, function=gated_blocks.share_heads)  # fmt: skip
-                ends[-1] = f"{at}{letter} shared"
+                share = partial(gated_blocks.share_heads, heads=self.heads)
+                yield Step(f"{own} shared", "share", share, (last,), self, function=gated_blocks.share_heads)
+                last = f"{own} shared"
+            ends.append(last)
         q, k, v = ends
         for term in self.terms:
             yield from term.plan(at, q, k)
@@ -264,7 +262,7 @@ def _side_by_side(x: Array) -> Array:
 
 
 def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
-    """Queries or keys by the angles of their positions: (batch, heads, seq, head_dim)."""
+    """Rotate queries or keys by the angles of their positions: (batch, heads, seq, head_dim)."""
     from minibert.equations.rotary import rotate
 
     cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
@@ -272,34 +270,34 @@ def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
 
 
 def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
-    """`scale * q @ k^T`, and the terms."""
+    """Return `scale * q @ k^T` plus the terms."""
     return sum(terms, equations.attention_scores(q, k, scale))
 
 
 def visibility_mask(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
-    """Visibility mask, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
-    seen, positions = real[:, None, None, :], np.arange(real.shape[1])
+    """Return which keys are visible, bool (batch, 1, query or 1, key); `ahead`: later tokens that a token sees."""
+    visible, positions = real[:, None, None, :], np.arange(real.shape[1])
     if causal:
-        seen = seen & np.tri(len(positions), k=ahead, dtype=bool)
-    return seen if window is None else seen & equations.visible(positions, positions, window=window)
+        visible = visible & np.tri(len(positions), k=ahead, dtype=bool)
+    return visible if window is None else visible & equations.visible(positions, positions, window=window)
 
 
 def hidden_by(visible: Array, scores: Array) -> Array:
-    """Give the numbers that are added to scores."""
+    """Return the mask that is added to scores."""
     return equations.additive_mask(visible, scores.dtype)
 
 
 class BoundFeedForward(NamedTuple):
-    """A feed-forward bound to a checkpoint: the paths of its modules. `output` is the map back."""
+    """A feed-forward bound to a checkpoint: the paths of its modules; `output` maps back to the model's width."""
 
     up: str
-    gate: str  # "" where there is none; the same as `up` where one map holds both
+    gate: str  # "" without a gate; the same as `up` if one map holds both
     activation: str
     output: str
     activate: Activation
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """To the larger width, the activation, and back; with a gate, which the activation is of."""
+        """Yield the steps: to the larger width, activation (of the gate, if there is one), product, and back."""
         from .plan import Step, activated, mapped
 
         gate, up, product = self.gate or self.up, self.up, self.activation
@@ -323,7 +321,7 @@ def _half(number: int, x: Array) -> Array:
 
 
 class BoundResidual(NamedTuple):
-    """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
+    """One `Residual` bound to a checkpoint: paths of the norms ("" for none), and of the sum."""
 
     before: str
     work: BoundAttention | BoundFeedForward
@@ -332,17 +330,17 @@ class BoundResidual(NamedTuple):
     after: str
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """`after(x + within(work(before(x))))`, step by step."""
+        """Yield the steps of `after(x + within(work(before(x))))`."""
         from .plan import Step, normed
 
         if self.before:
             yield normed(self.before, modules[self.before], x)
         steps = list(self.work.plan(self.before or x, i, modules, stack))
         yield from steps
-        given = steps[-1].key
+        output = steps[-1].key
         if self.within:
-            yield normed(self.within, modules[self.within], given)
-        yield Step(self.sum, "sum", np.add, (x, self.within or given), self, "{0} + {1}")
+            yield normed(self.within, modules[self.within], output)
+        yield Step(self.sum, "sum", np.add, (x, self.within or output), self, "{0} + {1}")
         if self.after:
             yield normed(self.after, modules[self.after], self.sum)
 
@@ -354,7 +352,7 @@ class BoundBlock(NamedTuple):
     parts: tuple[BoundResidual, ...]
 
     def plan(self, i: int, stack: Any) -> dict[str, Step]:
-        """All steps of block i, from `hidden_states.{i}` to the next; after the last block comes the last norm."""
+        """Return all steps of block i, from `hidden_states.{i}` to the next; the last block ends with the last norm."""
         from .plan import Step, by_key, normed
 
         x, steps = f"hidden_states.{i}", list[Step]()
@@ -372,10 +370,10 @@ class BoundBlock(NamedTuple):
 
     @property
     def attention(self) -> BoundAttention:
-        """Its attention, of which every block has one."""
+        """Return its attention; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, BoundAttention))
 
     @property
     def feed_forward(self) -> BoundFeedForward:
-        """Its feed-forward, of which every block has one."""
+        """Return its feed-forward; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, BoundFeedForward))

@@ -1,4 +1,4 @@
-"""The submodules an input layer is made of, under the reference's names: Embedding, LayerNorm, Linear; other norms.
+"""The modules of an input layer under the reference's names, Embedding, LayerNorm and Linear, and the other norms.
 
 Each holds tables, calls one equation and prints its sizes. `weight` and `bias` are read-only.
 """
@@ -15,15 +15,14 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array, check_ids, layer_norm, project
 from minibert.files.tables import Table
 
-# The size of NumPy's ufunc buffer while LayerNorm runs; NumPy's default is 8192 numbers. LayerNorm subtracts from each
-# row one number, its mean. If two rows fit into the buffer, NumPy first fills it with copies of that number. If they do
-# not fit, NumPy makes no copies. A short buffer therefore saves a fifth of a layer's time.
+# The size of NumPy's ufunc buffer while LayerNorm runs; the default is 8192 numbers. If two rows fit into the buffer,
+# NumPy fills it with copies of the mean before it subtracts; a short buffer prevents that.
 BUFFER = 512
 SMALL_TILE = 16 * 768  # numbers; for a tile up to this size, setting the buffer costs more than it saves
 
 
 class Embedding:
-    """A table of rows: `y[i] = weight[ids[i]]`, times `scale` where the reference's module multiplies.
+    """A table of rows: `y[i] = weight[ids[i]]`, times `scale` if the reference's module multiplies.
 
     ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.check_ids`.
     """
@@ -59,11 +58,11 @@ class LayerNorm:
         return self.formula(_rows(type(self).__name__, x, self.weight.dtype, len(self.weight)))
 
     def formula(self, x: Array) -> Array:
-        """Compute it for rows that fit."""
+        """Compute it for rows of the right dtype and width."""
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def in_place(self, x: Array) -> Array:
-        """Normalize the rows of x in place: the same equation; for many rows with a shorter buffer (see `BUFFER`)."""
+        """Normalize the rows of x in place; many rows with a shorter buffer (see `BUFFER`)."""
         if x.size <= SMALL_TILE:
             return layer_norm(x, self.weight, self.bias, self.eps, out=x)
         with np.errstate():  # at its end the buffer has its size again
@@ -81,7 +80,7 @@ class RMSNorm(LayerNorm):
     plus = 0.0
 
     def formula(self, x: Array) -> Array:
-        """Compute it for rows that fit."""
+        """Compute it for rows of the right dtype and width."""
         from minibert.equations.blocks import rms_norm  # here, since no input layer needs it
 
         weight = self.weight + self.weight.dtype.type(self.plus) if self.plus else self.weight
@@ -97,7 +96,7 @@ class RMSNorm(LayerNorm):
 
 
 class GemmaRMSNorm(RMSNorm):
-    """The same with 1 + weight: Gemma's files hold the weight less 1."""
+    """RMSNorm with 1 + weight: Gemma's files hold the weight less 1."""
 
     plus = 1.0
 
@@ -129,7 +128,7 @@ class Linear:
 
 
 def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
-    """Make the rows contiguous in memory: NumPy may sum strided rows in another order, which changes the last bits."""
+    """Return contiguous rows: NumPy may sum strided rows in another order, and the last bits would change."""
     try:
         x = np.asarray(x, dtype, order="C")
     except ValueError as error:  # ragged rows, texts

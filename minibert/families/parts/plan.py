@@ -7,9 +7,8 @@ one of these.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
@@ -352,41 +351,3 @@ class PositionTerm(NamedTuple):
             table = f"{at}normed distances"
         yield mapped(f"{at}{self.name} rows", self.map, table)
         yield Step(at + self.name, "term", self.plain, (q, k, f"{at}{self.name} rows"), self, self.says)
-
-
-def position_kinds(config: Config) -> tuple[str, ...]:
-    """Read the terms that DeBERTa's config names in a list or a string: "c2p", content to position, and "p2c"."""
-    named = config.get("pos_att_type") or ()
-    kinds = [kind.strip() for kind in named.lower().split("|")] if isinstance(named, str) else named
-    if not isinstance(kinds, list | tuple) or not all(isinstance(kind, str) for kind in kinds):
-        raise config.refused(f"'pos_att_type' must list 'c2p', 'p2c' or both, found {named!r}")
-    return tuple(kind for kind in ("c2p", "p2c") if kind in kinds)
-
-
-def position_scale(config: Config, head_dim: int, i: int) -> float:
-    """Return the factor of DeBERTa's scores: 1 / sqrt(s * head_dim), s = 1 + the number of terms in the config."""
-    return 1 / math.sqrt((1 + len(position_kinds(config))) * head_dim)
-
-
-def position_term(kind: str, shared: str, own: str) -> Callable[[Any], PositionTerm | None]:
-    """Return the maker of one of DeBERTa's terms. shared, own: paths of its rows' map, chosen by `share_att_key`."""
-
-    def make(site: Any) -> PositionTerm | None:
-        config, scheme = site.config, site.scheme
-        if scheme is None or kind not in position_kinds(config):
-            return None
-        dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-        path = site.prefix + shared if config.flag("share_att_key") else site.dense(own, dim, dim, True)
-        factor, module = position_scale(config, dim // heads, site.i), site.modules[path]
-
-        @cache
-        def mapped_rows() -> Array:
-            rows = equations.split_heads(module(scheme.relative_embeddings), heads)
-            return np.ascontiguousarray(rows * rows.dtype.type(factor))
-
-        words = ("k", "queries") if kind == "p2c" else ("q", "keys")
-        name = "position to content" if kind == "p2c" else "content to position"
-        says = f"{factor:.6g} * {words[0]} . the row of each distance, mapped as {words[1]} are"
-        return PositionTerm(scheme, module, mapped_rows, heads, factor, kind == "p2c", name, says)
-
-    return make

@@ -47,7 +47,7 @@ class Tensors(Protocol):
 
 
 class Binder(Tensors, Protocol):
-    """What a step is bound to: the config, and the checkpoint's tensors by their candidate names."""
+    """The checkpoint to which a step is bound: its config, and its tensors by their candidate names."""
 
     config: Config
     where: str  # name of the checkpoint, for errors
