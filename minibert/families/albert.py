@@ -67,7 +67,6 @@ ALBERT_BLOCKS = Blocks(
     ),
     count=_albert_count,
     shared=_albert_module,
-    causal=lambda config: False,
     checked_prefixes=("encoder.albert_layer_groups.",),
 )
 

@@ -109,7 +109,6 @@ def bart_blocks(before: bool = False, elsewhere: str = "") -> Blocks:
             for work, norm in PARTS
         ),
         last_norm=Norm(path="encoder.layer_norm", eps=1e-5) if before else Norm(),
-        causal=lambda config: False,
         checked_prefixes=("encoder.layers.", "encoder.layer_norm."),
         elsewhere=elsewhere,
     )  # fmt: skip

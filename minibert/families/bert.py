@@ -111,6 +111,7 @@ BERT_BLOCKS = Blocks(
         ),
         BERT_FEED,
     ),
+    causal=switch("is_decoder"),
 )
 
 

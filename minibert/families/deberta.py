@@ -111,7 +111,6 @@ DEBERTA_V2_PARTS = (
 
 DEBERTA_V2_BLOCKS = Blocks(
     parts=DEBERTA_V2_PARTS,
-    causal=lambda config: False,
     others=distances,
     only={"conv_kernel_size": 0},  # the large files of v2 convolve what entered block 0, which is not computed
 )  # fmt: skip

@@ -35,7 +35,6 @@ DISTILBERT_BLOCKS = Blocks(
             after=Norm(path="output_layer_norm", eps=1e-12),
         ),
     ),
-    causal=lambda config: False,
     checked_prefixes=("transformer.",),
 )  # fmt: skip
 

@@ -35,7 +35,6 @@ GTE_BLOCKS = Blocks(
         ),
         Residual(work=replace(GATED, output_biased=True), after=Norm(path="post_mlp_layernorm")),
     ),
-    causal=lambda config: False,
     only={"logn_attention_scale": False, "pack_qkv": True},
     checked_prefixes=("layers.", "encoder.layer."),
     older_path="encoder.layer.{i}",

@@ -41,7 +41,6 @@ JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
             after=Norm(path="post_mlp_layernorm"),
         ),
     ),
-    causal=lambda config: False,
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={

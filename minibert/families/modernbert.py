@@ -60,7 +60,6 @@ MODERNBERT_BLOCKS = Blocks(
     parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
     first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
     last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
-    causal=lambda config: False,
     checked_prefixes=("layers.", "final_norm."),
 )  # fmt: skip
 

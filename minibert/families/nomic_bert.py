@@ -41,7 +41,6 @@ NOMIC_BERT_BLOCKS = Blocks(
         Residual(work=replace(ROTATED, key_heads=""), after=Norm(path="post_attention_layernorm")),
         Residual(work=GATED, after=Norm(path="post_mlp_layernorm")),
     ),
-    causal=lambda config: False,
     only={
         "activation_function": "swiglu",
         "rotary_emb_fraction": 1.0,

@@ -62,7 +62,6 @@ MPNET_BLOCKS = Blocks(
         ),
         BERT_FEED,
     ),
-    causal=lambda config: False,
     relative="encoder.relative_attention_bias",
 )  # fmt: skip
 

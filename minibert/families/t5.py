@@ -105,7 +105,6 @@ def t5_blocks(own: bool = False) -> Blocks:
             Residual(work=FEED, before=rms("layer.1.layer_norm")),
         ),
         last_norm=rms("encoder.final_layer_norm"),
-        causal=lambda config: False,
         relative=f"encoder.block.{'{i}' if own else '0'}.{TABLE}",
         checked_prefixes=("encoder.block.", "encoder.final_layer_norm."),
     )

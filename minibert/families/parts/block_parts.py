@@ -235,7 +235,7 @@ class Blocks(Frozen):
     first: tuple[Residual, ...] = ()
     last_norm: Norm = Norm()
     transposed: bool = False
-    causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
+    causal: Callable[[Config], bool] = lambda config: False
     relative: str = ""
     vector: TextVector | None = None
     others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
