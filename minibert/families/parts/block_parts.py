@@ -298,12 +298,12 @@ class Blocks(Frozen):
     @property
     def attend(self) -> Attention:
         """Return the attention; every block has one."""
-        return next(add.work for add in self.parts if isinstance(add.work, Attention))
+        return next(part.work for part in self.parts if isinstance(part.work, Attention))
 
     @property
     def feed(self) -> FeedForward:
         """Return the feed-forward; every block has one."""
-        return next(add.work for add in self.parts if isinstance(add.work, FeedForward))
+        return next(part.work for part in self.parts if isinstance(part.work, FeedForward))
 
 
 def heads_of(config: Config) -> int:
