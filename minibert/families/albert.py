@@ -32,7 +32,7 @@ ALBERT = replace(
 )
 
 
-MOST_SHARED = 1_000  # elsewhere a missing tensor shows a count that is too high; here every layer has its weights
+MOST_SHARED = 1_000  # in other models a missing tensor shows that the count is too high; here all layers share weights
 
 
 def _albert_count(config: Config) -> int:
@@ -45,7 +45,7 @@ def _albert_count(config: Config) -> int:
 
 
 def _albert_module(config: Config, i: int) -> str:
-    """The layers are dealt out to the groups in turn, and each layer calls all modules of its group."""
+    """Return the path of the module that block i uses: each group serves a run of layers, all its modules per layer."""
     layers, groups = config.integer("num_hidden_layers"), config.integer("num_hidden_groups")
     if not 1 <= groups <= layers:
         raise config.refused(f"'num_hidden_groups' must be from 1 to the {layers} layers, found {groups}")

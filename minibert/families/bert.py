@@ -34,10 +34,10 @@ BERT_DEFAULTS = {
     "hidden_act": "gelu",
 }
 
-# with "relative_key" positions act inside attention and no position row is added here
+# with "relative_key" positions act inside attention, and no position row is added to the words
 ABSOLUTE = {"position_embedding_type": "absolute"}
 
-NARROW = "embedding_size"  # families whose tables are narrower than the model
+NARROW = "embedding_size"  # config key of a table's width, if it is narrower than the model
 
 BERT = Family(
     model_type="bert",

@@ -57,7 +57,7 @@ def distances(config: Config, binder: Binder) -> dict[str, Any]:
 
 
 def position_kinds(config: Config) -> tuple[str, ...]:
-    """Read the terms that DeBERTa's config names in a list or a string: "c2p", content to position, and "p2c"."""
+    """Read the terms in config.json, a list or a string: "c2p", content to position, and "p2c"."""
     named = config.get("pos_att_type") or ()
     kinds = [kind.strip() for kind in named.lower().split("|")] if isinstance(named, str) else named
     if not isinstance(kinds, list | tuple) or not all(isinstance(kind, str) for kind in kinds):
@@ -112,7 +112,7 @@ DEBERTA_V2_PARTS = (
 DEBERTA_V2_BLOCKS = Blocks(
     parts=DEBERTA_V2_PARTS,
     others=distances,
-    only={"conv_kernel_size": 0},  # the large files of v2 convolve what entered block 0, which is not computed
+    only={"conv_kernel_size": 0},  # the large files of v2 convolve the input of block 0, which is not computed
 )  # fmt: skip
 
 OWN_WORDS = "lm_predictions.lm_head"  # in a file with legacy: false

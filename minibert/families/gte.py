@@ -22,7 +22,7 @@ GTE = replace(
     prefixes=("gte.", "new."),
     unused_endings=("position_ids", "inv_freq"),
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 8192},
-    only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm"},  # words of published files
+    only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm"},  # keys of published files
     later_arguments=("position_ids",),
 )
 

@@ -1,4 +1,4 @@
-"""Jina's third embedding model: XLM-RoBERTA with rotary positions."""
+"""Jina's third embedding model: XLM-RoBERTa with rotary positions."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def llama_blocks(attend: Attention = ROTATED, feed: FeedForward = GATED) -> Bloc
 
 
 def _qwen_type(config: Config, i: int) -> str:
-    """Without `layer_types` the first `max_window_layers` blocks have no window."""
+    """Return the type of block i; without `layer_types` the first `max_window_layers` blocks have no window."""
     windowed = config.flag("use_sliding_window") and config.get("sliding_window") is not None
     return layer_type(config, i, windowed and i >= config.integer("max_window_layers"))
 

@@ -34,7 +34,7 @@ def _modernbert_type(config: Config, i: int) -> str:
 
 
 def _modernbert_window(config: Config, i: int) -> int | None:
-    """Half of `local_attention` on each side, its end included; `sliding_window` is that half."""
+    """Return half of `local_attention`, the visible tokens on each side; `sliding_window` is that half."""
     if _modernbert_type(config, i) == FULL:
         return None
     return config.integer("sliding_window") if "sliding_window" in config else config.integer("local_attention") // 2
@@ -65,7 +65,7 @@ MODERNBERT_BLOCKS = Blocks(
 
 
 def first_or_mean(config: Config) -> str:
-    """Read which rows a class is told from: each text's first, or the mean of all."""
+    """Read the pooling of the classifier: each text's first row, or the mean of all rows."""
     pooling = config.get("classifier_pooling")
     if pooling not in ("cls", "mean"):
         raise config.refused(f"'classifier_pooling' must be 'cls' or 'mean', found {pooling!r}")

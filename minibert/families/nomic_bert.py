@@ -16,13 +16,13 @@ from .rows import ModelType
 NOMIC_BERT = replace(
     BERT,
     model_type="nomic_bert",
-    # the second key is that of published files, which the reference leaves unread too
+    # published files have the second key, which the reference does not read
     attention=scheme("rotary", theta=1000.0, theta_keys=("rope_theta", "rotary_emb_base")),
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
     checked_prefixes=("embeddings.", "emb_ln."),
-    aliases={  # the words of published files, which the reference leaves unread: it has their values as its defaults
+    aliases={  # keys of published files; the reference does not read them, and has their values as its defaults
         "hidden_size": "n_embd",
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
@@ -53,7 +53,7 @@ NOMIC_BERT_BLOCKS = Blocks(
             ),
             False,
         ),
-    },  # published files say so in these words
+    },  # keys of published files
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={

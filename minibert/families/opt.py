@@ -10,7 +10,7 @@ from .rows import ModelType
 
 
 def projected_words(config: Config) -> bool:
-    """The same in OPT's words."""
+    """Return whether the word table has another width than the model."""
     return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
 
 

@@ -29,7 +29,7 @@ ROBERTA = replace(
 XLM_ROBERTA = replace(
     ROBERTA,
     model_type="xlm-roberta",
-    only={"lora_adaptations": None, **ABSOLUTE},  # jina-embeddings-v3 is called so in its first files
+    only={"lora_adaptations": None, **ABSOLUTE},  # the first files of jina-embeddings-v3 have this model_type
     tokenizer="XLMRobertaTokenizer",
 )
 
@@ -40,7 +40,7 @@ MPNET = replace(
     model_type="mpnet",
     tokenizer="MPNetTokenizer",
     attention=scheme("mpnet_bias"),
-    # the padding row is fixed to 1 in the reference, whatever config.json says
+    # the reference's padding row is 1, whatever config.json says
     steps=(
         replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
         replace(POSITION, rule="padding", padding_idx=1, cached=False),

@@ -1,4 +1,4 @@
-"""Static models: one row for each token, and nothing behind it. No config.json says what their tensors are.
+"""Static models: one row for each token, and no blocks. No config.json describes their tensors.
 
 Their folders are written by sentence-transformers (`StaticEmbedding`) and by model2vec. Here a static model is an input
 layer of one lookup, so this row is not one of `FAMILIES`, which a model_type names.
@@ -47,7 +47,7 @@ class StaticRows(Tokens):
 
     def _mapping(self, binder: Binder, table: Table) -> Array:
         found = binder.table(("mapping",), None, tuple(INTEGERS), 1)
-        assert isinstance(found, StoredTable)  # only a table of rows is fetched row by row
+        assert isinstance(found, StoredTable)  # with one axis it is read whole
         ids = found.stored_numbers
         least, most = int(ids.min(initial=0)), int(ids.max(initial=0))
         if least < 0 or most >= table.shape[0]:

@@ -10,7 +10,7 @@ from minibert.families.parts.steps import Norm, Tokens
 from .family import Family, scheme
 from .rows import ModelType
 
-# own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names
+# a tied table is stored once: under this side's name, the shared one, the other side's or the output's
 TIED = ("{side}.embed_tokens.weight", "shared.weight", "{other}.embed_tokens.weight")
 
 BOTH = ("encoder", "decoder")
@@ -20,7 +20,7 @@ T5 = Family(
     model_type="t5",
     tokenizer="T5Tokenizer",
     attention=scheme("t5_bias"),
-    # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
+    # T5 has no sinusoids and no position table; its relative bias acts inside attention
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
     checked_prefixes=(),
@@ -30,7 +30,7 @@ T5 = Family(
         "num_hidden_layers": "num_layers",
         "head_dim": "d_kv",
     },
-    # n_positions of old files is read by nothing: T5 has no limit
+    # n_positions of old files is not read: T5 has no longest sequence
     defaults={
         "tie_word_embeddings": True,
         "pad_token_id": 0,
@@ -49,12 +49,12 @@ UMT5 = replace(MT5, model_type="umt5", tokenizer="TokenizersBackend")
 
 
 def _feed_forward(config: Config) -> tuple[str, bool]:
-    """The activation's name and whether there is a gate: "relu" or "gated-gelu", which means gelu by tanh."""
+    """Return the activation's name and whether there is a gate: "relu" or "gated-gelu", gelu by tanh."""
     kind = str(config.get("feed_forward_proj"))
     name, gated = kind.removeprefix("gated-"), kind.startswith("gated-")
     name = "gelu_new" if kind == "gated-gelu" else name
-    told, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # keys of save_pretrained, which win
-    return name if told is None else str(told), gated if gate is None else config.flag("is_gated_act")
+    act, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # keys of save_pretrained, which win
+    return name if act is None else str(act), gated if gate is None else config.flag("is_gated_act")
 
 
 def _activation(config: Config) -> str:
@@ -66,7 +66,7 @@ def _gated(config: Config) -> bool:
 
 
 def _own_bias(site: Site) -> RelativeTerm:
-    """umT5's, of which each block has a table."""
+    """Return the term of umT5, in which each block has a table."""
     from minibert.families.parts.attention_schemes import t5_bias
 
     side = site.prefix.partition(".")[0]
@@ -74,7 +74,7 @@ def _own_bias(site: Site) -> RelativeTerm:
 
 
 def rms(path: str) -> Norm:
-    """T5's norm: no mean, no bias."""
+    """Return T5's norm, without a mean and a bias."""
     return Norm(path=path, kind="RMSNorm", eps="layer_norm_epsilon")
 
 
@@ -93,7 +93,7 @@ FEED = FeedForward(
 
 
 def t5_blocks(own: bool = False) -> Blocks:
-    """T5's encoder: what acts by distance is a number added to the scores, which are not divided.
+    """Return T5's encoder: scores are not divided, and a number for the distance is added.
 
     own: each block has a table of these numbers, not block 0 alone.
     """

@@ -1,4 +1,4 @@
-"""UltraBERT: EuroBERT's blocks, of which two in three see a window, each kind of block with its own rotary theta."""
+"""UltraBERT: EuroBERT's blocks; two in three have a window, and the two types have different rotary thetas."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _type(config: Config, i: int) -> str:
 
 
 def _window(config: Config, i: int) -> int | None:
-    """The window is a radius, its end included; of an older file's windows the first counts for all blocks."""
+    """Return the window, a radius with its end; the first window in an older file holds for all blocks."""
     if _type(config, i) == FULL:
         return None
     return next(filter(None, _windows(config)), None) or config.integer("sliding_window")
 
 
 def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
-    """Read one rotation for each type; an older file lists a theta for each block, and a type's last one counts."""
+    """Read one rotation for each type; an older file lists a theta for each block, and a type's last one holds."""
     from minibert.families.parts.attention_schemes import layered_rotary
 
     thetas, given = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
@@ -54,7 +54,7 @@ def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
 ULTRABERT = replace(
     EUROBERT,
     model_type="ultrabert",
-    prefixes=("model.", "ultrabert."),  # the second in what the reference's save_pretrained writes
+    prefixes=("model.", "ultrabert."),  # the reference's save_pretrained writes the second
     attention=_rotary,
     defaults={
         **EUROBERT.defaults,

@@ -13,7 +13,7 @@ from .t5 import D_MODEL
 
 
 def refuse_scheme(config: Config, binder: Binder, side: str) -> NoReturn:
-    """Refuse to make XLNet's position scheme, which acts in blocks that are not computed here."""
+    """Refuse XLNet's position scheme, which acts in blocks that are not computed here."""
     raise config.refused("xlnet has sinusoids by distance inside attention, which minibert does not compute")
 
 

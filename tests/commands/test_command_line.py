@@ -302,6 +302,10 @@ def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     out, err = ran(capsys, "info", "--model", minilm)
     modules, facts = out.split("\n\n")
     assert modules == repr(minibert.load(minilm))
+    assert modules.splitlines()[::3] == [
+        "embeddings.word_embeddings        Embedding(30522, 384, padding_idx=0)",
+        "embeddings.LayerNorm              LayerNorm((384,), eps=1e-12)",
+    ]
     assert facts.splitlines()[:9] == [
         "family            bert",
         "vocabulary        30,522 rows",

@@ -63,6 +63,9 @@ def test_every_row_is_the_reference_s_and_whole(case: EncoderCase, tmp_path: Pat
     tensors = load_file(case.folder / "model.safetensors")
     with case.load() as encoder:
         compare(case, encoder, ROWS, SHARES)
+        printed = [re.sub(r"\.[\d-]+\.", ".N.", line.split()[0], count=1) for line in repr(encoder).splitlines()]
+        assert [*dict.fromkeys(printed)] == [*dict.fromkeys(re.sub(r"\.\d+\.", ".N.", path, count=1)
+                                                            for path in encoder.modules)]  # fmt: skip
         inside = [name for name in tensors if re.search(INSIDE, name) and not name.startswith("vision_model.")]
         together = sum(count for name in inside for word, count in TOGETHER.items() if word in name)
         together -= 2 * sum(".attn.Wqkv" in name and case.facts["family"] == "modernbert" for name in inside)

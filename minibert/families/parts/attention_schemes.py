@@ -112,7 +112,7 @@ class Rotary(AttentionPosition):
 class RelativeBias(AttentionPosition):
     """T5's and MPNet's learned bias, table (rows, heads). T5 has nothing else: no sinusoids, no position rows.
 
-    The defaults are MPNet's and those of T5's encoder; T5's decoder has bidirectional=False.
+    The defaults hold for MPNet and for T5's encoder; T5's decoder has bidirectional=False.
 
     >>> RelativeBias(table=np.zeros((32, 12))).relative_bias(query_length=3, key_length=5).shape
     (12, 3, 5)
@@ -443,7 +443,7 @@ def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
     return Rotation(linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
 
 
-# rope_type -> (config, given, dim, base) -> frequencies, and what else the rule computes
+# rope_type -> rule; functions and no lambdas, so that a rotation that keeps its rule can be pickled
 RULES: dict[str, Callable[[Config, Config, int, float], Rotation]] = {
     "default": _default,
     "linear": _linear,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from minibert.errors import CheckpointError
 
-if TYPE_CHECKING:  # a type checker reads the fields as those of a dataclass
+if TYPE_CHECKING:  # for a type checker a Frozen is a dataclass
     from typing_extensions import dataclass_transform
 else:
     dataclass_transform = lambda **_: lambda cls: cls  # noqa: E731
@@ -186,7 +186,7 @@ class Config(Mapping[str, Any]):
         return int(self._number("an integer", keys, default, above))
 
     def number(self, *keys: str, default: float | None = None, above: float | None = None) -> float:
-        """Return a number >= 0 such as eps, or one greater than `above`, from the first of `keys` that is not null.
+        """Return the first of `keys` that is not null: a number >= 0 (eps), or greater than `above`.
 
         Raises CheckpointError if config.json has something else, or nothing and there is no default.
         """

@@ -1,7 +1,7 @@
 """The heads of a model, as rows name them and bound to a checkpoint: they compute logits from the last hidden state.
 
 A head passes some tokens (every token, each text's first, or its last) through its steps in order: maps, activations,
-norms. The last step is a map to the logits. Paths are those of the reference's classes with that head.
+norms. The last step is a map to the logits. Paths are the same as in the reference's classes with that head.
 """
 
 from __future__ import annotations

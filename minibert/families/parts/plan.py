@@ -25,7 +25,7 @@ from .steps import Bound, Inputs, Lookup, Mask, Norm, Positions, Project, Scale,
 if TYPE_CHECKING:
     from .attention_schemes import LogBuckets, RelativeBias
 
-REAL = ".real"  # which tokens of a batch are no padding, bool (batch, seq)
+REAL = ".real"  # bool (batch, seq): False for padding
 IDS = ".ids"  # the batch's ids (batch, seq); None if inputs_embeds was passed
 GIVEN = ".given"  # the arguments of a call as `Inputs`, and the number of tokens in a cache
 POSITIONS = "position_ids"
@@ -128,7 +128,7 @@ def given(batch: Mapping[str, Any]) -> tuple[Inputs, int]:
 
 def layer_plan(bound: Sequence[Bound], config: Config) -> Plan:
     """Return the steps of a bound layer. The value of a step is None if a batch has no such intermediate."""
-    steps, x = list[Step](), list[str]()  # x: what is added up before the next step takes the sum
+    steps, x = list[Step](), list[str]()  # x: keys of the rows that are added before the next step
     for step, module in bound:
         if isinstance(step, Lookup):
             steps += _looked_up(step, module, config)

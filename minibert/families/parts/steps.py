@@ -187,7 +187,7 @@ class Tokens(Lookup):
     def bind(self, binder: Binder) -> Embedding:
         names = self.tensors()
         if binder.config.flag("tie_word_embeddings", True):
-            names = (*names, self.head)  # of two tied tensors a file stores one, sometimes the output's
+            names = (*names, self.head)  # a file stores one of two tied tensors, sometimes the output's
         table = binder.table(names, self.shape(binder.config))
         return self.module(table, binder.config, 1.0 if self.scale is None else self.scale(binder.config))
 
