@@ -67,7 +67,7 @@ def declare(parser: Parser) -> None:
     add_prompts(parser)
     add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_options(parser, "bits")
+    add_options(parser, "weights", "bits")
 
 
 def run(arguments: Any) -> None:
@@ -92,7 +92,7 @@ def run(arguments: Any) -> None:
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
     texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
     asked = SentenceOptions(**sentence_options(arguments))
-    names = ("prompt_name", "prompt", "threads", "same_bits")
+    names = ("prompt_name", "prompt", "threads", "mmap", "same_bits")
     options = {name: getattr(arguments, name) for name in names}
     model = open_vectors(arguments.model, asked=asked, **from_hub(arguments), **options)
     named = ("model", "prompt_name", "prompt", "same_bits")

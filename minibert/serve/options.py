@@ -60,7 +60,7 @@ def declare(parser: Any) -> None:
         add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
-    add_options(parser, "sentences", "measure", "hub", "threads", "bits")
+    add_options(parser, "sentences", "measure", "hub", "threads", "weights", "bits")
 
 
 def _count(text: str) -> int:
@@ -152,7 +152,7 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
 
     typed = chosen.models or chosen.asked or chosen.by_variable or []
     names = _names(typed, chosen)
-    options = {name: getattr(chosen, name) for name in ("local_files_only", "threads", "same_bits")}
+    options = {name: getattr(chosen, name) for name in ("local_files_only", "threads", "mmap", "same_bits")}
     of_one = sentence_options(chosen) | ({"revision": chosen.revision} if chosen.revision else {})
     if len(typed) > 1 and of_one:
         said = f" is of one model, found {len(typed)}; leave it out, or serve one"

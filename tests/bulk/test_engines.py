@@ -86,7 +86,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what of a file is mapped")
 def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
     """So workers of one machine share them."""
-    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm)).hex()]
+    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm, mmap=True)).hex()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True

@@ -172,9 +172,9 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     tiles: list[int] = []
     run = minibert.models.run.blocks.run_blocks  # type: ignore[attr-defined]
 
-    def counted(stack: Any, x: Array, *asked: Any) -> Any:
+    def counted(stack: Any, x: Array, *asked: Any, **named: Any) -> Any:
         tiles.append(len(x))
-        return run(stack, x, *asked)
+        return run(stack, x, *asked, **named)
 
     monkeypatch.setattr("minibert.models.run.blocks.run_blocks", counted)
     texts = [" ".join(words) for words in product(("we", "lived", "above", "the", "clouds"), repeat=5)]

@@ -171,17 +171,12 @@ def _prompts(own: SentenceConfig) -> dict[str, str]:
 
 def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
     """Say whether the bits of a text's vector depend on the texts around it, with the kernel of this process."""
-    from minibert.threads.kernels import kernel, try_rows
+    from minibert.threads.kernels import kernel
 
-    shapes = [tensor.shape for tensor in stored_blocks(layer).values() if tensor is not None and len(tensor.shape) == 2]
-    if not shapes:
+    if not any(tensor is not None and len(tensor.shape) == 2 for tensor in stored_blocks(layer).values()):
         return {}
     found = kernel()
-    said = "always" if found.always else "with same_bits=True"
-    if found.same is None:
-        stored = BLOCKS[layer.family.model_type].transposed
-        tried = try_rows([(*(shape[::-1] if stored else shape), stored) for shape in shapes], layer.dtype)
-        said = "no, not even with same_bits=True (tried)" if tried is None else f"{said} (tried)"
+    said = "always" if found.always else "no" if found.same is None else "with same_bits=True"
     return {"same bits": f"{said}; BLAS kernel {found.name}"}
 
 
