@@ -15,10 +15,10 @@ from reference_files import BY_NAME, CASES, Case, with_mistake
 from minibert.families.parts.plan import Step, run
 from minibert.verify.judge.compare import compare
 from minibert.verify.judge.input_layer import AFTER_NORM, batches, tolerances
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin
-from minibert.verify.mistakes.wrong_rows import OF_ROWS
+from minibert.verify.mistakes.wrong_rows import ROWS
 from minibert.verify.sides.traces import Traces, trace, write_traces
 from minibert.verify.verify import verify
 
@@ -68,8 +68,8 @@ SHOWN: dict[str, tuple[str, float]] = {
 
 
 def test_every_mistake_is_shown() -> None:
-    assert {mistake.name for mistake in OF_ROWS if mistake.where != "local"} <= set(SHOWN)
-    for mistake in OF_ROWS:
+    assert {mistake.name for mistake in ROWS if mistake.where != "local"} <= set(SHOWN)
+    for mistake in ROWS:
         assert mistake.why.endswith(".") and mistake.why.count(".") < 10, mistake.name
 
 

@@ -24,9 +24,8 @@ from minibert.verify.judge import blocks
 from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
 from minibert.verify.judge.local import local_mistakes
 from minibert.verify.judge.wrong_module import alike
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import begin, places
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import Mistake, begin, places, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, read_traces, trace, write_traces

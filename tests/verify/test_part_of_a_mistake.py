@@ -17,10 +17,9 @@ from minibert.verify.judge.blocks import EncoderSubject
 from minibert.verify.judge.compare import OF_A_PORT, over_kinds
 from minibert.verify.judge.formats import narrowed, rounded_step
 from minibert.verify.judge.places import Fed
-from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin, kept
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.sides.traces import Traces, write_traces
 
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2", "llama")

@@ -20,7 +20,7 @@ from vector_port import VectorPort, write
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.report import Report
 from minibert.verify.sides.texts import TEXTS
 from minibert.verify.vectors import vectors as verdict

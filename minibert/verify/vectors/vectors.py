@@ -23,7 +23,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 from minibert.verify.judge.compare import rms
 from minibert.verify.judge.formats import ROUNDS
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 from minibert.verify.report import Report, table
 from minibert.verify.sides.numpy_files import opened, read_npy
 from minibert.verify.sides.texts import TEXTS
