@@ -20,12 +20,12 @@ from vector_port import VectorPort, write
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
+from minibert.verify import vectors as verdict
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.report import Report
 from minibert.verify.sides.texts import TEXTS
-from minibert.verify.vectors import vectors as verdict
-from minibert.verify.vectors.vectors import SAME, STRAY, distances, judge
-from minibert.verify.vectors.ways import Way, Ways
+from minibert.verify.variants import Variant, Variants
+from minibert.verify.vectors import SAME, STRAY, distances, judge
 
 # texts that the small vocabulary can tell apart
 TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
@@ -104,7 +104,7 @@ def test_a_mistake_is_named_and_no_other(name: str, encoder: minibert.Encoder, f
 
 def test_the_page_has_the_name_of_every_setting() -> None:
     """In it N and X stand for what differs from model to model."""
-    page = (Path(verdict.__file__).parents[1] / "MISTAKES.md").read_text(encoding="utf-8").partition("## Vectors")[2]
+    page = (Path(verdict.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8").partition("## Vectors")[2]
     rows = [re.escape(name) for name in re.findall(r"^\| (?!name|---)(.+?) \| .+ \|$", page, re.M)]
     patterns = [re.compile(re.sub(r"\bX\b", "(?s:.+)", re.sub(r"\bN\b", "[0-9]+", row))) for row in rows]
     made = set[str]()
@@ -113,21 +113,22 @@ def test_the_page_has_the_name_of_every_setting() -> None:
             own = opened.sentence_config
             for before in {"", own.prompt(), *own.prompts.values()}:
                 for width in (4, own.dim):
-                    ways = Ways(opened, before, ["a", "b c"], width)
-                    made |= {way.name for way in (*ways.settings(), *ways.padding())}
+                    variants = Variants(opened, before, ["a", "b c"], width)
+                    made |= {variant.name for variant in (*variants.settings(), *variants.padding())}
     assert [each for each in made if not any(row.fullmatch(each) for row in patterns)] == []
     assert [row for row in patterns if not any(map(row.fullmatch, made))] == []
 
 
-def test_every_way_has_a_name_a_remedy_and_the_model_s_own_settings_are_none(encoder: minibert.Encoder) -> None:
-    ways = Ways(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
+def test_every_variant_has_a_name_a_remedy_and_the_model_s_own_settings_are_none(encoder: minibert.Encoder) -> None:
+    variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
     own = np.asarray(encoder.encode(TOLD))
-    found = [*ways.settings(), *ways.padding(), *ways.mistakes(), *ways.mistakes(formats=True)]
-    assert all(way.name and way.remedy.strip() for way in found) and len({way.name for way in found}) >= 70
-    for way in found:
+    found = [*variants.settings(), *variants.padding(), *variants.mistakes(), *variants.mistakes(formats=True)]
+    assert all(variant.name and variant.remedy.strip() for variant in found)
+    assert len({variant.name for variant in found}) >= 70
+    for variant in found:
         with suppress(TypeError):  # this model has no place for it
-            way.make(TOLD)
-    assert np.array_equal(np.asarray(encoder.encode(TOLD)), own), "a way has changed the model itself"
+            variant.make(TOLD)
+    assert np.array_equal(np.asarray(encoder.encode(TOLD)), own), "a variant has changed the model itself"
 
 
 # -- formats -----------------------------------------------------------------------------------------------------
@@ -170,7 +171,8 @@ def test_vectors_of_our_own_computation_in_a_format_pass_and_a_mistake_of_that_s
 ) -> None:
     """ALIKE: the difference points where the format's does."""
     own = np.asarray(encoder.encode(TOLD))
-    made = Ways(encoder, encoder.sentence_config.prompt(), TOLD, own.shape[1]).computed_in(ROUNDINGS["float16"])(TOLD)
+    variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, own.shape[1])
+    made = variants.computed_in(ROUNDINGS["float16"])(TOLD)
     other = np.random.default_rng(0).standard_normal(own.shape) * np.abs(made - own)
     honest = judged(encoder, np.float32(made + 0.5 * other))
     assert honest.passed and honest.rounding == "float16" and "hides a mistake" in honest.lines[-1], honest.lines
@@ -181,11 +183,12 @@ def test_vectors_of_our_own_computation_in_a_format_pass_and_a_mistake_of_that_s
 
 @pytest.mark.parametrize("name", ["pooling cls", "prompt missing", "activation gelu_new"])
 def test_a_mistake_in_float16_is_named_and_does_not_pass(name: str, encoder: minibert.Encoder) -> None:
-    ways = Ways(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
+    variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
     own = np.asarray(encoder.encode(TOLD))
-    narrow = ways.computed_in(ROUNDINGS["float16"])(TOLD) - own
-    (way,) = [each for each in (*ways.settings(), *ways.padding(), *ways.mistakes()) if each.name == name]
-    report = judged(encoder, np.float32(way.make(TOLD) + narrow))
+    narrow = variants.computed_in(ROUNDINGS["float16"])(TOLD) - own
+    every = (*variants.settings(), *variants.padding(), *variants.mistakes())
+    (variant,) = [each for each in every if each.name == name]
+    report = judged(encoder, np.float32(variant.make(TOLD) + narrow))
     assert not report.passed and report.matches == [name], "\n".join(report.lines)
 
 
@@ -198,7 +201,7 @@ def test_one_value_of_a_bias_never_passes(size: float, encoder: minibert.Encoder
     assert judged(encoder, port(TOLD), tolerance=0.5).passed
 
 
-# -- what no way explains ----------------------------------------------------------------------------------------
+# -- what no variant explains ------------------------------------------------------------------------------------
 
 
 def test_numbers_that_nothing_explains_are_given_no_name(encoder: minibert.Encoder, right: Array) -> None:
@@ -210,7 +213,7 @@ def test_numbers_that_nothing_explains_are_given_no_name(encoder: minibert.Encod
         assert len(report.lines) <= 20
 
 
-def test_a_way_must_hold_for_all_texts_and_some_text_in_ten_may_be_a_little_off(
+def test_a_variant_must_hold_for_all_texts_and_some_text_in_ten_may_be_a_little_off(
     encoder: minibert.Encoder, folder: Path
 ) -> None:
     vectors = VectorPort(folder, "last block missing")(TOLD)
@@ -258,7 +261,9 @@ def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, folder: 
     assert not [line for line in judged(encoder, vectors, texts).lines if "are one" in line]
 
 
-def test_a_text_that_a_way_leaves_without_a_token_does_not_rule_it_out(encoder: minibert.Encoder, folder: Path) -> None:
+def test_a_text_that_a_variant_leaves_without_a_token_does_not_rule_it_out(
+    encoder: minibert.Encoder, folder: Path
+) -> None:
     """Of an empty text, without a prompt, only special tokens are left."""
     port = VectorPort(folder, "prompt missing", "special tokens not pooled")
     vectors = np.concatenate([port(TOLD), np.full((1, encoder.sentence_config.dim), 0.25, np.float32)])
@@ -304,14 +309,14 @@ def test_a_text_that_is_cut_before_there_are_tokens_is_named(
     assert report.matches == [f"text cut at {letters} letters"], "\n".join(report.lines)
 
 
-def test_one_way_that_cannot_be_gone_is_passed_over(
+def test_one_variant_that_raises_is_passed_over(
     encoder: minibert.Encoder, right: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(texts: list[str]) -> Array:
         raise ValueError("no room for these tokens")
 
-    negated = Way("negated", "Give the other sign.", lambda texts: -np.asarray(encoder.encode(texts)))
-    monkeypatch.setattr(verdict.Ways, "settings", lambda self: iter([Way("fails", "", fails), negated]))
+    negated = Variant("negated", "Give the other sign.", lambda texts: -np.asarray(encoder.encode(texts)))
+    monkeypatch.setattr(verdict.Variants, "settings", lambda self: iter([Variant("fails", "", fails), negated]))
     assert judged(encoder, -right).matches == ["negated"]
 
 

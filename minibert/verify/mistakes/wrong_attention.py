@@ -19,7 +19,7 @@ from minibert.families.parts.plan import IDS, REAL, Step
 from minibert.families.parts.rotations import Rotation
 from minibert.families.parts.terms import PositionTerm, RelativeTerm
 
-from .mistake import At, Mistake, Wrong, by_part
+from .mistake import At, Mistake, Wrong, by_part, on
 from .wrong_modules import Formula, to_bfloat16
 from .wrong_rows import COUNTED
 
@@ -113,40 +113,28 @@ def scale_of_one_term(bound: BoundAttention) -> Callable[..., Array] | None:
 
 
 def term(name: str, change: Callable[[Array], Array]) -> Wrong:
-    """Change one term of the scores."""
+    """Change the numbers of one term of the scores."""
 
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("term"):
-            if step.part.name == name:
-                yield step._replace(formula=lambda *given, right=step.formula: change(right(*given)))
+    def changed(step: Step) -> Step | None:
+        right = step.formula
+        return step._replace(formula=lambda *given: change(right(*given))) if step.part.name == name else None
 
-    return wrong
-
-
-def relative(change: Callable[[RelativeTerm], Mapping[str, Any]]) -> Wrong:
-    """Compute the relative bias by a scheme with other fields; the right one stays if there are none."""
-
-    def make(bound: Any) -> Callable[..., Array] | None:
-        changes = change(bound) if isinstance(bound, RelativeTerm) else {}
-        return bound._replace(scheme=replace(bound.scheme, **changes)).plain if changes else None
-
-    return by_part("term", make)
+    return on("term", changed)
 
 
-def distances(change: Callable[[PositionTerm], PositionTerm | None]) -> Wrong:
-    """Compute a term of DeBERTa from other distances."""
+def other_term(kind: type[Any], change: Callable[[Any], Any]) -> Wrong:
+    """Compute terms of one kind by a change of the bound term; None keeps the right one."""
 
     def make(bound: Any) -> Callable[..., Array] | None:
-        other = change(bound) if isinstance(bound, PositionTerm) else None
+        other = change(bound) if isinstance(bound, kind) else None
         return other and other.plain
 
     return by_part("term", make)
 
 
-def without_buckets(bound: PositionTerm) -> PositionTerm | None:
-    """Clip distances, if far ones should share a row by their logarithm."""
-    many = bound.scheme.buckets
-    return bound._replace(scheme=replace(bound.scheme, buckets=-1, max_positions=many)) if many > 0 else None
+def with_scheme(bound: Any, **changes: Any) -> Any:
+    """Return a term whose scheme has other fields."""
+    return bound._replace(scheme=replace(bound.scheme, **changes))
 
 
 # -- rotary positions --------------------------------------------------------------------------------------------
@@ -385,22 +373,24 @@ ATTENTION: tuple[Mistake, ...] = (
     Mistake("relative bias transposed", "The bias of query i and key j is that of the distance j - i.",
             term("relative bias", lambda x: np.swapaxes(x, -1, -2)), on_vectors=True),
     Mistake("relative bias of the other direction", "Keys after the query have separate buckets, if they are seen.",
-            relative(lambda bound: {"bidirectional": not bound.scheme.bidirectional}), on_vectors=True),
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, bidirectional=not bound.scheme.bidirectional)),
+            on_vectors=True),
     Mistake("relative bias to a distance of 64", "config.json says from which distance on all share a bucket: "
             "relative_attention_max_distance.",
-            relative(lambda bound: {"max_distance": 64}
-                     if bound.scheme.buckets < 64 != bound.scheme.max_distance else {}),
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, max_distance=64)
+                       if bound.scheme.buckets < 64 != bound.scheme.max_distance else None),
             on_vectors=True, keys=("relative_attention_max_distance",)),
     Mistake("relative bias in the first block alone", "One table serves all blocks of this model.",
-            relative(lambda bound: {"table": bound.scheme.table * 0} if bound.block and not bound.first else {}),
-            on_vectors=True),
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, table=bound.scheme.table * 0)
+                       if bound.block and not bound.first else None), on_vectors=True),
     Mistake("relative bias of the first block", "Each block of this model has its own table.",
-            relative(lambda bound: {"table": bound.first.table} if bound.block and bound.first else {}),
-            on_vectors=True),
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, table=bound.first.table)
+                       if bound.block and bound.first else None), on_vectors=True),
     Mistake("distances in the wrong direction", "A distance is the query's position less the key's, in both terms.",
-            distances(lambda bound: bound._replace(backward=True))),
+            other_term(PositionTerm, lambda bound: bound._replace(backward=True))),
     Mistake("distances without log buckets", "Far distances share rows, by their logarithm; only near ones have a row "
-            "each.", distances(without_buckets)),
+            "each.", other_term(PositionTerm, lambda bound: with_scheme(
+                bound, buckets=-1, max_positions=bound.scheme.buckets) if bound.scheme.buckets > 0 else None)),
     Mistake("terms not counted in the scale", "The factor is 1 / sqrt(s * head_dim), s = 1 + DeBERTa's terms.",
             by_part("scores", scale_of_one_term)),
     # rotary positions
