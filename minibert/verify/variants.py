@@ -29,7 +29,7 @@ from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kep
 from minibert.verify.mistakes.wrong_modules import Formula
 
 Make = Callable[[list[str]], Array]  # texts -> their vectors
-Rules = dict[str, Any]  # of a tokenizer.json
+Rules = dict[str, Any]  # fields of a tokenizer.json
 Setting = tuple[str, str, Rules]  # a variant's name, its remedy, and the arguments of `_encode`
 
 LENGTHS = (128, 256, 384, 512)  # tokens
@@ -40,10 +40,10 @@ PROMPTS = (
     "Represent this sentence for searching relevant passages: ", "title: none | text: ",
     "task: search result | query: ",
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
-)  # of E5, Nomic, BGE, EmbeddingGemma and Qwen  # fmt: skip
+)  # E5, Nomic, BGE, EmbeddingGemma and Qwen  # fmt: skip
 NAMES = {"dense": "Dense", "steady": "projection", "layer_norm": "LayerNorm"}  # a function's name -> the module's
 ALL, WIDE = slice(None), 1 << 20  # all tokens, and more numbers than any vector has
-STATES = 16  # texts whose hidden states are kept; those of 512 tokens take many megabytes
+STATES = 16  # texts whose hidden states are cached; the states of 512 tokens take many megabytes
 FORMS = ("float16", "bfloat16")
 
 
@@ -217,7 +217,7 @@ class Variants:
 
     def _lengths(self) -> Iterator[Setting]:
         most, right = self.encoder.max_length, self.config.longest
-        remedy = f"The longest length is {right or 'without a limit'}, special tokens among them."
+        remedy = f"The longest length is {right or 'without a limit'}, special tokens included."
         for length in sorted({*LENGTHS, *filter(None, (most, right))}):
             for longest, beside in {length + self.special: " beside the special ones", length: ""}.items():
                 if longest != right and (most is None or longest <= most):

@@ -30,13 +30,13 @@ from .sides.numpy_files import opened, read_npy
 from .sides.texts import TEXTS
 from .variants import FORMS, Make, Variant, Variants
 
-SAME = 1e-5  # of a vector's length: measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
+SAME = 1e-5  # share of a vector's length; measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
 STRAY = 1e-4  # a wrong model may be more sensitive: one text in ten may be this far away
 FEW, SEVERAL = 4, 16  # texts that rule most variants out, and texts that tell formats from mistakes
 DECIMALS = range(2, 7)  # 7 are within float32's rounding; with 1 most vectors are zeros
 LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in FORMS
-HALF, TINY = 0.5, 1e-30  # of a squared difference; and against division by 0
+HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
 BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
 
 
@@ -52,9 +52,10 @@ def verify_vectors(
 ) -> Report:
     """Report text by text whether vectors are the model's, and which setting or mistake explains wrong ones.
 
-    vectors: a file as `read_vectors` reads it, or an array (n, dim). texts: the texts of the vectors, in their order;
-    by default those in the file of vectors, or else `TEXTS`. prompt: the text that stands before each text; None: the
-    model's. tolerance: the largest distance that passes, as a share of a vector's length; `SAME` passes always.
+    vectors     a file as `read_vectors` reads it, or an array (n, dim)
+    texts       the texts of the vectors, in their order; by default the texts in the file of vectors, or else `TEXTS`
+    prompt      the text that stands before each text; None: the model's
+    tolerance   the largest distance that passes, as a share of a vector's length; `SAME` passes always
 
     Raises ValueError if vectors and texts do not belong together, and the errors of reading.
     """
@@ -232,7 +233,7 @@ class Search:
         return bool(near and np.vdot(theirs, change) >= ALIKE * longer * np.linalg.norm(change))
 
     def _within(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
-        """Find the variant behind vectors in float16: it leaves less than half of the difference beyond the rounding.
+        """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
 
         A variant must come nearer on the few texts before several are computed; alone, the few prove nothing, since
         rounding is too large a share of their difference.
@@ -288,9 +289,9 @@ def distances(vectors: Array, right: Array) -> Array:
     return np.where(np.isfinite(apart), apart, np.inf)
 
 
-def _nearest(vector: Array, others: Array) -> int:
-    """Return the first row of `others` that equals the vector; -1 if none does."""
-    fits = distances(np.broadcast_to(vector, others.shape), others) <= SAME
+def _nearest(vector: Array, rows: Array) -> int:
+    """Return the index of the first row that equals the vector; -1 if none does."""
+    fits = distances(np.broadcast_to(vector, rows.shape), rows) <= SAME
     return int(fits.argmax()) if fits.any() else -1
 
 
@@ -300,7 +301,7 @@ def _left(rest: Array, change: Array) -> float:
 
 
 def same(apart: Array) -> bool:
-    """Return whether distances are those of one computation: one text in ten may be as far away as `STRAY`."""
+    """Return whether distances are within rounding: one text in ten may be as far away as `STRAY`."""
     return bool(apart.max(initial=0.0) <= STRAY and np.count_nonzero(apart > SAME) <= len(apart) / 10)
 
 

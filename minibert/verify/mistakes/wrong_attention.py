@@ -23,16 +23,9 @@ from .mistake import At, Mistake, Wrong, by_part, on
 from .wrong_modules import Formula, to_bfloat16
 from .wrong_rows import COUNTED
 
-Condition = Callable[[BoundAttention], Any]
-
-
-def attention(kind: str, formula: Callable[..., Any], where: Condition = bool) -> Wrong:
-    """Replace the formula of a step in blocks for whose attention `where` is true."""
-    return by_part(kind, lambda bound: formula if where(bound) else None)
-
 
 def reconfigured(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Wrong:
-    """Take the steps of these kinds from an attention with other fields, as another config.json would bind it."""
+    """Replace the steps of these kinds by those of an attention with other fields, as from another config.json."""
 
     def wrong(at: At) -> Iterable[Step]:
         other = change(at.block.attention) if at.block else None
@@ -42,16 +35,11 @@ def reconfigured(change: Callable[[BoundAttention], BoundAttention | None], *kin
     return wrong
 
 
-def several_heads(bound: BoundAttention) -> bool:
-    """Return whether there is more than one head: one alone is never split."""
-    return bound.heads > 1
-
-
 # -- projections -------------------------------------------------------------------------------------------------
 
 
 def exchanged(projections: Mapping[str, str]) -> Wrong:
-    """Take other projections for the query, the key or the value: {"q": "k"} takes the key for the query."""
+    """Use other projections as query, key or value: {"q": "k"} uses the key as the query."""
 
     def wrong(at: At) -> Iterator[Step]:
         splits = {step.key[-1]: step for step in at.steps("split")}
@@ -63,7 +51,7 @@ def exchanged(projections: Mapping[str, str]) -> Wrong:
 
 
 def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
-    """Take query, key and value in another order: exchange the weights of three maps, or the thirds of one.
+    """Exchange query, key and value: the weights of three maps, or the thirds of one.
 
     A query is exchanged only if it is as wide as a key.
     """
@@ -78,7 +66,7 @@ def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
 def cut_by_head(at: At) -> Iterator[Step]:
     """Read a row as each head's query, key and value side by side; three maps are joined first."""
     bound = at.block and at.block.attention
-    if not bound or not several_heads(bound) or bound.key_heads < bound.heads or any(bound.norms):
+    if not bound or bound.heads == 1 or bound.key_heads < bound.heads or any(bound.norms):
         return
     heads, one = bound.heads, len(bound.maps) == 1
 
@@ -99,9 +87,9 @@ def by_root(bound: BoundAttention) -> bool:
     return math.isclose(bound.scale, 1 / math.sqrt(bound.head_dim))
 
 
-def scaled(scale: Callable[[BoundAttention], float], where: Condition) -> Wrong:
+def scaled(scale: Callable[[BoundAttention], float], when: Callable[[BoundAttention], Any]) -> Wrong:
     """Multiply the scores by another factor."""
-    return reconfigured(lambda bound: bound._replace(scale=scale(bound)) if where(bound) else None, "scores")
+    return reconfigured(lambda bound: bound._replace(scale=scale(bound)) if when(bound) else None, "scores")
 
 
 def scale_of_one_term(bound: BoundAttention) -> Callable[..., Array] | None:
@@ -174,7 +162,7 @@ def rotated_by_mask(rotary: Rotary, layer_type: str | None, x: Array, real: Arra
 
 
 def rotations(change: Callable[[Mapping[str | None, Rotation], str | None], Rotation | None]) -> Wrong:
-    """Rotate by another rotation, from those of the model and the layer type; None keeps the right one."""
+    """Rotate by another rotation, chosen from the model's rotations by layer type; None keeps the right one."""
 
     def wrong(at: At) -> Iterator[Step]:
         for step in at.steps("rotation"):
@@ -287,14 +275,14 @@ def window(change: Callable[[int], int | None]) -> Wrong:
 
 
 def padding_seen(at: At) -> Iterator[Step]:
-    """Show padding in causal models and in those with a window; in others that is "mask ignored"."""
+    """Let tokens see padding, if the model is causal or has a window; else this is "mask ignored"."""
     if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
         for step in at.steps("keep"):
             yield step._replace(formula=lambda real, right=step.formula: right(np.ones_like(real)))
 
 
 def mask_from_ids(at: At) -> Iterator[Step]:
-    """Take tokens with the padding id, 0 if config.json has none, for padding; without ids the mask stays."""
+    """Mask the tokens with the padding id, 0 if config.json has none; without ids the mask stays."""
     named = at.model.config.get("pad_token_id")
     pad_id = named if type(named) is int else 0
 
@@ -307,7 +295,7 @@ def mask_from_ids(at: At) -> Iterator[Step]:
 
 def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
     """Compute the mask that is added to the scores from the visible keys and a dtype."""
-    return attention("mask", lambda visible, scores: formula(visible, scores.dtype))
+    return by_part("mask", lambda bound: lambda visible, scores: formula(visible, scores.dtype))
 
 
 def no_mask(visible: Array, dtype: Any) -> Array:
@@ -425,13 +413,13 @@ ATTENTION: tuple[Mistake, ...] = (
     Mistake("heads split without transposing", "Split rows into (heads, head_dim), then exchange seq and heads.",
             split_without_transposing, on_vectors=True),
     Mistake("heads joined without transposing", "Exchange heads and seq before heads are joined into rows.",
-            attention("join", join_without_transposing, several_heads), on_vectors=True),
+            by_part("join", lambda bound: join_without_transposing if bound.heads > 1 else None), on_vectors=True),
     Mistake("norm of queries and keys not applied", "Queries and keys are normed in each head before they are rotated.",
             without_head_norms, on_vectors=True),
     Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
             by_part("share", lambda bound: (lambda x: x[:, np.arange(bound.heads) % x.shape[1]])
                     if bound.key_heads > 1 else None), on_vectors=True),
-    # what a token sees
+    # visible tokens
     Mistake("causal mask one token too far", SEES, causal(True, True, 1)),
     Mistake("causal mask hides the token itself", SEES, causal(True, True, -1)),
     Mistake("causal mask forgotten", "No token of this model sees a later one.", causal(True, False), on_vectors=True),
@@ -443,7 +431,7 @@ ATTENTION: tuple[Mistake, ...] = (
             keys=WINDOWS),
     Mistake("padding seen", "Padding is not seen, by tokens before it or after it.", padding_seen),
     Mistake("mask from the ids", "The attention mask says which tokens are padding, not the ids.", mask_from_ids),
-    # how hidden tokens are masked
+    # masking
     Mistake("mask ignored", "Padding and hidden tokens get attention weights.", masked(no_mask)),
     Mistake("mask added as 0 and 1", MASK, masked(lambda visible, dtype: visible.astype(dtype))),
     *(Mistake("mask inverted", MASK, masked(made)) for made in (
@@ -454,7 +442,8 @@ ATTENTION: tuple[Mistake, ...] = (
     Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
             mask_after_softmax),
     # softmax
-    Mistake("softmax over the queries", ONE_SUM, attention("softmax", partial(softmax_over, -2))),
-    Mistake("softmax over the heads", ONE_SUM, attention("softmax", partial(softmax_over, -3), several_heads)),
+    Mistake("softmax over the queries", ONE_SUM, by_part("softmax", lambda bound: partial(softmax_over, -2))),
+    Mistake("softmax over the heads", ONE_SUM,
+            by_part("softmax", lambda bound: partial(softmax_over, -3) if bound.heads > 1 else None)),
 )
 # fmt: on

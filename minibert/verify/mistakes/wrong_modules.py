@@ -78,12 +78,12 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
 # -- linear maps -------------------------------------------------------------------------------------------------
 
 
-def linear(change: Callable[[Dense], Dense], where: Callable[[Dense], Any] = bool) -> Wrong:
-    """Replace the linear maps for which `where` is true; each new one is made when it is first called."""
+def linear(change: Callable[[Dense], Dense], when: Callable[[Dense], Any] = bool) -> Wrong:
+    """Replace the linear maps for which `when` is true; each new one is made when it is first called."""
 
     def make(dense: Dense) -> Formula | None:
         changed = cache(lambda: change(dense))
-        return (lambda x: changed()(x)) if where(dense) else None
+        return (lambda x: changed()(x)) if when(dense) else None
 
     return by_part("dense", make)
 
@@ -144,19 +144,14 @@ def norm(formula: NormFormula, rms: bool = False) -> Wrong:
     return by_part("norm", make)
 
 
-def other_norm(change: Callable[[Any], tuple[Array, Array | None, float]], where: Callable[[Any], Any]) -> Wrong:
-    """Replace the weight, the bias or the eps of each norm for which `where` is true."""
-    return by_part("norm", lambda module: type(module)(*change(module)) if where(module) else None)
+def other_norm(change: Callable[[Any], tuple[Array, Array | None, float]], when: Callable[[Any], Any]) -> Wrong:
+    """Replace the weight, the bias or the eps of each norm for which `when` is true."""
+    return by_part("norm", lambda module: type(module)(*change(module)) if when(module) else None)
 
 
 def other_eps(eps: float) -> Wrong:
     """Replace the eps of each norm that has another."""
     return other_norm(lambda module: (module.weight, module.bias, eps), lambda module: module.eps != eps)
-
-
-def without_plus(module: Any) -> RMSNorm | None:
-    """Multiply by Gemma's weight alone, not by 1 + weight."""
-    return RMSNorm(module.weight, None, module.eps) if getattr(module, "plus", 0) else None
 
 
 def without_last_norm(at: At) -> Iterator[Step]:
@@ -235,7 +230,7 @@ def without_last_block(at: At) -> Iterator[Step]:
 
 
 def takes(right: tuple[str, ...], wrong: str) -> Wrong:
-    """Take another token in heads that take a `right` one, or take the mean of all tokens."""
+    """Classify by another token, or by the mean of all tokens, in heads that use a `right` one."""
     return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
 
 
@@ -279,7 +274,7 @@ MODULES: tuple[Mistake, ...] = (
     Mistake("weights in int8", ROUNDED, linear(weight_in_int8), on_vectors=True, rounding="int8"),
     # norms
     *(Mistake(f"eps {eps:g}", EPS, other_eps(eps), on_vectors=True, keys=EPS_KEYS)
-      for eps in (1e-12, 1e-6, 1e-5, 1e-3)),  # of BERT, Llama, torch, Keras
+      for eps in (1e-12, 1e-6, 1e-5, 1e-3)),  # BERT, Llama, torch, Keras
     Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
             norm(partial(right, less=1)), on_vectors=True),
     Mistake("eps outside the root", "eps is added to the variance, not to its root.", norm(eps_outside),
@@ -292,8 +287,9 @@ MODULES: tuple[Mistake, ...] = (
     Mistake("eps outside the root", "eps is added to the mean square, not to its root.", norm(rms_eps_outside, True)),
     Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",
             norm(right, True)),
-    Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.", by_part("norm", without_plus),
-            on_vectors=True),
+    Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
+            by_part("norm", lambda module: RMSNorm(module.weight, None, module.eps)
+                    if getattr(module, "plus", 0) else None), on_vectors=True),
     Mistake("weight and bias ignored", "Old files call them gamma and beta, and readers miss them.",
             other_norm(lambda module: (np.ones_like(module.weight), None, module.eps), biased), on_vectors=True),
     Mistake("gamma and beta exchanged", "gamma is the weight, which multiplies; beta is the bias, which is added.",

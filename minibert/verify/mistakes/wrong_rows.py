@@ -26,12 +26,12 @@ SINUSOIDS = ".sinusoids"
 # -- ids and positions -------------------------------------------------------------------------------------------
 
 
-def counted(where: str | Callable[[Positions], Any], count: Count) -> Wrong:
-    """Count positions by `count` in models for which `where` is true, or that count by the rule `where`."""
+def counted(when: str | Callable[[Positions], Any], count: Count) -> Wrong:
+    """Count positions by `count`, in models with the rule `when` or for which `when` is true."""
 
     def wrong(at: At) -> Iterator[Step]:
         for step in at.steps("positions"):
-            if step.part.rule == where if isinstance(where, str) else where(step.part):
+            if step.part.rule == when if isinstance(when, str) else when(step.part):
                 yield step._replace(formula=partial(positions, partial(count, step.part), at.layer.config))
 
     return wrong
@@ -96,13 +96,13 @@ def _then(step: Step, change: Callable[[Array], Array]) -> Step:
 
 def rows(
     kind: type[Lookup] | tuple[type[Lookup], ...], change: Callable[[Any, Embedding, Array], Array],
-    where: Callable[[Any, Embedding], Any] = lambda step, module: True,
+    when: Callable[[Any, Embedding], Any] = lambda step, module: True,
 ) -> Wrong:  # fmt: skip
     """Look up other rows in lookups of one kind, from the step, its module and the ids."""
 
     def wrong(at_step: Step) -> Step | None:
         step, module = at_step.part
-        if not isinstance(step, kind) or not where(step, module):
+        if not isinstance(step, kind) or not when(step, module):
             return None
         return at_step._replace(formula=lambda ids: None if ids is None else change(step, module, ids))
 
@@ -130,7 +130,7 @@ def zeroed_padding(at: At) -> Iterator[Step]:
 
 
 def computed(table: Callable[[int, int], Array], learned: bool = False) -> Wrong:
-    """Compute position rows by another formula, in models that compute them, or with `learned` in those that do not."""
+    """Compute position rows by another formula; with `learned`, in models that look them up instead."""
 
     def change(step: Any, module: Embedding, ids: Array) -> Array:
         count, dim = module.table.shape
@@ -146,11 +146,11 @@ def sinusoids_in_float32(rows: int, dim: int) -> Array:
     return np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1)
 
 
-def types(change: Callable[[Array], Array], where: Callable[[int], bool]) -> Wrong:
-    """Look up other types, in tables for whose number of rows `where` is true."""
+def types(change: Callable[[Array], Array], when: Callable[[int], bool]) -> Wrong:
+    """Look up other types, if `when` is true for the number of rows of their table."""
     return rows(
         Add, lambda step, module, ids: module(change(ids)),
-        lambda step, module: step.ids == "token_type_ids" and where(module.table.shape[0]),
+        lambda step, module: step.ids == "token_type_ids" and when(module.table.shape[0]),
     )  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def with_sinusoids(at: At) -> Iterator[Step]:
 
 
 def without_factor(at: At) -> Iterator[Step]:
-    """Add word rows as they are stored, in a model that multiplies them."""
+    """Add word rows without the factor of the model."""
     for step in at.steps("scale"):
         yield step._replace(formula=lambda x: x)
     for step in at.steps("rows"):
