@@ -58,14 +58,8 @@ _FILES = {
     "minibert.verify.library": ("Comparison", "compare"),
 }
 
-_GONE = (
-    dict.fromkeys(
-        ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings"),
-        "sklearn.cluster groups the vectors of encode",
-    )
-    | dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), "load_encoder opens its models")
-    | {"Embedder": "send an engine's workers load_encoder(...), whose pickle is its name and options, and call encode"}
-)
+# classes of sentence-transformers
+_INSTEAD = dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), "load_encoder opens its models")
 
 __all__ = [name for names in _FILES.values() for name in names]
 
@@ -79,7 +73,7 @@ def __getattr__(name: str) -> Any:
             return found
     from .errors import did_you_mean
 
-    instead = f"; {_GONE[name]}" if name in _GONE else did_you_mean(name, __all__)
+    instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, __all__)
     raise AttributeError(f"module 'minibert' has no attribute {name!r}{instead}")
 
 

@@ -15,12 +15,6 @@ ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their colum
 vectors in shards. Memory does not grow with the number of rows. If a run ends
 early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""
-GONE = {
-    "--workers": "one process uses all cores; on many machines run scripts/bulk_ray.py, or give each process its own "
-    "files and its own FOLDER",
-    "--vectors": "the vectors are those of `minibert encode`; `minibert embed -o FILE.npy` writes the input layer's",
-    "--truncate": "a text that is too long is truncated, as by `minibert encode`",
-}
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
@@ -29,7 +23,6 @@ def declare(parser: Parser) -> None:
     from minibert.bulk.texts import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
-    parser.gone = GONE
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"

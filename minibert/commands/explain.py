@@ -20,7 +20,6 @@ EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = dict.fromkeys(("--full", "--token"), "--html FILE shows the numbers of every token")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; empty: ignored")

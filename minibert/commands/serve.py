@@ -38,7 +38,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments; variables of the environment give their defaults once arguments are parsed."""
     from minibert.serve import options
 
-    parser.usual, parser.gone = SENTENCES, options.WITHDRAWN
+    parser.usual = SENTENCES
     parser.prepare = lambda: parser.set_defaults(**options.from_variables())
     options.declare(parser)
 

@@ -127,20 +127,6 @@ def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Pr
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [
-        "embed x --pair", "extract -o made --force", "distill -o made --force", "distill -o made --texts",
-        "similar x --rerank", "search made x --prompts", "search made x --truncate-dim", "explain x --full",
-        "explain x --token", "encode x --similarity-fn-name",
-    ],
-)  # fmt: skip
-def test_an_option_that_has_gone_says_what_to_do(gone: str, capsys: Printed) -> None:
-    option = gone.split()[-1]
-    assert main(gone.split()) == 2
-    assert f"error: {option} has gone: " in capsys.readouterr().err
-
-
 def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
     result = started("explain", "--model", str(folder), "we lived 雲", PYTHONIOENCODING="utf-8")
     assert (result.returncode, result.stderr) == (0, "")
