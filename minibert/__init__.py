@@ -3,8 +3,8 @@
     layer = minibert.load("bert-base-uncased")        # a folder or a Hub name
     layer(**layer.tokenize("We lived above the clouds"))
 
-`import minibert` itself loads nothing: each name imports what it needs when it is first used. Therefore the command
-line can answer Ctrl-C while numpy is imported, and a user of the input layer does not wait for the blocks' code.
+`import minibert` loads nothing: each name imports its file when it is first used. Therefore the command line can
+answer Ctrl-C while NumPy is imported, and a user of the input layer does not wait for the code of blocks.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# the public names, by the file that each one is from
+# file -> the public names that it defines
 _FILES = {
     "minibert.equations.input_layer": ("sinusoidal_positions",),
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),

@@ -24,8 +24,7 @@ from tiny_model import FILES, WORD
 import minibert
 from minibert.errors import CheckpointError, HubError
 from minibert.files.writing import write_output
-from minibert.hub.names import WITHOUT_OWNER, full_name
-from minibert.hub.repository import resolve
+from minibert.hub.repository import WITHOUT_OWNER, full_name, resolve
 
 FLOAT32 = np.dtype("float32")
 OTHER = {**FILES, "model.safetensors": save({"word": WORD + 1, "rest": np.zeros(100, np.float32)})}

@@ -223,8 +223,7 @@ def open_model(
         def checkpoint(sub: str) -> Checkpoint:
             return open_folder(os.path.join(path, sub) if sub else path, mmap is not False)
     else:
-        from minibert.hub.names import full_name
-        from minibert.hub.repository import resolve
+        from minibert.hub.repository import full_name, resolve
 
         where = lasting = full_name(where)
         repository = resolve(where, revision, local_files_only, cache_folder, token)
