@@ -25,7 +25,7 @@ from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batc
 from minibert.verify.judge.local import local_mistakes
 from minibert.verify.judge.wrong_module import alike
 from minibert.verify.mistakes import MISTAKES
-from minibert.verify.mistakes.mistake import Mistake, begin, places, with_mistake
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.counterparts import File, Live, Shipped
 from minibert.verify.sides.traces import BLOCKS, HEAD, read_traces, trace, write_traces
@@ -71,6 +71,10 @@ def named(encoder: Encoder, name: str) -> list[Mistake]:
     return [mistake for mistake in MISTAKES if mistake.name == name]
 
 
+def blocks_of(encoder: Encoder) -> list[At]:
+    return [at for at in all_places(encoder) if at.block]
+
+
 def ported(encoder: Encoder, batch: dict[str, Array], mistake: Mistake, *scope: Any) -> dict[str, Array]:
     return by_steps(encoder, batch, mistake, *scope)
 
@@ -97,8 +101,8 @@ def test_the_steps_give_the_encoder_s_numbers(name: str, folders: dict[str, Path
 
 def first_numbers(encoder: Encoder, batch: dict[str, Array], mistake: Mistake | None) -> dict[str, Array]:
     """What the first block that a mistake changes then gives; nothing where it changes none."""
-    values = begin(batch, encoder.embeddings(**batch))
-    for at in places(encoder):
+    values = {**begin(batch), "hidden_states.0": encoder.embeddings(**batch)}
+    for at in blocks_of(encoder):
         wrong = with_mistake(mistake, at) if mistake else None
         found = dict(run(wrong or at.plan, values))
         if wrong:
@@ -135,7 +139,7 @@ def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str
 def test_padding_seen_is_seen_in_the_blocks_without_a_window_too(folders: dict[str, Path]) -> None:
     with load_encoder(folders["modernbert"]) as encoder:
         (mistake,) = named(encoder, "padding seen")
-        assert all(with_mistake(mistake, at) for at in places(encoder) if at.block)
+        assert all(with_mistake(mistake, at) for at in blocks_of(encoder))
 
 
 def test_a_mask_from_the_ids_is_the_right_one_for_rows_without_ids(folders: dict[str, Path]) -> None:
@@ -151,8 +155,8 @@ def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
     """Where its frequencies are scaled, that is what may be forgotten."""
     scaled = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
     with load_encoder(encoders.write(tmp_path, "llama", rope_parameters=scaled)) as encoder:
-        blocks_of = [at for at in places(encoder) if at.block]
-        tried = {each.name for each in MISTAKES if any(with_mistake(each, at) for at in blocks_of)}
+        planned = blocks_of(encoder)
+        tried = {each.name for each in MISTAKES if any(with_mistake(each, at) for at in planned)}
     assert "theta 10000" not in tried and {"theta 1e+06", "rotary frequencies not scaled"} <= tried
 
 
@@ -212,7 +216,7 @@ def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
 
     def made(name: str, **settings: Any) -> set[str]:
         with load_encoder(encoders.write(tmp_path / name, name, **settings)) as encoder:
-            at = list(places(encoder))
+            at = blocks_of(encoder)
             return {each.name for each in MISTAKES if any(with_mistake(each, place) for place in at)}
 
     one = made("bert", num_attention_heads=1)
@@ -254,10 +258,9 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Pat
     with load_encoder(case.folder) as encoder:
         inputs = few(encoder, "plain")
         subject = EncoderSubject(encoder, partial(load_encoder, case.folder))
-        (mistake,) = [
-            each for each in named(encoder, name) if with_mistake(each, list(places(encoder, subject.head))[-1])
-        ]
-        assert any(with_mistake(mistake, at) for at in places(encoder)) == (name in IN_BLOCKS_TOO)
+        *_, at_head = all_places(encoder, subject.head)
+        (mistake,) = [each for each in named(encoder, name) if with_mistake(each, at_head)]
+        assert any(with_mistake(mistake, at) for at in blocks_of(encoder)) == (name in IN_BLOCKS_TOO)
         parts = (BLOCKS, HEAD) if everywhere else (HEAD,)
         theirs = {"plain": ported(encoder, inputs["plain"], mistake, parts, subject.head)}
         write_traces(tmp_path / "port.npz", inputs, theirs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundBlock
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
@@ -18,8 +17,6 @@ from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of
-
-FIRST_STATE = "hidden_states.0"
 
 
 class At(NamedTuple):
@@ -102,29 +99,25 @@ def by_part(kind: str, make: Callable[[Any], Callable[..., Any] | None]) -> Wron
 # -- the places of a model ---------------------------------------------------------------------------------------
 
 
-def places(encoder: Encoder, head: BoundHead | None = None) -> Iterator[At]:
-    """List each block with its steps, then the head."""
-    for i, block in enumerate(encoder.stack.blocks):
-        yield At(encoder, BLOCKS, block.plan(i, encoder.stack), i)
-    if head is not None:
-        yield At(encoder, HEAD, head.plan(f"hidden_states.{len(encoder.stack.blocks)}"))
-
-
 def all_places(model: EmbeddingLayer | Encoder, head: BoundHead | None = None) -> Iterator[At]:
     """List the input layer with its steps, then an encoder's blocks and the head."""
     if not isinstance(model, Encoder):
         yield At(model, INPUT_LAYER, layer_plan(model.steps, model.config))
         return
     plan = layer_plan(model.embeddings.steps, model.embeddings.config)
-    first = Step(FIRST_STATE, "state", lambda x: x, (list(plan)[-1],))
-    yield At(model, INPUT_LAYER, {**plan, FIRST_STATE: first})
-    yield from places(model, head)
+    state = Step("hidden_states.0", "state", lambda x: x, (list(plan)[-1],))
+    yield At(model, INPUT_LAYER, {**plan, state.key: state})
+    blocks = model.stack.blocks
+    for i, block in enumerate(blocks):
+        yield At(model, BLOCKS, block.plan(i, model.stack), i)
+    if head is not None:
+        yield At(model, HEAD, head.plan(f"hidden_states.{len(blocks)}"))
 
 
-def begin(batch: Mapping[str, Any], x: Array | None = None) -> dict[str, Any]:
-    """Return the values with which the steps of a batch begin; x: the input of the first block, if it is known."""
+def begin(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with which the steps of a batch begin."""
     ids, real = tokens_of(batch)
-    return {REAL: real, IDS: ids, GIVEN: given(batch)} | ({} if x is None else {FIRST_STATE: x})
+    return {REAL: real, IDS: ids, GIVEN: given(batch)}
 
 
 def kept(values: Mapping[str, Any]) -> dict[str, Any]:
