@@ -75,7 +75,7 @@ def test_a_pipe_is_not_waited_for(option: str, ending: str, folder: Path, tmp_pa
 def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
     assert main(["verify", "--print-texts"]) == 0
     printed = capsys.readouterr().out
-    assert printed.isascii()  # control characters and others are escaped
+    assert printed.isascii()  # control and non-ASCII characters are escaped
     (tmp_path / "t.jsonl").write_text(printed, encoding="utf-8")
     assert read_texts(tmp_path / "t.jsonl") == [each.text for each in TEXTS]
     (tmp_path / "t.txt").write_text("one\r\n\ntwo\n", encoding="utf-8")

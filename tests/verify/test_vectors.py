@@ -1,4 +1,4 @@
-"""From vectors alone: which are the model's, and which setting or mistake others show. A port in loops makes them."""
+"""Vectors alone: the model's pass, and wrong ones show their setting or mistake. A port in loops computes them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from minibert.verify.sides.texts import TEXTS
 from minibert.verify.variants import Variant, Variants
 from minibert.verify.vectors import SAME, STRAY, distances, judge
 
-# texts that the small vocabulary can tell apart
+# texts with different ids in the small vocabulary
 TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
         "THE CLOUDS", "é ü a", "e u a", "a b c d e f g h i j k l m n o p", "the clouds above we lived the clouds above",
         "a", "z y x"]  # fmt: skip
-# name -> what the port does wrong; those beside it give the same vectors of these texts
+# name -> the mistakes of the port
 PLANTED: dict[str, tuple[str, ...]] = {
     "pooling cls": ("first token",),
     "pooling max": ("largest",),
@@ -103,7 +103,7 @@ def test_a_mistake_is_named_and_no_other(name: str, encoder: minibert.Encoder, f
 
 
 def test_the_page_has_the_name_of_every_setting() -> None:
-    """In it N and X stand for what differs from model to model."""
+    """N and X in it differ from model to model."""
     page = (Path(verdict.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8").partition("## Vectors")[2]
     rows = [re.escape(name) for name in re.findall(r"^\| (?!name|---)(.+?) \| .+ \|$", page, re.M)]
     patterns = [re.compile(re.sub(r"\bX\b", "(?s:.+)", re.sub(r"\bN\b", "[0-9]+", row))) for row in rows]
@@ -169,7 +169,7 @@ def test_every_parameter_of_a_checkpoint_in_float16_is_explained(name: str, tmp_
 def test_vectors_of_our_own_computation_in_a_format_pass_and_a_mistake_of_that_size_does_not(
     encoder: minibert.Encoder,
 ) -> None:
-    """ALIKE: the difference points where the format's does."""
+    """ALIKE: the difference has the direction of the format's difference."""
     own = np.asarray(encoder.encode(TOLD))
     variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, own.shape[1])
     made = variants.computed_in(ROUNDINGS["float16"])(TOLD)
@@ -264,7 +264,7 @@ def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, folder: 
 def test_a_text_that_a_variant_leaves_without_a_token_does_not_rule_it_out(
     encoder: minibert.Encoder, folder: Path
 ) -> None:
-    """Of an empty text, without a prompt, only special tokens are left."""
+    """An empty text without a prompt has special tokens alone."""
     port = VectorPort(folder, "prompt missing", "special tokens not pooled")
     vectors = np.concatenate([port(TOLD), np.full((1, encoder.sentence_config.dim), 0.25, np.float32)])
     assert judged(encoder, vectors, [*TOLD, ""], prompt="").matches == ["special tokens left out of pooling"]
@@ -281,7 +281,7 @@ def test_numbers_of_any_size_give_a_verdict_and_no_warning(encoder: minibert.Enc
 
 
 def test_a_dense_left_out_or_without_its_parts_is_named() -> None:
-    """It maps 8 numbers to 6."""
+    """The Dense maps 8 numbers to 6."""
     folder = REFERENCE / "sentences-dense"
     stored = load_file(folder / "2_Dense/model.safetensors")
     weight, bias = (stored[f"linear.{name}"].astype(np.float64) for name in ("weight", "bias"))
@@ -302,7 +302,7 @@ def test_a_dense_left_out_or_without_its_parts_is_named() -> None:
 def test_a_text_that_is_cut_before_there_are_tokens_is_named(
     letters: int, encoder: minibert.Encoder, folder: Path
 ) -> None:
-    """Words too long for the vocabulary make few tokens."""
+    """Words that are too long for the vocabulary have few tokens."""
     texts = [*TOLD, f"{'x' * 250} the clouds we lived", f"{'x' * 490} clouds the"]
     vectors = VectorPort(folder)([text[:letters] for text in texts])
     report = judged(encoder, vectors, texts)
@@ -321,7 +321,7 @@ def test_one_variant_that_raises_is_passed_over(
 
 
 def test_the_texts_have_reasons_and_one_stands_twice() -> None:
-    """Side by side, so that a server has both in one request."""
+    """The two stand side by side, so that a server gets both in one request."""
     texts = [each.text for each in TEXTS]
     assert len(set(texts)) == len(texts) - 1 >= 60 and texts[0] == texts[1]
     assert all(each.why for each in TEXTS)
