@@ -25,7 +25,7 @@ from minibert.errors import HubError, MinibertError
 from minibert.files.checkpoint import INDEX, SINGLE, Checkpoint, advice_for, read_index
 from minibert.files.reading import FileName, mode_of, note_model_file
 
-from .remote import RemoteCheckpoint, Span, keep
+from .remote import RemoteCheckpoint, Span, write_cache
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 LIST = "files.json"  # beside the ranges: the names of all files of a commit
@@ -130,9 +130,9 @@ class Repository:
             if not COMMIT.fullmatch(found.sha or ""):  # it becomes part of a path
                 raise ValueError(f"this is not an answer of the Hub: {found.sha!r} is no commit")
             self.commit, self._files = str(found.sha), [file.rfilename for file in found.siblings or ()]
-        keep(self.ranges(LIST), json.dumps(self._files).encode())
+        write_cache(self.ranges(LIST), json.dumps(self._files).encode())
         if self.revision != self.commit:
-            keep(self._refs, self.commit.encode())
+            write_cache(self._refs, self.commit.encode())
 
     def file(self, name: str) -> Path | None:
         """Return the path of a file, which is fetched if it is not cached; None if there is none. Raises HubError."""
@@ -179,20 +179,22 @@ class Repository:
         from huggingface_hub.utils import hf_raise_for_status, http_backoff  # type: ignore[attr-defined]
 
         agent = f"minibert/{sys.modules['minibert'].__version__}"
-        asked = {"Range": f"bytes={span[0]}-{span[1] - 1}", "Accept-Encoding": "identity", "User-Agent": agent}
+        headers = {"Range": f"bytes={span[0]}-{span[1] - 1}", "Accept-Encoding": "identity", "User-Agent": agent}
         with self._in_words(name):
             url = hf_hub_url(self.name, name, revision=self.commit, endpoint=self._endpoint)
-            options: dict[str, Any] = dict(timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True)
-            # as the newest client tries again by default; the oldest does not after 500, nor after a truncated body
-            again: dict[str, Any] = dict(retry_on_status_codes=PASSING, retry_on_exceptions=HfHubHTTPError.__bases__[0])
-            options |= dict(headers=asked | self._headers(), max_retries=RETRIES)
-            answer = http_backoff("GET", url, **options, **again)
+            options: dict[str, Any] = dict(
+                headers=headers | self._headers(), timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True,
+                # as the newest client tries again by default; the oldest does not after 500, nor after a truncated body
+                max_retries=RETRIES, retry_on_status_codes=PASSING, retry_on_exceptions=HfHubHTTPError.__bases__[0],
+            )  # fmt: skip
+            answer = http_backoff("GET", url, **options)
             hf_raise_for_status(answer)
-            said = answer.headers.get("Content-Range", "none")
-            size = int(said.rpartition("/")[2]) if re.fullmatch(r"bytes \d+-\d+/\d{1,13}", said) else span[1]
+            content_range = answer.headers.get("Content-Range", "none")
+            known = re.fullmatch(r"bytes \d+-\d+/(\d{1,13})", content_range)
+            size = int(known[1]) if known else span[1]
             last = min(span[1], size) - 1
             wanted = (206, f"bytes {span[0]}-{last}/{size}", last + 1 - span[0])
-            if (found := (answer.status_code, said, len(answer.content))) != wanted:
+            if (found := (answer.status_code, content_range, len(answer.content))) != wanted:
                 words = "status {} with {} and {:,} bytes"
                 raise ValueError(f"expected {words.format(*wanted)}, found {words.format(*found)}")
         return answer.content, size

@@ -44,7 +44,6 @@ PROMPTS = (
 NAMES = {"dense": "Dense", "steady": "projection", "layer_norm": "LayerNorm"}  # a function's name -> the module's
 ALL, WIDE = slice(None), 1 << 20  # all tokens, and more numbers than any vector has
 STATES = 16  # texts whose hidden states are cached; the states of 512 tokens take many megabytes
-FORMS = ("float16", "bfloat16")
 
 
 class Variant(NamedTuple):

@@ -28,14 +28,14 @@ from .mistakes.wrong_modules import ROUNDINGS, Formula
 from .report import Report, table
 from .sides.numpy_files import opened, read_npy
 from .sides.texts import TEXTS
-from .variants import FORMS, Make, Variant, Variants
+from .variants import Make, Variant, Variants
 
 SAME = 1e-5  # share of a vector's length; measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
 STRAY = 1e-4  # a wrong model may be more sensitive: one text in ten may be this far away
 FEW, SEVERAL = 4, 16  # texts that rule most variants out, and texts that tell formats from mistakes
 DECIMALS = range(2, 7)  # 7 are within float32's rounding; with 1 most vectors are zeros
 LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
-ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in FORMS
+ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in ROUNDINGS
 HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
 BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
 
@@ -171,9 +171,9 @@ class Search:
             for variant in () if fits else tier:
                 tried.append(variant)
                 fits += [variant] if self._fits(variant.make) else []
-        for form in FORMS if not fits and self.right.shape == self.vectors.shape else ():
-            change = self._computed(self.variants.computed_in(ROUNDINGS[form]), self.several) - self.right[self.several]
-            if fits := self._within(change, tried if form == FORMS[0] else []):
+        for form, rounding in ROUNDINGS.items() if not fits and self.right.shape == self.vectors.shape else ():
+            change = self._computed(self.variants.computed_in(rounding), self.several) - self.right[self.several]
+            if form == "float16" and (fits := self._in_float16(change, tried)):
                 break
             if self._is_alike(change):
                 report.rounding = form
@@ -232,7 +232,7 @@ class Search:
         near = rms(self.apart) <= ROUNDS * rms(distances(right + change, right))
         return bool(near and np.vdot(theirs, change) >= ALIKE * longer * np.linalg.norm(change))
 
-    def _within(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
+    def _in_float16(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
         """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
 
         A variant must come nearer on the few texts before several are computed; alone, the few prove nothing, since
@@ -246,7 +246,7 @@ class Search:
                 left = _left(rest, self._computed(variant.make, self.several) - right)
                 fits += [(left, variant)] if left <= HALF else []
         most = ROUNDS * distances(right + change, right).max()
-        nearest = [variant._replace(remedy=f"In {FORMS[0]}. {variant.remedy}")
+        nearest = [variant._replace(remedy=f"In float16. {variant.remedy}")
                    for _, variant in sorted(fits, key=itemgetter(0))[:1]]  # fmt: skip
         return [each for each in nearest
                 if self._distances(self._computed(each.make, self.every), self.every).max() <= most]  # fmt: skip
@@ -312,7 +312,7 @@ def _stored(vectors: Array) -> tuple[Formula | None, str]:
         return np.round(x.astype(np.float64), count).astype(x.dtype)
 
     formats: dict[str, Formula] = {f"{count} decimals": partial(to_decimals, count) for count in DECIMALS}
-    formats |= {form: ROUNDINGS[form] for form in reversed(FORMS)}
+    formats |= dict(reversed([*ROUNDINGS.items()]))
     exact = [name for name, rounding in formats.items() if np.array_equal(rounding(vectors), vectors)]
     return (formats[exact[0]], exact[0]) if exact else (None, "")
 

@@ -79,7 +79,7 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
 
 
 def linear(change: Callable[[Dense], Dense], when: Callable[[Dense], Any] = bool) -> Wrong:
-    """Replace the linear maps for which `when` is true; each new one is made when it is first called."""
+    """Replace the linear maps for which `when` is true; a new map is made at its first call."""
 
     def make(dense: Dense) -> Formula | None:
         changed = cache(lambda: change(dense))
@@ -118,7 +118,7 @@ def eps_outside(x: Array, eps: float, less: int = 0) -> Array:
 
 
 def one_pass(x: Array, eps: float) -> Array:
-    """variance = E[x^2] - E[x]^2, in x's module dtype."""
+    """variance = E[x^2] - E[x]^2, in x's dtype."""
     return np.asarray((x - mean(x)) / np.sqrt(np.maximum(mean(x * x) - mean(x) ** 2, 0) + eps))
 
 
@@ -150,7 +150,7 @@ def other_norm(change: Callable[[Any], tuple[Array, Array | None, float]], when:
 
 
 def other_eps(eps: float) -> Wrong:
-    """Replace the eps of each norm that has another."""
+    """Replace the eps of each norm, unless it is the same."""
     return other_norm(lambda module: (module.weight, module.bias, eps), lambda module: module.eps != eps)
 
 
@@ -179,7 +179,7 @@ def gate_for_up(at: At) -> Iterator[Step]:
 
 
 def replanned(at: At, plan: Plan) -> Iterable[Step]:
-    """Return the steps of another plan that take other inputs than this place's steps."""
+    """Return the steps of another plan whose inputs differ from this place's."""
     return (step for key, step in plan.items() if at.plan[key].of != step.of)
 
 
@@ -296,7 +296,7 @@ MODULES: tuple[Mistake, ...] = (
             other_norm(lambda module: (module.bias, module.weight, module.eps), biased), on_vectors=True),
     Mistake("bias missing", BIAS, other_norm(lambda module: (module.weight, None, module.eps), biased)),
     Mistake("norm not applied", "You left out LayerNorm, or RMSNorm.", by_part("norm", lambda module: np.asarray)),
-    # activations; a rarer one than these would only be a guess
+    # activations; a rarer activation would only be a guess
     *(Mistake(f"activation {word}", ACTIVATION, other_activation(word), on_vectors=True, keys=ACT_KEYS)
       for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")),
     Mistake("activation left out", "An activation stands between the two maps.",
