@@ -58,7 +58,7 @@ class Dense:
 
     @property
     def source(self) -> Weight:
-        """The weight as it is kept."""
+        """The array or table that holds the weight."""
         return self._weight
 
     @property
