@@ -71,7 +71,7 @@ def run(arguments: Any) -> None:
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.arguments import warn_few_vectors
     from minibert.models.sentences.sentence_options import SentenceOptions
-    from minibert.show.text.text import counted
+    from minibert.show.text import counted
 
     folder = arguments.output
     if arguments.check:

@@ -38,7 +38,7 @@ def run(arguments: Any) -> None:
 
 
 def _told(made: Any, width: int) -> Iterator[str]:
-    from minibert.show.text.text import size
+    from minibert.show.text import size
 
     yield f"{made.folder}: {made.tokens:,} tokens, {made.dims} numbers each"
     yield f"size            {size(made.size)}"

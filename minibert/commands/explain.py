@@ -55,7 +55,7 @@ def run(arguments: Any) -> int:
     if arguments.html is not None:
         _write_page(arguments, arguments.html)
         return 0
-    from minibert.show.text.explain import explain
+    from minibert.show.explain import explain
 
     with load_layer(arguments, lazy=not arguments.whole) as layer:
         print_lines(explain(layer, arguments.text, arguments.pair, coloured(), arguments.truncate))
@@ -64,7 +64,7 @@ def run(arguments: Any) -> int:
 
 def _write_page(arguments: Any, html: Path) -> None:
     from minibert.files.writing import output_ending, write_output
-    from minibert.show.page.page import page
+    from minibert.show.page import page
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
@@ -79,8 +79,8 @@ def _serve_page(arguments: Any) -> int:
     """Serve the page that computes, until Ctrl-C."""
     import webbrowser
 
-    from minibert.show.live.live import Live
-    from minibert.show.live.server import LiveServer
+    from minibert.show.live import Live
+    from minibert.show.live_server import LiveServer
 
     from .serve import listen
 
@@ -110,7 +110,7 @@ def has_browser() -> bool:
 
 def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:
     """Load the whole model if its blocks are on this machine or --whole is given; otherwise give the layer."""
-    from minibert.show.text.info import stored_blocks
+    from minibert.show.info import stored_blocks
 
     if layer.side == "decoder" or not stored_blocks(layer):
         return layer
@@ -132,7 +132,7 @@ def _explain_block(arguments: Any) -> None:
         raise ValueError("--html shows every block, head and token; leave out --block and --head")
     if arguments.block is None:
         raise ValueError("--head needs a block; add --block 0")
-    from minibert.show.text.blocks import explain_block
+    from minibert.show.explain import explain_block
 
     with load_model(arguments) as encoder:
         given = arguments.pair, coloured(), arguments.truncate

@@ -25,7 +25,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Write the folder, and print how much smaller it is."""
     from minibert.models.open.extract import extract
-    from minibert.show.text.text import size
+    from minibert.show.text import size
 
     made = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
     share = made.bytes_after / made.bytes_before

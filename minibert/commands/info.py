@@ -18,7 +18,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Print the module tree and the sizes."""
     from minibert.models.open.load import assemble, family_of, open_model
-    from minibert.show.text.info import info
+    from minibert.show.info import info
 
     # lazy: only sizes are needed
     opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)

@@ -15,11 +15,11 @@ from minibert.families.parts.layer_plan import layer_plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.patching import patching_map
-from minibert.show.page.page_prediction import token_name
-from minibert.show.text.explain import first_of_text, name_of
 
 from . import plot
-from .terms import PARTS, shares_of, terms_of
+from .attention import PARTS, addend_keys, shares_of, terms_of
+from .explain import first_of_text, name_of
+from .prediction import token_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,9 +134,7 @@ def _sum(layer: EmbeddingLayer, asked: Asked) -> Any:
     batch, tokens, first = _encoded(layer, _needed(asked.text, "sum"), asked.token)
     trace = layer.trace(**batch)
     plan = layer_plan(layer.steps, layer.config)
-    # words, where a caller could have passed rows of their own, are behind a step that no trace shows
-    of = [plan[key].of[1] if plan[key].kind == "embeds" else key for key in plan["sum"].of]
-    addends = {name_of(key): trace[key][0, first] for key in of if key in trace}
+    addends = {name_of(key): trace[key][0, first] for key in addend_keys(plan) if key in trace}
     norm = next((step.key for step in plan.values() if step.kind == "norm"), None)
     normed = None if norm is None else trace[norm][0, first]
     ax = plot.sum_steps(addends, normed)

@@ -30,7 +30,7 @@ from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_
 from minibert.equations.sentences import POOLINGS
 from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal

@@ -12,7 +12,7 @@ from head_files import HEAD_CASES, HeadCase
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show.text.contributions import Shares, shares
+from minibert.show.prediction import Shares, logit_shares
 
 IDS = np.array([[5, 9, 7, 2, 11]])
 # of the largest logit, float32 traces; measured 2e-6 at most
@@ -25,7 +25,7 @@ def taken_apart(encoder: Encoder, name: str, ids: Array = IDS) -> tuple[Shares, 
     trace = encoder.trace(ids, head=name)
     logits = trace["logits"].reshape(-1, head.labels)
     labels = np.tile(np.arange(head.labels)[::-1], (len(logits), 1))
-    return shares(encoder, ids, trace, head, labels), labels, logits
+    return logit_shares(encoder, ids, trace, head, labels), labels, logits
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.name)

@@ -16,10 +16,9 @@ import minibert
 from minibert import equations
 from minibert.families.parts.plan import REAL, value
 from minibert.models.encoder import Encoder
-from minibert.show.live.cell import opened_cell
-from minibert.show.page.page import page
-from minibert.show.terms import terms_of
-from minibert.show.text.blocks import steps
+from minibert.show.attention import opened_cell, terms_of
+from minibert.show.explain import block_steps
+from minibert.show.page import page
 
 TEXT, TWICE = "we lived above", "we lived above we"
 # of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
@@ -136,7 +135,7 @@ def test_a_cell_adds_up(encoder: Encoder) -> None:
 def test_every_step_of_a_block_is_told(encoder: Encoder) -> None:
     trace = encoder.trace(**encoder.tokenize(TEXT))
     for i in range(encoders.DEPTH):
-        made = list(steps(encoder, trace, i, head=3))
+        made = list(block_steps(encoder, trace, i, head=3))
         own = list(trace)[list(trace).index(f"hidden_states.{i}") : list(trace).index(f"hidden_states.{i + 1}")]
         assert [key for _, key, _ in made] == own  # none left out, none twice
         for _, key, step in made:

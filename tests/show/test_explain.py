@@ -17,8 +17,8 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.layer_plan import GIVEN, layer_plan
 from minibert.families.parts.layer_plan import given as passed
 from minibert.families.parts.plan import value
-from minibert.show.text.explain import explain, expression
-from minibert.show.text.text import beginning, columns_of, torch_text
+from minibert.show.explain import explain, expression
+from minibert.show.text import beginning, columns_of, torch_text
 
 SENTENCE = "We lived above the clouds"
 

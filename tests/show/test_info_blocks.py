@@ -15,7 +15,7 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 
 def told_of(layer: minibert.EmbeddingLayer) -> dict[str, str]:

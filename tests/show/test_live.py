@@ -18,11 +18,10 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import next_word_probabilities
 from minibert.models.patching import patching_map
-from minibert.show.live import live as live_module
-from minibert.show.live.kinds import named_kinds
-from minibert.show.live.live import MOST_TOKENS, Live
-from minibert.show.live.state import LONGEST, read_state
-from minibert.show.terms import PARTS, shares_of, terms_of
+from minibert.show import live as live_module
+from minibert.show.attention import PARTS, named_kinds, shares_of, terms_of
+from minibert.show.live import MOST_TOKENS, Live
+from minibert.show.live_state import LONGEST, read_state
 
 TEXT, OTHER = "we lived above", "the clouds above"
 PAIR = ("wonderfu", "wonderou")

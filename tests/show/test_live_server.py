@@ -14,8 +14,8 @@ from limits import CHILD_SECONDS
 from served import Address, Answer, live_served
 
 import minibert
-from minibert.show.live.live import Live
-from minibert.show.live.server import MOST, REST, LiveServer
+from minibert.show.live import Live
+from minibert.show.live_server import MOST, REST, LiveServer
 
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 STATE = {"text": "wonderfu"}

@@ -16,8 +16,8 @@ from strict_html import data_of_script, read
 
 import minibert
 from minibert.cli import main
-from minibert.show.page import page_parts
-from minibert.show.page.page import page
+from minibert.show import page_parts
+from minibert.show.page import page
 
 RIVER, MONEY = "The bank of the river was muddy", "The bank raised its rates </b>"
 # bytes of a page that the promise "under 2 MB for twelve tokens of MiniLM" allows

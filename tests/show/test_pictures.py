@@ -19,8 +19,8 @@ from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.patching import patching_map
 from minibert.show import plot
+from minibert.show.attention import PARTS, shares_of, terms_of
 from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
-from minibert.show.terms import PARTS, shares_of, terms_of
 
 WORDS, BYTES = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5)), "he was here"
 

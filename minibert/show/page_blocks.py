@@ -1,4 +1,4 @@
-"""The second part of the page of `minibert explain --html`: a text's way through the blocks.
+"""The second part of the page of `minibert explain --html`: attention and the vectors' changes, block by block.
 
 `page_blocks.html` and `page_blocks.js` are its template and its script. The attention weights are those of the trace,
 to the bit: 4 bytes for each head and each pair of tokens, times 4/3 for base64. So the page grows with the square of
@@ -15,18 +15,18 @@ import numpy as np
 from minibert.equations import activations, attention_positions, blocks, disentangled, gated_blocks, input_layer, rotary
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import cosine_similarity
-from minibert.show.text.blocks import functions
 
-from .page_parts import filled_part, listed, packed
+from .page_parts import listed, packed, rendered_part
 
 if TYPE_CHECKING:
     from minibert.models.encoder import Encoder
+    from minibert.models.run.blocks import Stack
 
 NEAREST = 5  # most similar tokens that are listed
 
 
-def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
-    """Give the numbers that the script draws of one text with tokens."""
+def block_numbers(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
+    """Compute the numbers that the script draws for one text with tokens."""
     stack = encoder.stack
     return {
         "blocks": len(stack.blocks),
@@ -37,10 +37,10 @@ def numbers(encoder: Encoder, trace: dict[str, Array]) -> dict[str, Any]:
     }
 
 
-def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
-    """Give the second part of the page: its elements ("blocks") and its script.
+def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]:
+    """Render this part of the page: its elements ("blocks") and its script.
 
-    data: its `numbers`, as JSON; `listed_before` are the formulas of the first part.
+    data: its numbers, as JSON; listed_before: the functions that the first part lists.
     """
     stack = encoder.stack
     last = stack.blocks[-1].parts[-1]
@@ -50,9 +50,9 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
         if last.before
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
-    used = functions(stack) - listed_before
+    used = _functions(stack) - listed_before
     positions = rotary, attention_positions, disentangled
-    return filled_part(
+    return rendered_part(
         "blocks",
         order=order,
         causal=" Here no token sees those after it." * stack.causal,
@@ -61,38 +61,49 @@ def part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[str, str]
     )
 
 
+def _functions(stack: Stack) -> set[Any]:
+    """List the functions of `equations` that compute the blocks: each step, the attention and the feed-forward."""
+    used = {step.function for i, block in enumerate(stack.blocks) for step in block.plan(i, stack).values()} - {None}
+    for block in stack.blocks:
+        rotated, gated = block.attention.rotated, block.feed_forward.gate
+        used |= {blocks.attention, gated_blocks.rotary_attention if rotated else blocks.self_attention}
+        used.add(gated_blocks.gated_feed_forward if gated else blocks.feed_forward)
+    return used
+
+
 def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
-    """Give the script its terms to write a weight as the softmax of its score, and the score as `scale * q . k + bias`.
+    """Compute what the script needs to show a score as `scale * q . k + bias`, and a weight as its softmax.
 
         weight[i, j] = exp(score[i, j]) / sum over k of exp(score[i, k])
         score[i, j] = log(weight[i, j]) + logs[i]
 
-    So a page has one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
-    `bias` is that of each head by distance, key - query, from -(seq - 1) on, of each block where blocks have their own;
-    None without such a bias. `terms` names the other terms of a score, which depend on the text.
+    So a page holds one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
+    `bias` is each head's bias by distance, key - query, from -(seq - 1) on; once for all blocks, or once for each if
+    they differ; None without a bias. `terms` names the terms of a score that depend on the text.
     """
-    stack, works = encoder.stack, [block.attention for block in encoder.stack.blocks]
+    stack, attentions = encoder.stack, [block.attention for block in encoder.stack.blocks]
     rows = []
-    for work in works:
-        # a masked score is of no weight, and not of the sum
-        counted = np.where(trace[work.probabilities][0] > 0, trace[work.scores][0].astype(np.float64), -np.inf)
-        most = np.maximum(counted.max(axis=-1, keepdims=True), -np.finfo(np.float64).max)
-        with np.errstate(divide="ignore"):  # of a head that is switched off there is no sum, and no weight to explain
-            rows.append(np.log(np.exp(counted - most).sum(axis=-1)) + most[..., 0])
+    for attention in attentions:
+        # a masked score has no weight, and is not part of the sum
+        weights, all_scores = (trace[name][0] for name in (attention.probabilities, attention.scores))
+        visible = np.where(weights > 0, all_scores.astype(np.float64), -np.inf)
+        most = np.maximum(visible.max(axis=-1, keepdims=True), -np.finfo(np.float64).max)
+        with np.errstate(divide="ignore"):  # a head that is switched off has no sum, and no weight to explain
+            rows.append(np.log(np.exp(visible - most).sum(axis=-1)) + most[..., 0])
     seq = rows[0].shape[-1]
-    terms = [[term for term in work.terms if term.alone] for work in works]
-    own = terms if len({term.scheme for each in terms for term in each}) > 1 else terms[:1]
-    bias = np.stack([np.sum([term.shared(seq) for term in each], axis=0) for each in own]) if terms[0] else None
+    terms = [[term for term in attention.terms if term.alone] for attention in attentions]
+    distinct = terms if len({term.scheme for each in terms for term in each}) > 1 else terms[:1]
+    bias = np.stack([np.sum([term.shared(seq) for term in each], axis=0) for each in distinct]) if terms[0] else None
     return {
         "logs": packed(np.stack(rows)),
-        "scales": [work.scale for work in works],
-        "windows": [work.window for work in works],
-        "rotated": [work.rotated for work in works],
-        "normed": [bool(any(work.norms)) for work in works],
-        "width": works[0].head_dim,
-        "key_heads": works[0].key_heads,
+        "scales": [attention.scale for attention in attentions],
+        "windows": [attention.window for attention in attentions],
+        "rotated": [attention.rotated for attention in attentions],
+        "normed": [bool(any(attention.norms)) for attention in attentions],
+        "width": attentions[0].head_dim,
+        "key_heads": attentions[0].key_heads,
         "causal": stack.causal,
-        "terms": [term.name for term in works[0].terms if not term.alone],
+        "terms": [term.name for term in attentions[0].terms if not term.alone],
         "bias": None if bias is None else packed(np.concatenate([bias[:, :, :0:-1, 0], bias[:, :, 0]], axis=2)),
     }
 
@@ -100,12 +111,12 @@ def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
 def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, Any]]]:
     """Measure how each token's vector changes: one entry for the input layer, then one for each block.
 
-    Sizes are Euclidean lengths; `largest` is the dimension of the number that is farthest from 0, the number, and its
-    share of the squared size; `turn` is the cosine of the vectors before and after the block; `nearest` are the
-    positions of the most similar other tokens, most similar first, and `cosines` their cosines.
+    Sizes are Euclidean lengths. `largest` is the number farthest from 0: its dimension, its value, its share of the
+    squared size. `turn` is the cosine of the vectors before and after the block. `nearest` are the positions of the
+    most similar other tokens, most similar first, and `cosines` their cosines.
     """
     states = [trace[f"hidden_states.{i}"][0] for i in range(len(encoder.stack.blocks) + 1)]
-    told = []
+    moves_by_block = []
     for i, state in enumerate(states):
         size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
         if i:
@@ -123,8 +134,8 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
                     **{name: numbers[position] for name, numbers in more.items()},
                 }
             )
-        told.append(entry)
-    return told
+        moves_by_block.append(entry)
+    return moves_by_block
 
 
 def _largest(row: Array, size: float) -> tuple[int, float, float]:

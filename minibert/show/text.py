@@ -1,7 +1,6 @@
 """Numbers and tokens as plain text: as torch prints a tensor, and in the columns of a terminal.
 
-Numbers are printed as torch prints them, for comparing them with a notebook that runs the reference: four decimals, or
-powers of ten where sizes differ much; the first and last three of a long axis.
+Numbers look as in torch, so that a reader can compare them with a notebook that runs the reference.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ WIDTH = 80  # columns of a page, and torch's own line width
 EDGE = 3  # numbers or rows shown at each end of an axis
 WIDEST_TOKEN = 40  # columns; a longer token is shortened
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-Style = Callable[[str], str]  # how a line is written
+Style = Callable[[str], str]  # a line -> the same line in bold, or dim
 
 
 def torch_text(x: Array, indent: int = 0) -> str:
     """Write an array of floats as torch prints a large tensor, without the word `tensor` and its parentheses.
 
-    x has at least one axis; `indent` is the column of the first bracket. An axis longer than six
-    shows its first and last three. All numbers share one format, chosen from those that are shown: `1.` where
-    all are whole, else four decimals; powers of ten where the largest is over 1000 times the smallest, where the
-    smallest is below 1e-4 or the largest above 1e8 (zeros do not count).
+    x has at least one axis; `indent` is the column of the first bracket. An axis longer than six shows its first and
+    last three numbers. All printed numbers share one format: `1.` if all are whole, else four decimals. Powers of ten
+    replace both if the largest is over 1000 times the smallest, if the smallest is below 1e-4 or the largest above 1e8
+    (zeros do not count).
 
     The trap: torch itself shortens only tensors of more than 1000 numbers.
 
@@ -83,7 +82,7 @@ def size(count: int) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Write a number of things with their word, in the plural where needed.
+    """Write a count with its noun, in the plural unless the count is 1.
 
     >>> counted(1, "row"), counted(2000, "row")
     ('1 row', '2,000 rows')
@@ -95,12 +94,12 @@ def counted(number: int, what: str) -> str:
 
 
 def styles(colour: bool) -> tuple[Style, Style]:
-    """Give the codes for bold and dim lines; empty where the output is no terminal."""
+    """Return two functions that make a line bold and dim; without colour both return the line as it is."""
 
-    def of(code: str) -> Style:
+    def style(code: str) -> Style:
         return lambda line: f"{code}{line}{PLAIN}" if colour else line
 
-    return of(BOLD), of(DIM)
+    return style(BOLD), style(DIM)
 
 
 def wrap(text: str, indent: int) -> list[str]:
@@ -112,14 +111,14 @@ def wrap(text: str, indent: int) -> list[str]:
 
 
 def visible(text: str | None, kept: str = "") -> str:
-    """Escape what a terminal or a browser would hide or interpret: control characters and direction marks."""
+    """Escape characters that a terminal or a browser would hide or interpret: control characters, direction marks."""
     if text is None:
         return "?"
     return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
 
 
 def fitting(token: str | None, width: int = WIDEST_TOKEN) -> str:
-    """Write a token in a few columns of a terminal."""
+    """Shorten a token to at most `width` columns of a terminal."""
     token = visible(token)
     while columns_of(token) > width:
         token = token.removesuffix("…")[:-1] + "…"

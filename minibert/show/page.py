@@ -1,9 +1,9 @@
-"""A text's way through the layer as one HTML page: what `minibert explain --html` writes.
+"""The input layer, blocks and head at work on one text, as one HTML page: what `minibert explain --html` writes.
 
-The page is one string that needs nothing else: no network, no framework, no font. `page.html` is its template, with the
-style; `page_base.js` and `page_rows.js` are its script; this file writes its tables and packs its numbers. They are the
-numbers of the trace, to the bit: the script only draws them. For a whole model `page_blocks` adds a second part. A page
-has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer that is 768 wide.
+The page is one string that needs nothing else: no network, no framework, no font. `templates/page.html` is its frame,
+with the style; `page_base.js` and `page_rows.js` are its script. The numbers are those of the trace, to the bit: the
+script only draws them. A page has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer
+that is 768 wide. `page_parts` has its first part, `page_blocks` the blocks, `prediction` the head.
 """
 
 from __future__ import annotations
@@ -22,12 +22,25 @@ from minibert.families.parts.layer_plan import GIVEN, POSITIONS, given, layer_pl
 from minibert.families.parts.plan import Plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.text.explain import expression, first_of_text, looked_up
-from minibert.show.text.text import counted, visible
 
-from . import page_beside, page_blocks, page_parts, page_prediction
-from .page_parts import BYTES, as_json, filled, listed, packed
-from .page_rows import norm_of, packed_group, stages
+from . import page_parts
+from .explain import expression, first_of_text, lookup_ids
+from .page_blocks import block_numbers, blocks_part
+from .page_parts import (
+    BYTES,
+    as_json,
+    beside_numbers,
+    beside_part,
+    common_token,
+    listed,
+    norm_of,
+    packed,
+    packed_group,
+    rendered,
+    stages,
+)
+from .prediction import prediction_numbers, prediction_part, shown_head
+from .text import counted, visible
 
 if TYPE_CHECKING:
     from minibert.families.parts.heads import BoundHead
@@ -35,7 +48,7 @@ if TYPE_CHECKING:
 
 # not printable, but allowed in a text: the last two join letters and emoji
 KEPT = "\n\t\u200c\u200d"
-# the formula that counts positions, by the rule of the step
+# the rule of the position step -> the formula that counts positions
 COUNTS: dict[str, Callable[..., Array]] = {
     "count": equations.default_position_ids,
     "padding": equations.padding_position_ids,
@@ -51,18 +64,18 @@ def page(
     name: str | None = None,
     beside: str | None = None,
 ) -> str:
-    """Give the page: of an input layer, or of a whole model, whose blocks make a second part, and its head a third.
+    """Write the page of an input layer; of a whole model the blocks are a second part, and its head is a third.
 
-    `name` is the model's name on the page, the family's where it is None. `beside` is another text, whose tokens are
-    compared with those of the first after each block. Raises as `EmbeddingLayer.tokenize` and a call of the layer;
-    ValueError if the page would have more than 10 MB, and for a text beside where there are no blocks.
+    `name` is the model's name on the page; default: the family's. `beside` is another text, whose tokens are compared
+    with the tokens of the first after each block. Raises as `EmbeddingLayer.tokenize` and a call of the layer;
+    ValueError if the page would have more than 10 MB, and for a text beside if the model has no blocks.
     """
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)
     input_ids = batch["input_ids"]
     seq = input_ids.shape[1]
     encoder = encoder if seq else None  # without tokens nothing enters a block
-    head, why_none = (None, "") if encoder is None else page_prediction.shown_head(encoder)
+    head, no_head = (None, "") if encoder is None else shown_head(encoder)
     check_size(encoder or layer, seq)
     first = first_choice(layer, input_ids[0], encoder is not None and encoder.stack.causal)
     other = None
@@ -76,22 +89,21 @@ def page(
             raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
         check_size(encoder, seq, len(others))
         words = [i for i, token in enumerate(input_ids[0].tolist()) if not layer.tokenizer.is_special(token)]
-        shared = page_beside.common_token(tokens, others, words)
+        shared = common_token(tokens, others, words)
         first = first if shared is None else shared
         other = Beside(beside, others, encoder.trace(**pair))
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
     run = Run(layer, encoder, head, batch, trace, first, other)
-    html = written(run, visible(text if not text_pair else f"{text} / {text_pair}", KEPT), name, why_none)
+    html = render_page(run, visible(text if not text_pair else f"{text} / {text_pair}", KEPT), name, no_head)
     check_size(encoder or layer, seq, size=len(html.encode()))
     return html
 
 
 def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None = None) -> None:
-    """Refuse a page of more than `LARGEST` bytes: of texts with these numbers of tokens, or of this size. Raises
-    ValueError.
+    """Refuse a page of more than `LARGEST` bytes. Raises ValueError.
 
-    Before anything is computed the numbers of each pair of tokens alone are counted: a similarity, and one weight of
-    each head of each block.
+    counts: the number of tokens of each text; size: the bytes of the finished page. Without it the size is estimated by
+    the numbers of each pair of tokens: a similarity, and a weight for each head of each block.
     """
     pairs, itemsize = 1, model.dtype.itemsize
     if not isinstance(model, EmbeddingLayer):
@@ -100,18 +112,33 @@ def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None
     if size > page_parts.LARGEST:
         tokens = " and ".join(map(str, counts))
         raise ValueError(
-            f"the page would have {size / 1e6:.1f} MB, expected at most {page_parts.LARGEST / 1e6:.0f} MB; it shows "
-            f"{tokens} tokens; give less text"
+            f"the page of {tokens} tokens would have {size / 1e6:.1f} MB, expected at most "
+            f"{page_parts.LARGEST / 1e6:.0f} MB; give less text"
         )
 
 
 def shown_tokens(layer: EmbeddingLayer, input_ids: Array) -> list[str]:
-    """Name the tokens of one text (1, seq) as the page writes them."""
+    """Return the tokens of one text (1, seq) as the page writes them."""
     return [visible(token) for token in layer.tokenizer.tokens(input_ids[0])]
 
 
+def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
+    """Choose the token to open the page at: a mask, else the text's first token after the special tokens.
+
+    For a causal model it is the last token, since the first one sees only itself.
+    """
+    mask = layer.tokenizer.mask
+    masks = [] if mask is None else np.flatnonzero(input_ids == layer.tokenizer.id_of(mask)).tolist()
+    if masks:
+        return int(masks[0])
+    return max(0, len(input_ids) - 1) if causal else first_of_text(layer, input_ids) or 0
+
+
+# -- one run, and what a page shows of it ------------------------------------------------------------------------
+
+
 class Beside(NamedTuple):
-    """A text compared with the page's text; without tokens while a live page has none."""
+    """A text compared with the page's text; a live page without a second text has one without tokens."""
 
     text: str
     tokens: list[str]
@@ -119,10 +146,10 @@ class Beside(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One text's run through a model, of which a page is made.
+    """One text's run through a model, from which a page is made.
 
     first    the token that is chosen when the page opens
-    adds_up  whether the parts of the model add up to its logits: not where a change leaves out norms
+    adds_up  False if a change leaves out norms: then the parts of the model do not add up to its logits
     """
 
     layer: EmbeddingLayer
@@ -136,12 +163,12 @@ class Run(NamedTuple):
 
     @property
     def tokens(self) -> list[str]:
-        """Write the text's tokens for the page."""
+        """The text's tokens as the page writes them."""
         return shown_tokens(self.layer, self.batch["input_ids"])
 
 
 class Contents(NamedTuple):
-    """The numbers that a page shows of one run. numbers: id of the element that holds them -> the script's data."""
+    """The parts of a page that depend on the run. numbers: id of the script element -> its data."""
 
     numbers: dict[str, Any]
     tokens: str
@@ -150,10 +177,10 @@ class Contents(NamedTuple):
 
 
 def contents(run: Run) -> Contents:
-    """Give the numbers and tables that a page shows of a run."""
+    """Compute the numbers and tables that a page shows of a run."""
     layer, encoder, tokens, input_ids = run.layer, run.encoder, run.tokens, run.batch["input_ids"]
     plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(run.batch)})
-    ids = looked_up(plan, values)
+    ids = lookup_ids(plan, values)
     shown = list(stages(run.trace, plan, values))
     # a projection changes the width, and only rows of equal width fit one axis
     groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
@@ -172,24 +199,20 @@ def contents(run: Run) -> Contents:
         }
     }  # fmt: skip
     if encoder is not None:
-        numbers["blockdata"] = page_blocks.numbers(encoder, run.trace)
+        numbers["blockdata"] = block_numbers(encoder, run.trace)
         if run.head is not None:
-            numbers["predictdata"] = page_prediction.numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
-        if run.beside is not None:
-            own = run.beside
-            numbers["besidedata"] = (
-                page_beside.numbers(encoder, run.trace, own.tokens, own.trace) if own.tokens else None
-            )
-    choices = (
-        _choice(i, *pair, i == run.first) for i, pair in enumerate(zip(tokens, input_ids[0].tolist(), strict=True))
-    )
+            numbers["predictdata"] = prediction_numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
+        if (other := run.beside) is not None:
+            shows = bool(other.tokens)
+            numbers["besidedata"] = beside_numbers(encoder, run.trace, other.tokens, other.trace) if shows else None
+    pairs = zip(tokens, input_ids[0].tolist(), strict=True)
+    choices = "\n".join(_choice(i, *pair, i == run.first) for i, pair in enumerate(pairs))
     about = f"{counted(len(tokens), 'token')} of {layer.family.model_type} → {(1, *output.shape)}, {output.dtype}"
-    about += f": {expression(list(plan)[-1], plan, values)}"
-    return Contents(numbers, "\n".join(choices), norm_lines, about)
+    return Contents(numbers, choices, norm_lines, f"{about}: {expression(list(plan)[-1], plan, values)}")
 
 
 class LivePart(NamedTuple):
-    """Controls of a page that computes, as HTML; `saved`: the page asks no server."""
+    """Controls of a live page, as HTML. `saved`: the page asks no server."""
 
     style: str = ""
     asked: str = ""
@@ -201,58 +224,43 @@ class LivePart(NamedTuple):
 NOT_LIVE = LivePart()
 
 
-def written(run: Run, shown_text: str, name: str | None, why_none: str = "", live: LivePart = NOT_LIVE) -> str:
-    """Fill the page's template. `why_none`: why there is no prediction, as HTML."""
-    layer, encoder, found = run.layer, run.encoder, contents(run)
+def render_page(run: Run, shown_text: str, name: str | None, no_head: str = "", live: LivePart = NOT_LIVE) -> str:
+    """Fill in the page's template. `no_head`: why there is no prediction, as HTML."""
+    layer, encoder, shown = run.layer, run.encoder, contents(run)
     plan = layer_plan(layer.steps, layer.config)
     family, formulas = layer.family.model_type, _formulas(layer, plan)
-    named = f"{name} ({family})" if name and name != family else family
-    behind = {"blocks": "", "prediction": why_none, "beside": ""}
-    data = {id_: as_json(numbers) for id_, numbers in found.numbers.items()}
-    parts = [] if encoder is None else [page_blocks.part(encoder, data["blockdata"], formulas)]
+    title = f"{name} ({family})" if name and name != family else family
+    data = {id_: as_json(numbers) for id_, numbers in shown.numbers.items()}
+    parts = [] if encoder is None else [blocks_part(encoder, data["blockdata"], formulas)]
     if encoder is not None and run.head is not None:
-        parts.append(page_prediction.part(encoder, run.head, data["predictdata"]))
+        parts.append(prediction_part(encoder, run.head, data["predictdata"]))
     if run.beside is not None:
-        parts.append(page_beside.part(run.beside.text, data["besidedata"]))
-    for each in parts:
-        behind |= each
-    behind["script"] = "\n".join([*(each["script"] for each in parts), live.scripts])
-    return filled(
+        parts.append(beside_part(run.beside.text, data["besidedata"]))
+    elements = {"blocks": "", "prediction": no_head, "beside": ""}
+    for part in parts:
+        elements |= part
+    elements["script"] = "\n".join([*(part["script"] for part in parts), live.scripts])
+    return rendered(
         "page.html",
         title=escape(f"{' '.join(shown_text[:60].split())} - {name or 'minibert'}"),
-        model=escape(named),
+        model=escape(title),
         text=escape(shown_text),
-        about=escape(found.about),
+        about=escape(shown.about),
         layer=escape(repr(layer)),
-        tokens=found.tokens,
-        norm=found.norm,
-        unnormed="" if found.norm else " hidden",
-        positions=_positions_words(layer, any(isinstance(step, Positions) for step, _ in layer.steps)),
+        tokens=shown.tokens,
+        norm=shown.norm,
+        unnormed="" if shown.norm else " hidden",
+        positions=_positions_text(layer),
         formulas=listed(formulas, equations),
         data=data["data"],
-        base=filled("page_base.js"),
-        rows=filled("page_rows.js"),
+        base=rendered("page_base.js"),
+        rows=rendered("page_rows.js"),
         style=live.style,
         asked=live.asked,
         live=live.live,
         connect="" if live.saved else "; connect-src 'self'",
-        **behind,
+        **elements,
     )
-
-
-# -- as HTML -----------------------------------------------------------------------------------------------------
-
-
-def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
-    """Choose the token to open the page at: a mask, else the text's first token after the special ones.
-
-    In a causal model it is the last token, since the first one sees only itself.
-    """
-    mask = layer.tokenizer.mask
-    masks = [] if mask is None else np.flatnonzero(input_ids == layer.tokenizer.id_of(mask)).tolist()
-    if masks:
-        return int(masks[0])
-    return max(0, len(input_ids) - 1) if causal else first_of_text(layer, input_ids) or 0
 
 
 def _choice(position: int, token: str, token_id: int, chosen: bool) -> str:
@@ -264,8 +272,8 @@ def _choice(position: int, token: str, token_id: int, chosen: bool) -> str:
     )
 
 
-def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
-    if has_table:
+def _positions_text(layer: EmbeddingLayer) -> str:
+    if any(isinstance(step, Positions) for step, _ in layer.steps):
         return (
             "The cosine of the angle between the position rows of every two tokens. 1 is the same direction. The words "
             "do not matter here."
@@ -275,7 +283,7 @@ def _positions_words(layer: EmbeddingLayer, has_table: bool) -> str:
 
 
 def _formulas(layer: EmbeddingLayer, plan: Plan) -> set[Any]:
-    """List the functions that this layer uses, and the function of the whole layer where there is one."""
+    """List the functions of `equations` that this layer uses, and the function of the whole layer if there is one."""
     used: set[Any] = {step.function for step in plan.values()}
     used.add({"bert": equations.bert_input, "gpt2": equations.gpt2_input}.get(layer.family.model_type))
     for step, module in layer.steps:

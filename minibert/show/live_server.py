@@ -1,7 +1,7 @@
 """The server of a page that computes (`minibert explain --live`): it serves the page and answers its script.
 
-Only who has the URL may ask: its token opens the page, and the script sends it with each question. A request to a name
-that is not this machine's is refused, and one that a page of another origin sends; no answer lets such a page read it.
+Only a caller who has the URL may ask: its token opens the page, and the script sends the token with each question. A
+request to a name that is not this machine's is refused, and a request from a page of another origin.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from minibert.errors import MinibertError
+from minibert.http_guard import LOCAL, PATIENCE, REST, Refusal, has_token, host_name, read_json
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
-PATIENCE = 30  # seconds that a client has to send a request
-LONGEST, REST = 1 << 18, 1 << 24  # bytes of a question that are taken, and that are read and dropped after a refusal
+LONGEST = 1 << 18  # bytes of a question
 MOST = 16  # connections at a time; a browser opens six
 HEADERS = {
     "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
@@ -31,8 +30,8 @@ HEADERS = {
 class LiveServer(ThreadingHTTPServer):
     """Serve the page at a listening socket.
 
-    page     gives the page, as HTML
-    answers  name of a question -> its answer: an object of JSON to another; misuse is a ValueError in words
+    page     returns the page, as HTML
+    answers  name of a question -> the function that answers it: JSON to JSON; it raises ValueError for misuse
     """
 
     daemon_threads, block_on_close = True, False  # a client that keeps its connection does not keep the server
@@ -45,7 +44,7 @@ class LiveServer(ThreadingHTTPServer):
         self.socket = listening
         self.page, self.answers = page, answers
         self.token = secrets.token_urlsafe(16)
-        self.one = Lock()  # computes at a time: each takes all cores
+        self.one = Lock()  # for one computation at a time: each takes all cores
         self.free = Semaphore(MOST)
 
     @property
@@ -74,78 +73,65 @@ class LiveServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Refusal(Exception):  # noqa: N818
-    """Status and message for a client: no fault of this program."""
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version, timeout, server_version, sys_version = "HTTP/1.1", PATIENCE, "minibert", ""
     server: LiveServer
 
     def do_GET(self) -> None:
-        self._answer(self._opened)
+        self._answer(self._page, "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
-        self._answer(self._asked)
+        self._answer(self._answered, "application/json")
 
-    def _opened(self) -> str:
+    def _page(self) -> str:
         address = urlsplit(self.path)
         if address.path != "/":
-            raise _Refusal(404, "this server serves its page alone")
-        if not self._has(parse_qs(address.query).get("token", [""])[0]):
-            raise _Refusal(401, "open this page by the whole address that `minibert explain --live` has printed")
+            raise Refusal(404, "this server serves its page alone")
+        if not has_token(f"Bearer {parse_qs(address.query).get('token', [''])[0]}", self.server.token):
+            raise Refusal(401, "open this page by the whole address that `minibert explain --live` has printed")
         with self.server.one:
             return self.server.page()
 
-    def _asked(self) -> str:
-        if not self._has(self.headers.get("authorization", "").removeprefix("Bearer ")):
-            raise _Refusal(401, "a question needs the token of the page's address: Authorization: Bearer TOKEN")
+    def _answered(self) -> str:
+        if not has_token(self.headers.get("authorization", ""), self.server.token):
+            raise Refusal(401, "a question needs the token of the page's address: Authorization: Bearer TOKEN")
         answer = self.server.answers.get(self.path.removeprefix("/"))
         if answer is None:
-            raise _Refusal(404, "this server serves its page alone")
+            raise Refusal(404, "this server serves its page alone")
         length = self.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= LONGEST):
-            raise _Refusal(413, f"the question has more than {LONGEST} bytes; shorten it")
-        try:
-            given = json.loads(self.rfile.read(int(length)))
-        except ValueError:
-            raise _Refusal(400, "the question must be JSON") from None
+            raise Refusal(413, f"the question has more than {LONGEST} bytes; shorten it")
+        question = read_json(self.rfile.read(int(length)))
         with self.server.one:
-            return json.dumps(answer(given), allow_nan=False, separators=(",", ":"))
+            return json.dumps(answer(question), allow_nan=False, separators=(",", ":"))
 
-    def _has(self, token: str) -> bool:
-        return secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode())
-
-    def _answer(self, make: Callable[[], str]) -> None:
+    def _answer(self, make: Callable[[], str], kind: str) -> None:
         try:
-            self._check_name()
-            body, status = make(), 200
-        except _Refusal as error:
-            return self.send_error(*error.args)
-        except (MinibertError, ValueError, IndexError) as error:
+            self._check_host()
+            body = make()
+        except Refusal as error:
+            return self.send_error(error.status, str(error))
+        except (MinibertError, ValueError, IndexError, RecursionError) as error:
             return self.send_error(400, str(error))
-        except RecursionError:
-            return self.send_error(400, "the question is nested too deeply")
         except OSError:  # the client has left, or is silent
             self.close_connection = True
             return None
-        except Exception as error:  # noqa: BLE001  the page is told
+        except Exception as error:  # noqa: BLE001  the page shows it
             return self.send_error(500, f"an error of the server: {type(error).__name__}")
-        return self._send(status, "text/html; charset=utf-8" if make == self._opened else "application/json", body)
+        return self._send(200, kind, body)
 
-    def _check_name(self) -> None:
-        """Reject foreign Host headers (DNS rebinding) and foreign origins."""
+    def _check_host(self) -> None:
+        """Refuse foreign Host headers (DNS rebinding) and foreign origins."""
         host, origin = self.headers.get("host", ""), self.headers.get("origin")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name.strip("[]").lower() not in LOCAL:
-            raise _Refusal(403, f"this page answers at 127.0.0.1 and localhost alone, found {host!r:.80}")
+        if host_name(host) not in LOCAL:
+            raise Refusal(403, f"this page answers at 127.0.0.1 and localhost alone, found {host!r:.80}")
         if origin is not None and origin != f"http://{host}":
-            raise _Refusal(403, f"another page asks, of {origin!r:.80}; this server answers its own page alone")
+            raise Refusal(403, f"this server answers its own page alone, found a page of {origin!r:.80}")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with a refusal, and close the connection, so that unread bytes are no second request.
 
-        They are read and dropped: at a connection that is closed before, the client may lose the answer.
+        The rest of the request is read and dropped: if the connection closed before, the client might lose the answer.
         """
         self.close_connection = True
         self._send(code, "application/json", json.dumps({"error": {"message": message or "not answered here"}}))
@@ -158,8 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         written = body.encode("utf-8", "backslashreplace")
         self.send_response(status)
         closing = {"Connection": "close"} if self.close_connection else {}
-        own = {"Content-Type": kind, "Content-Length": str(len(written))}
-        for name, value in (own | HEADERS | closing).items():
+        content = {"Content-Type": kind, "Content-Length": str(len(written))}
+        for name, value in (content | HEADERS | closing).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(written)

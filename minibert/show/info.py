@@ -1,4 +1,4 @@
-"""Describe a checkpoint's parts and uses as plain text: what `minibert info` prints."""
+"""The parts and uses of a checkpoint as plain text: what `minibert info` prints. No weight is read or fetched."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .text import counted, size
 def info(
     layer: EmbeddingLayer, find: Find | None = None, source: Checkpoint | None = None, where: str = "here"
 ) -> Iterator[str]:
-    """Give the page line by line: the module tree, sizes, number formats, bytes on disk, tokenizer.
+    """Yield the page line by line: the layer's modules by path, then sizes, number formats, tokenizer and uses.
 
-    find: the files of the folder, which say how a sentence vector is computed; None leaves that part out.
-    source: names all tensors, and so tells which heads the file has.
-    where: the model's name, for what is missing.
+    find: reads the files of the folder that define sentence vectors; without it these lines are left out.
+    source: the checkpoint, whose tensor names show which heads it has; without it these lines are left out.
+    where: the model's name, for errors.
     """
-    yield from repr(layer).split("\n")
+    yield from (f"{path}: {module!r}" for path, module in layer.modules.items())
     yield ""
     sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
     on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
@@ -41,25 +41,25 @@ def info(
         "width": f"{layer.dim} numbers a token",
         "longest sequence": "no limit" if layer.max_length is None else f"{layer.max_length} tokens",
         "positions here": _positions(layer),
-        **_or_why("in attention", lambda: {"in attention": _in_attention(layer)}),
+        **_or_error("in attention", lambda: {"in attention": _in_attention(layer)}),
         "numbers": f"stored as {formats}, computed in {layer.dtype}",
         "on disk": f"{size(sum(on_disk.values()))} in {counted(len(on_disk), 'tensor')}, "
         f"of {size(sum(files.values()))} in {counted(len(files), 'file')}",
         "tokenizer": _tokenizer(layer),
-        **_or_why("blocks", lambda: _blocks(layer)),
-        **_or_why("heads", lambda: _heads(layer, source, where) if source else {}),
+        **_or_error("blocks", lambda: _blocks(layer)),
+        **_or_error("heads", lambda: _heads(layer, source, where) if source else {}),
         **(_unread(layer, source) if source else {}),
-        **_or_why("sentence vectors", lambda: _sentences(layer, find, where) if find else {}),
+        **_or_error("sentence vectors", lambda: _sentences(layer, find, where) if find else {}),
         **_same_bits(layer),
     }
     column = max(map(len, facts)) + 2
     yield from (f"{name:{column}}{fact}" for name, fact in facts.items())
 
 
-def _or_why(name: str, tell: Callable[[], dict[str, str]]) -> dict[str, str]:
-    """List some facts, or say why they are missing: the input layer does not need them."""
+def _or_error(name: str, facts: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """Return some facts, or the error that prevents them: the input layer works without them."""
     try:
-        return tell()
+        return facts()
     except MinibertError as error:
         return {name: f"not available: {error}"}
 
@@ -67,9 +67,12 @@ def _or_why(name: str, tell: Callable[[], dict[str, str]]) -> dict[str, str]:
 def _positions(layer: EmbeddingLayer) -> str:
     for step, _ in layer.steps:
         if isinstance(step, Positions):
-            said = {"count": "every token", "padding": "each token but padding", "mask": "each token that is kept"}
+            counted_tokens = {
+                "count": "every token", "padding": "each token but padding", "mask": "each token that is kept",
+            }  # fmt: skip
             kind = "learned" if step.generate is None else "sines and cosines"
-            return f"added, {kind}; {said[step.rule]} counts, from row {step.first(layer.config) + step.extra}"
+            first = step.first(layer.config) + step.extra
+            return f"added, {kind}; {counted_tokens[step.rule]} counts, from row {first}"
     return "none"
 
 
@@ -79,7 +82,7 @@ def _in_attention(layer: EmbeddingLayer) -> str:
 
 
 def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
-    """Describe the blocks by config.json and the headers on this machine; no weight is read or fetched."""
+    """Describe the blocks by config.json and the headers of the files that are open."""
     row, family = BLOCKS.get(layer.family.model_type), layer.family
     if family is STATIC:
         return {"blocks": "none: a static model is an input layer and nothing else"}
@@ -100,7 +103,7 @@ def _blocks(layer: EmbeddingLayer) -> dict[str, str]:
 
 
 def _heads(layer: EmbeddingLayer, source: Checkpoint, where: str) -> dict[str, str]:
-    """Name the heads that the file holds; no weight is read."""
+    """Name the heads that the file holds."""
     from minibert.models.heads.heads import Heads
     from minibert.models.open.binder import TensorBinder
 
@@ -114,15 +117,15 @@ def _heads(layer: EmbeddingLayer, source: Checkpoint, where: str) -> dict[str, s
 
 
 def _unread(layer: EmbeddingLayer, source: Checkpoint) -> dict[str, str]:
-    """Name the tensors that nothing here reads; without blocks that are all but the layer's."""
+    """Name the tensors that minibert does not read, if it computes this family's blocks."""
     from minibert.models.open.binder import unread
 
-    left = unread(layer.family, layer.config, source) if layer.family.model_type in BLOCKS else ""
-    return {"not read": left} if left else {}
+    names = unread(layer.family, layer.config, source) if layer.family.model_type in BLOCKS else ""
+    return {"not read": names} if names else {}
 
 
 def _sentences(layer: EmbeddingLayer, find: Find, where: str) -> dict[str, str]:
-    """Describe the vectors of `encode`; no weight is read."""
+    """Describe the model's use and the vectors of `encode`."""
     from minibert.models.sentences.folder import USES, FolderFiles
     from minibert.models.sentences.saved_folder import SavedFolder
     from minibert.models.sentences.sentence_config import SentenceConfig
@@ -130,42 +133,43 @@ def _sentences(layer: EmbeddingLayer, find: Find, where: str) -> dict[str, str]:
     if layer.family is not STATIC and not stored_blocks(layer):
         return {}
     saved = SavedFolder.read(FolderFiles(find, where))
-    own = SentenceConfig.of(saved, layer, layer.config, None)
-    if own.late:
-        return {"made for": f"{USES[own.kind]}, as a {own.kind}", **_late(own), **_prompts(own)}
+    config = SentenceConfig.of(saved, layer, layer.config, None)
+    if config.late:
+        return {"made for": f"{USES[config.kind]}, as a {config.kind}", **_late(config), **_prompts(config)}
     row = BLOCKS.get(layer.family.model_type)
-    if row is not None and row.vector is not None and not own.kind:
-        stored = (tensor for name, tensor in layer.stored().items() if name.endswith(f"{row.vector.projection}.weight"))
-        own = own._replace(poolings=("lasttoken",), dim=next((each.shape[0] for each in stored if each), layer.dim))
-    if own.kind not in ("", "SentenceTransformer"):
-        return {"made for": f"{USES[own.kind]}, as a {own.kind}"}
-    longest = "no limit" if own.longest is None else f"{own.longest} tokens ({own.longest_from})"
-    numbers = f"{own.width()} numbers, {' and '.join(own.poolings)} over a text's tokens"
-    return {"sentence vectors": f"{numbers}; by {own.measure}", "longest sentence": longest, **_prompts(own)}
+    if row is not None and row.vector is not None and not config.kind:
+        end = f"{row.vector.projection}.weight"
+        widths = (tensor.shape[0] for name, tensor in layer.stored().items() if tensor and name.endswith(end))
+        config = config._replace(poolings=("lasttoken",), dim=next(widths, layer.dim))
+    if config.kind not in ("", "SentenceTransformer"):
+        return {"made for": f"{USES[config.kind]}, as a {config.kind}"}
+    longest = "no limit" if config.longest is None else f"{config.longest} tokens ({config.longest_from})"
+    numbers = f"{config.width()} numbers, {' and '.join(config.poolings)} over a text's tokens"
+    return {"sentence vectors": f"{numbers}; by {config.measure}", "longest sentence": longest, **_prompts(config)}
 
 
-def _late(own: SentenceConfig) -> dict[str, str]:
-    """Describe late interaction: which tokens have a vector."""
-    assert own.late is not None
-    lengths = {task: own.lengths.get(task, own.longest) for task in ("query", "document")}
-    said = {task: "no limit" if most is None else f"at most {most} tokens" for task, most in lengths.items()}
-    if filled := own.late.expansion:
-        seen = "seen" if filled.attend else "not seen"
-        said["query"] += f", filled up to {filled.length} with {filled.token or 'mask tokens'}, {seen} by the others"
-    if own.late.skipped:
-        for task in own.late.skips:
-            said[task] = f"{said.get(task, '')}, without {' '.join(own.late.skipped)}"
+def _late(config: SentenceConfig) -> dict[str, str]:
+    """Describe late interaction: which tokens of queries and documents have a vector."""
+    assert config.late is not None
+    lengths = {task: config.lengths.get(task, config.longest) for task in ("query", "document")}
+    lines = {task: "no limit" if most is None else f"at most {most} tokens" for task, most in lengths.items()}
+    if filling := config.late.expansion:
+        seen = "seen" if filling.attend else "not seen"
+        lines["query"] += f", filled up to {filling.length} with {filling.token or 'mask tokens'}, {seen} by the others"
+    if config.late.skipped:
+        for task in config.late.skips:
+            lines[task] = f"{lines.get(task, '')}, without {' '.join(config.late.skipped)}"
     return {
-        "token vectors": f"{own.dim} numbers for each token; by {own.measure}",
-        "queries": said["query"],
-        "documents": said["document"],
+        "token vectors": f"{config.dim} numbers for each token; by {config.measure}",
+        "queries": lines["query"],
+        "documents": lines["document"],
     }
 
 
-def _prompts(own: SentenceConfig) -> dict[str, str]:
-    usual = {own.default_prompt: " (if none is named)"}
-    prompts = [f"{name} {prompt!r}{usual.get(name, '')}" for name, prompt in own.prompts.items() if prompt]
-    missing = [task for task in ("query", "document") if not own.prompts.get(task)]
+def _prompts(config: SentenceConfig) -> dict[str, str]:
+    default = {config.default_prompt: " (if none is named)"}
+    prompts = [f"{name} {prompt!r}{default.get(name, '')}" for name, prompt in config.prompts.items() if prompt]
+    missing = [task for task in ("query", "document") if not config.prompts.get(task)]
     return {"prompts": ", ".join([*prompts, *([f"none for {' and '.join(missing)}"] if missing else [])])}
 
 
@@ -181,7 +185,7 @@ def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
 
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
-    """Give the blocks' tensors of the layer's checkpoint by name; None for one in a file that is not opened."""
+    """Return the blocks' tensors of the layer's checkpoint by name; None for a tensor in a file that is not open."""
     row = BLOCKS.get(layer.family.model_type)
     if row is None:
         return {}
@@ -191,13 +195,12 @@ def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:
 
 
 def _tokenizer(layer: EmbeddingLayer) -> str:
+    types = (
+        "; its class gives a second text type 0, as transformers does, but tokenizer.json gives it another: "
+        'tokenize(a, b, types="file")'
+    )
     try:
-        said = f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens"
-        if layer.adds_types and layer.tokenizer.leaves_types_out:
-            said += (
-                "; its class gives a second text type 0, as transformers does, where tokenizer.json has another: "
-                'tokenize(a, b, types="file")'
-            )
-        return said
-    except MinibertError as error:  # ids work without one; an error comes when a text is given
+        leaves_out = layer.adds_types and layer.tokenizer.leaves_types_out
+        return f"{layer.tokenizer.kind}, {layer.tokenizer.size:,} tokens{types * leaves_out}"
+    except MinibertError as error:  # ids work without a tokenizer
         return f"none: {str(error).partition(';')[0]}"
