@@ -152,7 +152,7 @@ def _batch(encoder: Encoder, text: str | None, kind: str) -> dict[str, Any]:
 def _terms(encoder: Encoder, asked: Asked) -> Any:
     terms = terms_of(encoder, _batch(encoder, asked.text, "terms"))
     if terms.shape[-1] == 1:
-        raise ValueError("of one token no scores can be compared; give a longer text")
+        raise ValueError("one token has no scores to compare; give a longer text")
     ax = plot.term_shares(shares_of(encoder, terms), PARTS)
     ax.set_title("block 0: query with key", loc="left")
     return ax

@@ -146,7 +146,7 @@ def test_inside_a_wing_no_circle() -> None:
         ("files/tables", "if TYPE_CHECKING:\n    from minibert.models.open import load", "load does not lie below"),
         ("families/rows", "from minibert.hub import remote", "minibert.hub.remote does not lie below"),
         ("models/run/blocks", "from ...show import plot", "minibert.show.plot does not lie below"),
-        ("show/plot", "from .text.explain import x", "minibert.show.explain knows a checkpoint"),
+        ("show/plot", "from .explain import x", "minibert.show.explain knows a checkpoint"),
         ("show/plot", "from minibert.files.checkpoint import open_folder", "checkpoint knows a checkpoint"),
         ("models/input_layer", "from minibert.nowhere import x", "minibert.nowhere is not in the table"),
         ("show/plot", "class A:\n    import matplotlib", "matplotlib is imported outside a function"),
