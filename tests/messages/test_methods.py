@@ -275,7 +275,7 @@ SHOWN: list[tuple[str, Callable[[Of], object]]] = [
      lambda of: terms_of(of("encoder/electra"), {})),
     (f"^mpnet adds the learned bias of the distance to block 0's scores, so they have more than nine terms{SAYS}",
      lambda of: terms_of(of("encoder/mpnet"), {})),
-    ("here are none; give a whole model and a text with tokens$", lambda of: page(of("bert").embeddings, "we", beside="a")),
+    ("here are none; give a whole model and a text with tok", lambda of: page(of("bert").embeddings, "we", beside="a")),
     ("^the text beside has no tokens, so there is nothing to compare", lambda of: page(of("gpt2"), "we", beside="")),
     ("the longest sequence is 24", lambda of: page(of("gpt2"), "we", beside="e" * 30)),
     ("^kind must be one of rows, .*; found 'sculpture'$", drawn("sculpture", "bert")),
