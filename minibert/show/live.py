@@ -24,18 +24,8 @@ from minibert.models.patching import patching_map
 from minibert.threads.computing import compute
 
 from .attention import PARTS, named_kinds, opened_cell, shares_of, terms_of
-from .live_state import (
-    ANYTHING,
-    COUNT,
-    NUMBER,
-    OBJECT,
-    State,
-    change_of,
-    read_question,
-    read_state,
-    with_replaced,
-)
-from .page import KEPT, Beside, LivePart, Run, check_size, contents, first_choice, render_page, shown_tokens
+from .live_state import SAVED, State, change_of, read_question, read_state, with_replaced
+from .page import KEPT, Beside, Run, check_size, contents, first_choice, render_page, shown_tokens
 from .page_parts import as_json, rendered
 from .prediction import activation_of, likeliest, names_of, shown_head, token_name
 from .text import visible
@@ -96,10 +86,13 @@ class Live:
         state = State(text) if saved is None else read_state(saved["state"])
         runs = self._runs(state)
         numbers = as_json(self._live(state, runs) | ({"saved": saved} if saved else {}))
-        scripts = "\n".join(f"<script>\n{rendered(f'page_{name}.js')}</script>" for name in SCRIPTS)
-        data = f'<script type="application/json" id="livedata">{numbers}</script>'
-        elements = rendered("page_live.html") + data
-        live = LivePart(rendered("page_live.css"), rendered("page_asked.html"), elements, scripts, saved is not None)
+        live = {
+            "style": rendered("page_live.css"),
+            "asked": rendered("page_asked.html"),
+            "live": f'{rendered("page_live.html")}<script type="application/json" id="livedata">{numbers}</script>',
+            "live_script": "\n".join(f"<script>\n{rendered(f'page_{name}.js')}</script>" for name in SCRIPTS),
+            "connect": "" if saved else "; connect-src 'self'",
+        }
         run = runs.run if self.encoder is None else runs.run._replace(beside=runs.run.beside or Beside("", [], {}))
         return render_page(run, visible(state.text, KEPT), self.name, self.no_head, live)
 
@@ -122,8 +115,7 @@ class Live:
         k 0 leaves top-k out; temperature 0 returns the likeliest word. Raises ValueError for settings that
         `next_word_probabilities` refuses.
         """
-        known = {"token": COUNT, "temperature": NUMBER, "k": COUNT, "p": NUMBER, "seed": COUNT}
-        state, token, temperature, k, p, seed = read_question(known, sent)
+        state, token, temperature, k, p, seed = read_question("sample", sent)
         runs = self._runs(state)
         if self.encoder is None or self.head is None or self.head.name not in WORD_HEADS:
             raise ValueError("this model has no head for words, so there is nothing to choose from")
@@ -149,7 +141,7 @@ class Live:
 
     def cell(self, sent: Any) -> dict[str, Any]:
         """Compute one cell of attention, number by number: see `opened_cell`."""
-        state, *numbers = read_question(dict.fromkeys(("block", "head", "query", "key"), COUNT), sent)
+        state, *numbers = read_question("cell", sent)
         runs = self._runs(state)
         if self.encoder is None:
             raise ValueError("this model has no blocks here, so it has no attention weights")
@@ -165,7 +157,7 @@ class Live:
 
         Both texts are as typed: see `patching_map`.
         """
-        state, token = read_question({"token": COUNT}, sent)
+        state, token = read_question("map", sent)
         if self.encoder is None or not state.beside:
             raise ValueError("a map needs a model with blocks and a second text; write one at the top")
         count = self._batch(state.text, "the text")["input_ids"].shape[1]
@@ -184,9 +176,8 @@ class Live:
 
     def saved(self, sent: Any) -> dict[str, str]:
         """Write one state as a page that needs no server; the question stands in it."""
-        known = {"state": OBJECT, **dict.fromkeys(("token", "sample", "cell", "map"), ANYTHING)}
-        fields = check_fields(known, sent)
-        return {"html": self.page("", {name: fields.get(name) for name in known})}
+        fields = check_fields(SAVED, sent)
+        return {"html": self.page("", {name: fields.get(name) for name in SAVED})}
 
     # -- runs ------------------------------------------------------------------------------------------------
 
@@ -239,18 +230,15 @@ class Live:
             return numbers
         blocks = len(self.encoder.stack.blocks)
         weights = np.stack([runs.run.trace[f"attentions.{i}"][0] for i in range(blocks)])
+        tokenizer, input_ids = self.layer.tokenizer, runs.run.batch["input_ids"][0]
+        separator = tokenizer.named.get("sep")
         return numbers | {
             "blocks": blocks,
             "words": self.head is not None and self.head.name in WORD_HEADS,
-            "kinds": self._kinds(weights, runs.run.batch["input_ids"][0]),
+            "kinds": named_kinds(weights, input_ids, tokenizer.id_of(separator) if separator else None, separator),
             "change": self._change(self.encoder, runs),
             "terms": _terms(self.encoder, runs.run.batch),
         }
-
-    def _kinds(self, weights: Array, input_ids: Array) -> dict[str, Any]:
-        """Name each head's kind; the separator has the tokenizer's name."""
-        name = self.layer.tokenizer.named.get("sep")
-        return named_kinds(weights, input_ids, self.layer.tokenizer.id_of(name) if name else None, name)
 
     def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
         """Compare the predictions of each token before and after the change; without a head, the mean vectors."""

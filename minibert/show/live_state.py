@@ -96,13 +96,12 @@ def _list_of(expected: str, fits: Callable[[Any], bool]) -> Field:
     )
 
 
-COUNT: Field = ("an integer from 0 on", _counts)
-NUMBER: Field = ("a number", lambda value: type(value) in (int, float) and abs(value) < 1e6)
-OBJECT: Field = ("an object", lambda value: isinstance(value, dict))
-ANYTHING: Field = ("anything", lambda value: True)
 TEXT: Field = (
     f"a text of at most {LONGEST} letters", lambda value: isinstance(value, str) and len(value) <= LONGEST
 )  # fmt: skip
+OBJECT: Field = ("an object", lambda value: isinstance(value, dict))
+COUNT: Field = ("an integer from 0 on", _counts)
+NUMBER: Field = ("a number", lambda value: type(value) in (int, float) and abs(value) < 1e6)
 STATE: dict[str, Field] = {
     "text": TEXT,
     "beside": TEXT,
@@ -118,6 +117,17 @@ STATE: dict[str, Field] = {
 }
 
 
+QUESTIONS: dict[str, dict[str, Field]] = {
+    "sample": {"state": OBJECT, "token": COUNT, "temperature": NUMBER, "k": COUNT, "p": NUMBER, "seed": COUNT},
+    "cell": {"state": OBJECT, **dict.fromkeys(("block", "head", "query", "key"), COUNT)},
+    "map": {"state": OBJECT, "token": COUNT},
+}
+# an answer of another question is saved as it is
+SAVED: dict[str, Field] = {
+    "state": OBJECT, **dict.fromkeys(("token", "sample", "cell", "map"), ("anything", lambda value: True)),
+}  # fmt: skip
+
+
 def read_state(sent: Any) -> State:
     """Read and check a state. Raises Refusal that names the field."""
     return State(**{name: _frozen(value) for name, value in check_fields(STATE, sent).items()})
@@ -129,13 +139,14 @@ def _frozen(value: Any) -> Any:
     return Patch(**value) if isinstance(value, dict) else value
 
 
-def read_question(known: Mapping[str, Field], sent: Any) -> list[Any]:
-    """Check a question about a state and return the values of its fields; each is needed. Raises Refusal."""
-    fields = check_fields({"state": OBJECT, **known}, sent)
-    for name in ("state", *known):
-        if name not in fields:
-            raise wrong(name, {"state": OBJECT, **known}[name][0], None)
-    return [read_state(fields["state"]), *(fields[name] for name in known)]
+def read_question(name: str, sent: Any) -> list[Any]:
+    """Read a question about a state: the state and the values of its fields; each is needed. Raises Refusal."""
+    known = QUESTIONS[name]
+    fields = check_fields(known, sent)
+    for field in known:
+        if field not in fields:
+            raise wrong(field, known[field][0], None)
+    return [read_state(fields.pop("state")), *(fields[field] for field in known if field != "state")]
 
 
 # -- to a change -------------------------------------------------------------------------------------------------

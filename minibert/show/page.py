@@ -23,22 +23,9 @@ from minibert.families.parts.plan import Plan
 from minibert.families.parts.steps import Positions
 from minibert.models.input_layer import EmbeddingLayer
 
-from . import page_parts
+from . import page_parts as parts
 from .explain import expression, first_of_text, lookup_ids
 from .page_blocks import block_numbers, blocks_part
-from .page_parts import (
-    BYTES,
-    as_json,
-    beside_numbers,
-    beside_part,
-    common_token,
-    listed,
-    norm_of,
-    packed,
-    packed_group,
-    rendered,
-    stages,
-)
 from .prediction import prediction_numbers, prediction_part, shown_head
 from .text import counted, visible
 
@@ -89,7 +76,7 @@ def page(
             raise ValueError("the text beside has no tokens, so there is nothing to compare; give another one")
         check_size(encoder, seq, len(others))
         words = [i for i, token in enumerate(input_ids[0].tolist()) if not layer.tokenizer.is_special(token)]
-        shared = common_token(tokens, others, words)
+        shared = parts.common_token(tokens, others, words)
         first = first if shared is None else shared
         other = Beside(beside, others, encoder.trace(**pair))
     trace = layer.trace(**batch) if encoder is None else encoder.trace(**batch, head=head and head.name)
@@ -108,12 +95,12 @@ def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None
     pairs, itemsize = 1, model.dtype.itemsize
     if not isinstance(model, EmbeddingLayer):
         pairs += len(model.stack.blocks) * model.stack.heads
-    size = pairs * itemsize * BYTES * sum(count * count for count in counts) if size is None else size
-    if size > page_parts.LARGEST:
+    size = pairs * itemsize * parts.BYTES * sum(count * count for count in counts) if size is None else size
+    if size > parts.LARGEST:
         tokens = " and ".join(map(str, counts))
         raise ValueError(
             f"the page of {tokens} tokens would have {size / 1e6:.1f} MB, expected at most "
-            f"{page_parts.LARGEST / 1e6:.0f} MB; give less text"
+            f"{parts.LARGEST / 1e6:.0f} MB; give less text"
         )
 
 
@@ -161,11 +148,6 @@ class Run(NamedTuple):
     beside: Beside | None = None
     adds_up: bool = True
 
-    @property
-    def tokens(self) -> list[str]:
-        """The text's tokens as the page writes them."""
-        return shown_tokens(self.layer, self.batch["input_ids"])
-
 
 class Contents(NamedTuple):
     """The parts of a page that depend on the run. numbers: id of the script element -> its data."""
@@ -178,23 +160,24 @@ class Contents(NamedTuple):
 
 def contents(run: Run) -> Contents:
     """Compute the numbers and tables that a page shows of a run."""
-    layer, encoder, tokens, input_ids = run.layer, run.encoder, run.tokens, run.batch["input_ids"]
+    layer, encoder, input_ids = run.layer, run.encoder, run.batch["input_ids"]
+    tokens = shown_tokens(layer, input_ids)
     plan, values = layer_plan(layer.steps, layer.config), dict[str, Any]({GIVEN: given(run.batch)})
     ids = lookup_ids(plan, values)
-    shown = list(stages(run.trace, plan, values))
+    shown = list(parts.stages(run.trace, plan, values))
     # a projection changes the width, and only rows of equal width fit one axis
     groups, output = [list(group) for _, group in groupby(shown, lambda stage: stage.rows.shape[-1])], shown[-1].rows
-    norm, norm_lines = norm_of(groups, tokens)
+    norm, norm_lines = parts.norm_of(groups, tokens)
     positions = next((stage for stage in shown if stage.ids == POSITIONS), None)
     numbers: dict[str, Any] = {
         "data": {
             "float": output.dtype.str[1:],
             "tokens": tokens,
-            "groups": [packed_group(group) for group in groups],
+            "groups": [parts.packed_group(group) for group in groups],
             "norm": norm,
             "similarity": None if positions is None else {
                 "positions": ids[POSITIONS][0].tolist(),
-                "cosines": packed(cosine_similarity(positions.rows).astype(np.float32)),
+                "cosines": parts.packed(cosine_similarity(positions.rows).astype(np.float32)),
             },
         }
     }  # fmt: skip
@@ -204,46 +187,40 @@ def contents(run: Run) -> Contents:
             numbers["predictdata"] = prediction_numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
         if (other := run.beside) is not None:
             shows = bool(other.tokens)
-            numbers["besidedata"] = beside_numbers(encoder, run.trace, other.tokens, other.trace) if shows else None
+            numbers["besidedata"] = (
+                parts.beside_numbers(encoder, run.trace, other.tokens, other.trace) if shows else None
+            )
     pairs = zip(tokens, input_ids[0].tolist(), strict=True)
     choices = "\n".join(_choice(i, *pair, i == run.first) for i, pair in enumerate(pairs))
     about = f"{counted(len(tokens), 'token')} of {layer.family.model_type} → {(1, *output.shape)}, {output.dtype}"
     return Contents(numbers, choices, norm_lines, f"{about}: {expression(list(plan)[-1], plan, values)}")
 
 
-class LivePart(NamedTuple):
-    """Controls of a live page, as HTML. `saved`: the page asks no server."""
+def render_page(
+    run: Run, shown_text: str, name: str | None, no_head: str = "", live: Mapping[str, str] | None = None
+) -> str:
+    """Fill in the page's template.
 
-    style: str = ""
-    asked: str = ""
-    live: str = ""
-    scripts: str = ""
-    saved: bool = True
-
-
-NOT_LIVE = LivePart()
-
-
-def render_page(run: Run, shown_text: str, name: str | None, no_head: str = "", live: LivePart = NOT_LIVE) -> str:
-    """Fill in the page's template. `no_head`: why there is no prediction, as HTML."""
+    no_head: why there is no prediction, as HTML; live: the controls of a live page by their place in the template.
+    """
     layer, encoder, shown = run.layer, run.encoder, contents(run)
     plan = layer_plan(layer.steps, layer.config)
     family, formulas = layer.family.model_type, _formulas(layer, plan)
-    title = f"{name} ({family})" if name and name != family else family
-    data = {id_: as_json(numbers) for id_, numbers in shown.numbers.items()}
-    parts = [] if encoder is None else [blocks_part(encoder, data["blockdata"], formulas)]
+    data = {id_: parts.as_json(numbers) for id_, numbers in shown.numbers.items()}
+    more = [] if encoder is None else [blocks_part(encoder, data["blockdata"], formulas)]
     if encoder is not None and run.head is not None:
-        parts.append(prediction_part(encoder, run.head, data["predictdata"]))
+        more.append(prediction_part(encoder, run.head, data["predictdata"]))
     if run.beside is not None:
-        parts.append(beside_part(run.beside.text, data["besidedata"]))
-    elements = {"blocks": "", "prediction": no_head, "beside": ""}
-    for part in parts:
-        elements |= part
-    elements["script"] = "\n".join([*(part["script"] for part in parts), live.scripts])
-    return rendered(
+        more.append(parts.beside_part(run.beside.text, data["besidedata"]))
+    places = dict.fromkeys(("blocks", "beside", "style", "asked", "live", "live_script", "connect"), "")
+    places |= {"prediction": no_head, **(live or {})}
+    for part in more:
+        places |= part
+    places["script"] = "\n".join(part["script"] for part in more)
+    return parts.rendered(
         "page.html",
         title=escape(f"{' '.join(shown_text[:60].split())} - {name or 'minibert'}"),
-        model=escape(title),
+        model=escape(f"{name} ({family})" if name and name != family else family),
         text=escape(shown_text),
         about=escape(shown.about),
         layer=escape(repr(layer)),
@@ -251,15 +228,11 @@ def render_page(run: Run, shown_text: str, name: str | None, no_head: str = "", 
         norm=shown.norm,
         unnormed="" if shown.norm else " hidden",
         positions=_positions_text(layer),
-        formulas=listed(formulas, equations),
+        formulas=parts.listed(formulas, equations),
         data=data["data"],
-        base=rendered("page_base.js"),
-        rows=rendered("page_rows.js"),
-        style=live.style,
-        asked=live.asked,
-        live=live.live,
-        connect="" if live.saved else "; connect-src 'self'",
-        **elements,
+        base=parts.rendered("page_base.js"),
+        rows=parts.rendered("page_rows.js"),
+        **places,
     )
 
 

@@ -20,7 +20,7 @@ from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.patching import patching_map
 from minibert.show import plot
 from minibert.show.attention import PARTS, shares_of, terms_of
-from minibert.show.pictures import OF_BLOCKS, PICTURES, picture, position_table
+from minibert.show.pictures import PICTURES, picture, position_table
 
 WORDS, BYTES = " ".join(f"w{i}" for i in (5, 9, 7, 3, 5)), "he was here"
 
@@ -69,7 +69,7 @@ def test_another_token_of_the_text(kind: str, minilm: Path) -> None:
             picture(kind, layer, text, token)
 
 
-@pytest.mark.parametrize("kind", sorted(set(PICTURES) - set(OF_BLOCKS)))
+@pytest.mark.parametrize("kind", sorted(name for name, each in PICTURES.items() if not each.needs_blocks))
 def test_every_picture_names_its_model(kind: str, tmp_path: Path) -> None:
     case = {"relative-bias": "mpnet", "rotary": "modernbert"}.get(kind, "gpt2")
     layer = BY_NAME[case].with_words(tmp_path)
