@@ -1,4 +1,4 @@
-"""What both servers (`minibert serve`, `minibert explain --live`) check in a request: its token, host, JSON and fields.
+"""The checks of a request that both servers make (`minibert serve`, `minibert explain --live`): token, host, fields.
 
 A form is a table of field -> what it must be. A field that is null counts as left out; a field that is unknown, or that
 is given twice, is refused.

@@ -19,7 +19,7 @@ def declare(parser: Parser) -> None:
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
     parser.add_argument(
-        "--text", metavar="TEXT", help="the text for sum, attention, terms and patching; for rows, its first token"
+        "--text", metavar="TEXT", help="the text for sum, attention, terms and patching; rows shows its first token"
     )
     parser.add_argument("--other", metavar="TEXT", help="for patching: another text of as many tokens")
     parser.add_argument(

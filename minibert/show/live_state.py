@@ -25,7 +25,7 @@ PATCHED = (STREAM, ATTENTION, FEED_FORWARD)
 class Patch(NamedTuple):
     """Values of the other text that replace this text's.
 
-    what    `stream`: the rows that enter block `block`, or leave the last one; else the rows that its attention or
+    what    `stream`: the input of block `block`, or the output of the last block; else the rows that its attention or
             feed-forward adds
     place   the token that receives the values of the other text's token `source`; both None: every token receives the
             values of the token at the same place
@@ -91,7 +91,7 @@ def _is_patch(value: Any) -> bool:
 
 def _list_of(expected: str, fits: Callable[[Any], bool]) -> Field:
     return (
-        f"a list of at most {MOST} of {expected}",
+        f"a list of at most {MOST} items, each {expected}",
         lambda value: isinstance(value, list) and len(value) <= MOST and all(map(fits, value)),
     )
 
@@ -107,22 +107,20 @@ STATE: dict[str, Field] = {
     "beside": TEXT,
     "replaced": _list_of("[position, token]", lambda value: _is_pair(value, _counts, _is_token)),
     "heads": _list_of("[block, head]", lambda value: _is_pair(value, _counts, _counts)),
-    "feed_forwards": _list_of("integers from 0 on", _counts),
-    "blocks": _list_of("integers from 0 on", _counts),
+    "feed_forwards": _list_of("an integer from 0 on", _counts),
+    "blocks": _list_of("an integer from 0 on", _counts),
     "terms": _list_of(
-        f"two of the numbers 0..{len(PARTS) - 1}, for {', '.join(PARTS)}",
+        f"[query, key] of the numbers 0..{len(PARTS) - 1}, for {', '.join(PARTS)}",
         lambda value: _is_pair(value, *[lambda part: _counts(part, len(PARTS))] * 2),
     ),
-    "patches": _list_of(f"objects with what ({', '.join(PATCHED)}), block, place and source", _is_patch),
+    "patches": _list_of(f"an object with what ({', '.join(PATCHED)}), block, place and source", _is_patch),
 }
-
-
 QUESTIONS: dict[str, dict[str, Field]] = {
     "sample": {"state": OBJECT, "token": COUNT, "temperature": NUMBER, "k": COUNT, "p": NUMBER, "seed": COUNT},
     "cell": {"state": OBJECT, **dict.fromkeys(("block", "head", "query", "key"), COUNT)},
     "map": {"state": OBJECT, "token": COUNT},
 }
-# an answer of another question is saved as it is
+# `saved` writes the answers of the other questions unchecked
 SAVED: dict[str, Field] = {
     "state": OBJECT, **dict.fromkeys(("token", "sample", "cell", "map"), ("anything", lambda value: True)),
 }  # fmt: skip

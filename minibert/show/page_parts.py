@@ -46,7 +46,7 @@ def as_json(data: Any) -> str:
 
 
 def rendered(template: str, **parts: str) -> str:
-    """Fill in a template in one pass, so that a placeholder inside a part stays as it is."""
+    """Fill in a template in one pass, so that a placeholder inside a part is not filled."""
     frame = Path(__file__).with_name("templates").joinpath(template).read_text(encoding="utf-8")
     return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], frame)
 
@@ -74,7 +74,7 @@ def _docstring(function: Callable[..., Any]) -> str:
 
 # -- the input layer's rows --------------------------------------------------------------------------------------
 
-# what a row adds, by its ids, and what a step does
+# ids of a row, or kind of a step -> its meaning in a few words
 MEANING = {
     "input_ids": "which token it is",
     "token_type_ids": "first or second text",
@@ -100,7 +100,7 @@ class Stage(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """A few words about these rows."""
+        """The meaning of these rows, for the page."""
         return MEANING.get(self.ids or (self.step.kind if self.step else ""), "")
 
 

@@ -150,7 +150,7 @@ def _scheme(layer: EmbeddingLayer, wanted: type[Scheme]) -> Scheme:
 
 
 def _rotary(layer: EmbeddingLayer, _: str | None) -> Any:
-    frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # of the first kind of attention layer
+    frequencies = next(iter(_scheme(layer, Rotary).frequencies.values()))  # the first kind of attention layer
     return plot.rotary(np.outer(np.arange(2 * LENGTH), frequencies))
 
 

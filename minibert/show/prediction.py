@@ -5,8 +5,8 @@ from there to a logit is linear except for two operations, and each is replaced 
 norm divides by one number, and an activation multiplies its input z by f(z) / z. So each part has a share of the logit,
 and the shares add up to the logit. For GPT-2 this is known as direct logit attribution.
 
-Only the direct path counts, from a part through the norms to the head. The effect of a part on later attention and
-feed-forwards belongs to the shares of those.
+Only the direct path counts, from a part through the norms to the head. If a part changes a later attention or
+feed-forward, that effect belongs to the later part's share.
 
 The last section is this part of the page of `minibert explain --html`, with its template `page_prediction.html` and its
 script `page_prediction.js`. The logits are those of the trace; a page holds the likeliest labels alone.

@@ -94,7 +94,7 @@ def counted(number: int, what: str) -> str:
 
 
 def styles(colour: bool) -> tuple[Style, Style]:
-    """Return two functions that make a line bold and dim; without colour both return the line as it is."""
+    """Return two functions that make a line bold and dim; without colour both leave it unchanged."""
 
     def style(code: str) -> Style:
         return lambda line: f"{code}{line}{PLAIN}" if colour else line
