@@ -1,12 +1,12 @@
 "use strict";
-// What all parts of the page draw with: names of elements, numbers, colours, squares.
-// each part of the page has numbers, under the id of the element that holds them: `take` reads them, `draw` shows them
+// The functions that all parts of the page share: elements, numbers, colours, squares.
+// each part of the page has numbers in the element of its id: `take` reads them, `draw` shows them
 const pieces = {};
 const piece = (id, take, draw) => {
   pieces[id] = { take, draw };
   take(JSON.parse(document.getElementById(id).textContent));
 };
-let data, token = 0, count = 0; // the first part's numbers, the chosen token, how many there are
+let data, token = 0, count = 0; // the first part's numbers, the chosen token, the count of tokens
 const one = (selector, within = document) => within.querySelector(selector);
 const make = (tag, more = {}, ...inside) => {
   const element = Object.assign(document.createElement(tag), more);
@@ -60,7 +60,7 @@ const drawSquare = (canvas, side, share, cell = null, map = VIRIDIS) => {
     if (cell !== null) pen.strokeRect(cell * scale - out, token * scale - out, scale + 2 * out, scale + 2 * out);
   });
 };
-// names above and beside a square, those of the chosen row and column in bold; more than FEW need ROOM pixels each
+// names above and beside a square, the chosen row's and column's in bold; more than FEW names need ROOM pixels each
 const FEW = 40, ROOM = 14;
 const nameSides = (canvas, names, row, column) => {
   const host = canvas.parentElement;
@@ -71,16 +71,15 @@ const nameSides = (canvas, names, row, column) => {
   }
 };
 const within = (place) => Math.min(Math.max(place, 0), count - 1);
-const pointed = (event) => {  // at which row and column of a square
+const pointed = (event) => {  // the row and column of a square
   const box = event.currentTarget.getBoundingClientRect();
   return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width]
     .map((part) => within(Math.floor(part * count)));
 };
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const take = (i) => one(`fieldset input[value="${i}"]`).click();
-// a square of tokens by tokens answers to a mouse that points, to a tap or click, and to the arrow keys. `tell` a cell
-// that is pointed at; `select` one that is to stay; `here` is the one that was selected last. A name chooses its row or
-// column
+// a square of tokens by tokens answers to a pointing mouse, a tap, a click and the arrow keys. `tell` shows the cell under
+// the mouse, `select` keeps a cell, `here` returns the cell that was selected last. A name chooses its row or column
 const answering = (canvas, tell, select, here) => {
   canvas.tabIndex = 0;
   canvas.addEventListener("pointermove", (event) => tell(...pointed(event)));

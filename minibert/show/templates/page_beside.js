@@ -1,5 +1,5 @@
 "use strict";
-// Two texts side by side. What is not declared here comes from the first and the second part.
+// Two texts side by side. Names that are not declared here come from the first and the second part.
 let beside = null, theirs, alike, many;
 const others = document.getElementById("others");
 const takeBeside = (given) => {
@@ -22,14 +22,14 @@ const drawApart = () => {
     return line;
   }));
 };
-// one token's weights in its text, of `all` the weights of every block and head
+// one token's weights in its text; `all`: the weights of every block and head
 const weightsOf = (all, length, position) => {
   const first = Number(chosenBlock.value) * behind.heads, mean = chosenHead.value === "mean";
   const heads = mean ? Array.from({ length: behind.heads }, (_, h) => h) : [Number(chosenHead.value)];
   return Array.from({ length }, (_, j) => heads.reduce((sum, h) => sum + all[((first + h) * length + position) * length + j], 0) / heads.length);
 };
 const taking = (tokens, position, numbers) => {
-  const head = make("tr", {}, ...[`${tokens[position]} takes from`, "weight", ""].map((text) => make("th", { scope: "col" }, make("bdi", { textContent: text }))));
+  const head = make("tr", {}, ...[`${tokens[position]} attends to`, "weight", ""].map((text) => make("th", { scope: "col" }, make("bdi", { textContent: text }))));
   const lines = tokens.map((name, j) => make("tr", {}, named(name), cell(numbers[j].toFixed(4)), cell(bar(numbers[j]))));
   const table = make("table", { className: "taking" }, make("thead", {}, head), make("tbody", {}, ...lines));
   const host = make("div", { className: "list wide", tabIndex: 0 }, table);

@@ -33,10 +33,10 @@ const drawCell = (i, j) => {
   const { scales, windows, rotated, normed, terms, width, key_heads: keyHeads, causal } = behind.scores;
   const b = Number(chosenBlock.value), [query, name] = [i, j].map((position) => `“${data.tokens[position]}”`);
   const weight = weights[i * count + j], lines = [];
-  if (chosenHead.value === "mean") lines.push(["mean", `This is the mean of ${behind.heads} heads. Choose one of them to see its query, key and score.`]);
+  if (chosenHead.value === "mean") lines.push(["mean", `This is the mean of ${behind.heads} heads. Choose one head to see its query, key and score.`]);
   else if (weight === 0) {
     const masked = (causal && j > i) || (windows[b] !== null && Math.abs(i - j) > windows[b]);
-    lines.push(["weight", masked ? "0, because of the mask" : "0: beside the other scores this one is too small for a float32"]);
+    lines.push(["weight", masked ? "0, because of the mask" : "0: beside the other scores this score is too small for a float32"]);
   } else {
     const h = Number(chosenHead.value), log = sums[(b * behind.heads + h) * count + i], score = Math.log(weight) + log;
     const added = biases ? biases[(b % biased * behind.heads + h) * distances + j - i + count - 1] : 0, places = (x) => x.toFixed(4);
@@ -47,7 +47,7 @@ const drawCell = (i, j) => {
       ...(biases ? [["bias", `${places(added)}, learned for the distance ${j - i}`]] : []),
       ["score", `${[`${places(score)} = scale * q · k`, ...(biases ? ["bias"] : []), ...terms].join(" + ")}`],
       ["weight", `${written(weight)} = exp(${places(score)}) / exp(${places(log)}), where exp(${places(log)}) is the sum of exp(score) over the row`],
-      ["value", `so much of the value of ${name} goes into what this head gathers for ${query}${keyHeads < behind.heads ? `; key and value are those of key head ${Math.floor(h / (behind.heads / keyHeads))}` : ""}`]);
+      ["value", `this share of the value of ${name} goes into this head's output for ${query}${keyHeads < behind.heads ? `; key and value are those of key head ${Math.floor(h / (behind.heads / keyHeads))}` : ""}`]);
   }
   document.getElementById("celled").replaceChildren(...lines.map(([what, text]) =>
     make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));

@@ -1,6 +1,6 @@
 "use strict";
 // The page that computes: its state, and the questions that its server answers. A saved page has a state and no server.
-// What is not declared here comes from the parts before.
+// Names that are not declared here come from the earlier scripts.
 const live = { state: null, wanted: null, saved: null, given: null, parts: [], texts: {} };
 const byId = (id) => document.getElementById(id);
 {
@@ -51,7 +51,7 @@ const byId = (id) => document.getElementById(id);
     document.body.classList.remove("busy");
   };
   live.unchanged = { replaced: [], heads: [], feed_forwards: [], blocks: [], terms: [], patches: [] };
-  // a text that is typed anew has other tokens: what was changed of them, or put into them, is undone
+  // a new text has other tokens: replacements and patches of the old tokens are undone
   const asTyped = () => {
     const text = byId("typed").value, beside = byId("typedbeside").value;
     if (text === live.wanted.text && beside === live.wanted.beside) return;

@@ -1,5 +1,5 @@
 "use strict";
-// The selected cell of the attention grid, number by number: query times key, scale, what is added, softmax, value.
+// The selected cell of the attention grid, number by number: query times key, scale, added terms, softmax, value.
 if (live.given.blocks) {
   const frame = byId("livecell");
   let turns = 0;
@@ -23,7 +23,7 @@ if (live.given.blocks) {
     const top = Math.max(...scores.filter((_, j) => keep[j])), exps = scores.map((x, j) => (keep[j] ? Math.exp(x - top) : 0));
     heading(byId("cellrow"), ["key", "score", "exp(score − largest)", "softmax", "weight"]);
     lines(byId("cellrow"), [data.tokens, scores.map((x, j) => (keep[j] ? x : "hidden")), exps, found.softmax, own], at);
-    byId("cellweight").textContent = `weight = ${written(exps[at])} / ${written(sum(exps))} = ${written(found.softmax[at])}${own[at] === 0 && found.softmax[at] > 0 ? ", and 0 here, because it is switched off or changed" : ""}. So much of the value of ${gives} goes into what this head gathers for ${asks}:`;
+    byId("cellweight").textContent = `weight = ${written(exps[at])} / ${written(sum(exps))} = ${written(found.softmax[at])}${own[at] === 0 && found.softmax[at] > 0 ? ", and 0 here, because it is switched off or changed" : ""}. This share of the value of ${gives} goes into this head's output for ${asks}:`;
     heading(byId("cellvalue"), ["number", "value", "weight × value", "sum over all keys"]);
     lines(byId("cellvalue"), [found.value.map((_, i) => String(i)), found.value, found.weighted, found.context]);
   };
@@ -35,7 +35,7 @@ if (live.given.blocks) {
       return;
     }
     if (chosenHead.value === "mean") {
-      byId("cellsaid").textContent = "Choose one head: a mean has no query and key of its own.";
+      byId("cellsaid").textContent = "Choose one head: a mean of heads has no query and key.";
       return;
     }
     const turn = ++turns, [query, at] = here();

@@ -12,9 +12,9 @@
     byId("nohead").hidden = Boolean(rows);
     one("#liveprediction .wide").hidden = !rows;
     if (!rows) {
-      const moved = "cosine" in change ? ` What moves is the mean of its tokens' last vectors: its cosine to that of the text as typed is ${change.cosine.toFixed(6)}.` : "";
-      byId("nohead").textContent = (live.given.blocks ? (live.given.half ? "The encoder alone predicts nothing: the decoder, which does, is not computed." : "This model's file has no head that predicts something.") : `The blocks of ${live.given.family} are not here or not computed: there are no attention weights and no prediction, only the input layer.`) + moved;
-      summary.textContent = moved && `no head; cosine of the text's mean vector to that as typed: ${change.cosine.toFixed(6)}`;
+      const moved = "cosine" in change ? ` The mean of its tokens' last vectors has the cosine ${change.cosine.toFixed(6)} to the mean of the text as typed.` : "";
+      byId("nohead").textContent = (live.given.blocks ? (live.given.half ? "The encoder alone predicts nothing: minibert does not compute the decoder." : "This model's file has no head, so it predicts nothing.") : `The blocks of ${live.given.family} are not here or not computed: there are no attention weights and no prediction, only the input layer.`) + moved;
+      summary.textContent = moved && `no head; cosine of the text's mean vector to the mean vector as typed: ${change.cosine.toFixed(6)}`;
       return;
     }
     const top = Math.max(...rows.map(([, before, now]) => Math.abs(now - before)), 1e-9);

@@ -81,7 +81,7 @@ if (live.given.blocks) {
     }
     for (const { button, list, part } of switches) button.setAttribute("aria-checked", String(!off(list, part)));
     if (nine.length) tellTerms();
-    byId("kindsay").textContent = `Below a square: the kind that the head looks like in this text, and the measure: the mean share of a query's weight that goes to the token before it, to the one after it, to the first token, to the same word elsewhere, or to the separator between texts (queries from token 2 on). The largest is the kind if it is ${least} or more, else “none”.`;
+    byId("kindsay").textContent = `Below a square: the kind that the head looks like in this text, and the measure: the mean share of a query's weight on the token before it, on the token after it, on the first token, on the same word elsewhere, or on the separator between texts (queries from token 2 on). The largest measure names the kind if it is ${least} or more, else it is “none”.`;
     byId("kindwork").textContent = chosen === "mean" ? "Press a square to read its measures." : `head ${chosen} of block ${own}: ${measured(own, Number(chosen))[1]}; looks like: ${measured(own, Number(chosen))[0]}`;
   });
   for (const choice of [chosenBlock, chosenHead]) choice.addEventListener("change", () => live.parts.forEach((drawn) => drawn()));

@@ -1,5 +1,5 @@
 "use strict";
-// The map of block and token: which hidden states of the text, put into the second one's run, restore a prediction.
+// The map of block and token: which hidden states of the text restore its prediction in the second text's run.
 if (live.given.words) {
   let turns = 0, drawn = null;
   const question = () => JSON.stringify([live.state.text, live.state.beside, token]);

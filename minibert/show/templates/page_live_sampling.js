@@ -1,5 +1,5 @@
 "use strict";
-// Temperature, top-k and top-p: what they leave of the probabilities at the chosen token, and a word chosen by them.
+// Temperature, top-k and top-p: the probabilities at the chosen token with these settings, and a word drawn by them.
 if (live.given.words) {
   const sliders = ["temperature", "topk", "topp"].map(byId);
   let turns = 0, seed = 0;

@@ -1,5 +1,5 @@
 "use strict";
-// The part about a head's prediction. What is not declared here comes from the first and the second part.
+// The part about a head's prediction. Names that are not declared here come from the first and the second part.
 let predicted, chances, added, totals, states, k, parts;
 const takePredicted = (given) => {
   predicted = given;
@@ -10,7 +10,7 @@ const takePredicted = (given) => {
 };
 const asked = document.getElementById("asked");
 
-const placeOf = () => (predicted.each ? token : 0); // which row of the head's
+const placeOf = () => (predicted.each ? token : 0); // the row of logits
 const chanceOf = (state, n) => chances[(placeOf() * states + state) * k + n];
 const percent = (x) => (predicted.chance ? `${(100 * x).toFixed(2)} %` : x.toFixed(4));
 const chance = (x) => (predicted.chance ? cell(percent(x), bar(x)) : cell(percent(x)));

@@ -46,7 +46,7 @@ const build = (group, g) => {
     group.legends.push({ reach, clipped });
   }
 };
-// the numbers of some rows that are beyond a reach, in words: how many, and the farthest with their dimensions
+// describe the numbers of some rows beyond a reach: their count, and the farthest with their dimensions
 const FAR = 3;
 const beyond = (rows, reach, where, count) => {
   const far = rows.flatMap(({ name, numbers }) => Array.from(numbers, (x, dimension) => ({ name, dimension, x })))
@@ -100,7 +100,7 @@ const worked = (dimension) => {
   document.getElementById("normwork").textContent = `dimension ${dimension}: (${written(x)} - ${inside(norm.mean[token])}) / ` +
     `sqrt(${written(norm.variance[token])} + ${norm.eps}) * ${inside(norm.weight[dimension])}${bias} = ${written(y)}`;
 };
-// one histogram for each row, on an axis of its own: an outlier neither squeezes the others nor is silently left out
+// one histogram for each row, each on its axis: an outlier neither squeezes the other rows nor is silently left out
 const drawHills = () => {
   const before = row(norm.group, norm.stage - 1), scale = Math.sqrt(norm.variance[token] + norm.eps);
   const rows = [["before", before], ["normalised", Array.from(before, (x) => (x - norm.mean[token]) / scale)],
