@@ -31,7 +31,7 @@ OMITTED = " ..."
 
 
 class Explanation(NamedTuple):
-    """How one value is computed: its formula, and the function of `equations` for it, or None."""
+    """The formula of one value, and the function of `equations` that computes it, or None."""
 
     formula: str
     function: Callable[..., Any] | None = None

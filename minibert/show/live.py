@@ -101,13 +101,8 @@ class Live:
         state = read_state(sent)
         runs = self._runs(state)
         shown = contents(runs.run)
-        return {
-            "numbers": {"besidedata": None} | shown.numbers | {"livedata": self._live(state, runs)},
-            "tokens": shown.tokens,
-            "norm": shown.norm,
-            "about": shown.about,
-            "text": visible(state.text, KEPT),
-        }
+        numbers = {"besidedata": None} | shown.numbers | {"livedata": self._live(state, runs)}
+        return shown._asdict() | {"numbers": numbers, "text": visible(state.text, KEPT)}
 
     def sample(self, sent: Any) -> dict[str, Any]:
         """Draw a word at a token's position by temperature, top-k and top-p, beside the likeliest words.
@@ -145,12 +140,12 @@ class Live:
         runs = self._runs(state)
         if self.encoder is None:
             raise ValueError("this model has no blocks here, so it has no attention weights")
-        found, (block, *cell) = opened_cell(self.encoder, runs.run.trace, *numbers), numbers
-        for a, b in set(state.terms) if block == 0 else ():
-            number = -float(terms_of(self.encoder, runs.run.batch)[(a, b, *cell)])
-            found["terms"].append({"name": f"{PARTS[a]} with {PARTS[b]}, taken out", "number": number})
-            found["sum"] += number
-        return found
+        cell, (block, *place) = opened_cell(self.encoder, runs.run.trace, *numbers), numbers
+        for query, key in set(state.terms) if block == 0 else ():
+            number = -float(terms_of(self.encoder, runs.run.batch)[(query, key, *place)])
+            cell["terms"].append({"name": f"{PARTS[query]} with {PARTS[key]}, taken out", "number": number})
+            cell["sum"] += number
+        return cell
 
     def map(self, sent: Any) -> dict[str, Any]:
         """Compute which hidden states of the text restore its prediction at a token in the second text's run.
@@ -163,15 +158,15 @@ class Live:
         count = self._batch(state.text, "the text")["input_ids"].shape[1]
         if count > MAPPED:
             raise ValueError(f"a map takes up to {MAPPED} tokens, found {count}: each needs runs; shorten the text")
-        found = patching_map(self.encoder, state.text, state.beside, token)
+        patched = patching_map(self.encoder, state.text, state.beside, token)
         name = partial(token_name, self.encoder)
-        pairs = found.ids.T.tolist()
+        pairs = patched.ids.T.tolist()
         return {
-            "shares": found.shares.tolist(),
-            "tokens": [name(own) if own == other else f"{name(own)} | {name(other)}" for own, other in pairs],
-            "token": found.token,
-            "word": name(found.label),
-            "chances": np.exp([found.clean, found.corrupted]).tolist(),
+            "shares": patched.shares.tolist(),
+            "tokens": [name(one) if one == two else f"{name(one)} | {name(two)}" for one, two in pairs],
+            "token": patched.token,
+            "word": name(patched.label),
+            "chances": np.exp([patched.clean, patched.corrupted]).tolist(),
         }
 
     def saved(self, sent: Any) -> dict[str, str]:

@@ -259,12 +259,12 @@ def prediction_numbers(
         best.append(chances.argmax(axis=1))
         highest.append(chances.max(axis=1))
     names = names_of(encoder, head, np.concatenate([labels.ravel(), *best]))
-    shares = totals = None
+    parts = totals = None
     if adds_up:
-        found = logit_shares(encoder, input_ids, trace, head, labels)
-        in_blocks = np.concatenate([found.heads, found.feed_forward[..., None]], axis=3)
-        every = [in_blocks.reshape(*labels.shape, -1), found.input_layer[..., None], found.biases[..., None]]
-        shares, totals = _packed_float32(np.concatenate(every, axis=2)), _packed_float32(found.total)
+        shares = logit_shares(encoder, input_ids, trace, head, labels)
+        in_blocks = np.concatenate([shares.heads, shares.feed_forward[..., None]], axis=3)
+        every = [in_blocks.reshape(*labels.shape, -1), shares.input_layer[..., None], shares.biases[..., None]]
+        parts, totals = _packed_float32(np.concatenate(every, axis=2)), _packed_float32(shares.total)
     return {
         "each": head.takes == "every",
         "chance": chance,
@@ -275,7 +275,7 @@ def prediction_numbers(
             [(names[int(i[row])], float(most[row])) for i, most in zip(best, highest, strict=True)]
             for row in range(len(labels))
         ],
-        "shares": shares,
+        "shares": parts,
         "totals": totals,
     }
 
