@@ -57,7 +57,7 @@ def shares_of(encoder: Encoder, terms: Array) -> Array:
 
 
 def _only_norm(encoder: Encoder) -> LayerNorm:
-    """Find the LayerNorm between the sum and block 0's queries. Raises ValueError if it is not alone there."""
+    """Return the LayerNorm between the sum and block 0's queries. Raises ValueError for other modules there."""
     layer, stack = encoder.embeddings, encoder.stack
     family, steps = layer.family.model_type, layer_plan(layer.steps, layer.config)
     if not any(isinstance(step, Positions) for step, _ in layer.steps):

@@ -41,7 +41,7 @@ SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_map", "live_
 
 
 class Runs(NamedTuple):
-    """The run of a state, and that of its text as it was typed."""
+    """The run of a state, and the run of its text as typed."""
 
     run: Run
     typed: Run
@@ -67,7 +67,7 @@ class Live:
         return {name: partial(self._in_turn, method) for name, method in methods.items()}
 
     def _in_turn(self, method: Callable[[Any], Any], sent: Any) -> Any:
-        """Answer as one of several callers: BLAS's threads would wait for each other on busy cores."""
+        """Answer through `compute`, as several questions may come at once: BLAS's threads would wait for each other."""
         answers: list[Any] = []
         threads = None if self.encoder is None else self.encoder.threads
         compute(lambda sent: answers.append(method(sent)), [sent], threads)

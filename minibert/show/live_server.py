@@ -1,7 +1,7 @@
 """The server of a page that computes (`minibert explain --live`): it serves the page and answers its script.
 
-Only a caller who has the URL may ask: its token opens the page, and the script sends the token with each question. A
-request to a name that is not this machine's is refused, and a request from a page of another origin.
+Only a caller who has the URL may ask: its token opens the page, and the script sends the token with each question. The
+server refuses a request to a name that is not this machine's, and a request from a page of another origin.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def first_choice(layer: EmbeddingLayer, input_ids: Array, causal: bool) -> int:
 
 
 class Beside(NamedTuple):
-    """A text compared with the page's text; a live page without a second text has one without tokens."""
+    """A text compared with the page's text; without tokens on a live page that has no second text."""
 
     text: str
     tokens: list[str]

@@ -1,4 +1,4 @@
-"""Of every family with blocks, opened once: the page's numbers, a cell's, each step of a block."""
+"""Every family with blocks, opened once: the page's numbers, a cell's numbers, each step of a block."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from minibert.show.explain import block_steps
 from minibert.show.page import page
 
 TEXT, TWICE = "we lived above", "we lived above we"
-# of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
+# error of a score written as log(weight) + log(sum of the row): weights are float32; measured 5e-7 at most
 SCORES = 3e-6
-# of a cell's scores and sums in float32, beside the same in float64; measured 6e-6 at scores of 9
+# error of a cell's scores and sums in float32 beside float64; measured 6e-6 at scores of 9
 CLOSE = 3e-5
 BY_HAND = 1e-5  # packed against padded, of numbers up to 20 in size; measured 1.7e-6, with some kernels of BLAS 0
 
@@ -104,7 +104,7 @@ def test_nine_terms_are_the_scores_of_block_0(encoder: Encoder) -> None:
 
 
 def test_a_cell_adds_up(encoder: Encoder) -> None:
-    """A term, a rotation, a norm or the key's head that is forgotten gives another sum than the run's score."""
+    """If a term, a rotation, a norm or the key's head is forgotten, the sum is not the run's score."""
     trace = encoder.trace(**encoder.tokenize(TEXT))
     seq, heads = trace["hidden_states.0"].shape[1], encoder.stack.heads
     for block, bound in enumerate(encoder.stack.blocks):

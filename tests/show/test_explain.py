@@ -1,4 +1,4 @@
-"""What `minibert explain` shows: numbers as torch prints them, the table of tokens, and the steps taken by hand."""
+"""The page of `minibert explain`: numbers as torch prints them, the table of tokens, the steps computed by hand."""
 
 from __future__ import annotations
 

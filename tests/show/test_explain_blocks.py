@@ -1,4 +1,4 @@
-"""What `minibert explain TEXT --block N` shows: one block's steps, their formulas and functions, one head's table."""
+"""The page of `minibert explain TEXT --block N`: one block's steps, their formulas and functions, one head's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that computes, without a browser: each number is the trace's, of every family with blocks."""
+"""The page that computes, without a browser: each number is the trace's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from minibert.show.live_state import LONGEST, read_state
 
 TEXT, OTHER = "we lived above", "the clouds above"
 PAIR = ("wonderfu", "wonderou")
-CLOSE = 3e-5  # of cosines and probabilities in float32, beside the same in float64
+CLOSE = 3e-5  # error of cosines and probabilities in float32 beside float64
 SMALL_GPT2 = Path(__file__).parents[2] / "scripts" / "study" / "gpt2-words"
 
 
@@ -35,7 +35,7 @@ def gpt2() -> Live:
 
 
 def weights_of(answer: dict[str, Any]) -> Array:
-    """What the page draws: (blocks, heads, query, key)."""
+    """The attention weights that the page draws: (blocks, heads, query, key)."""
     behind, seq = answer["numbers"]["blockdata"], len(answer["numbers"]["data"]["tokens"])
     numbers = np.frombuffer(base64.b64decode(behind["attention"]), "<f4")
     return numbers.reshape(behind["blocks"], behind["heads"], seq, seq)

@@ -1,4 +1,4 @@
-"""The page's part about a head: its numbers are those of the encoder's logits, of each block's state too."""
+"""The page's part about a head: its numbers are the encoder's logits, after each block too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minibert.show import prediction
 from minibert.show.page import page
 from minibert.show.prediction import logit_shares
 
-CLOSE = 1e-5  # of probabilities and of shares in float32: measured 4e-7
+CLOSE = 1e-5  # error of probabilities and shares in float32: measured 4e-7
 DIM, VOCAB = encoders.DIM, encoders.COMMON["vocab_size"]
 HEADS: dict[str, dict[str, tuple[int, ...]]] = {
     "masked_word": {

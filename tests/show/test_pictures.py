@@ -1,4 +1,4 @@
-"""Which arrays of a layer each kind of picture shows, read back from the Axes."""
+"""The arrays of a layer that each picture shows, read back from the Axes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def layer(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
     indirect=["layer"],
 )
 def test_the_position_table_begins_where_texts_do(layer: EmbeddingLayer, first: int) -> None:
-    """Its row 0 is what the first token of a text receives."""
+    """Its row 0 is added to the first token of a text."""
     table = position_table(layer)
     trace = layer.trace([[5, 9, 7]])
     received = next(rows for name, rows in trace.items() if "position" in name or "wpe" in name if rows.ndim == 3)
