@@ -16,7 +16,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: Any) -> None:
-    """Print the modules by path with their shapes, and the sizes."""
+    """Print the modules and the sizes."""
     from minibert.models.open.load import assemble, family_of, open_model
     from minibert.show.info import info
 

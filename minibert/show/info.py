@@ -29,7 +29,7 @@ def info(
     source: the checkpoint, whose tensor names show which heads it has; without it these lines are left out.
     where: the model's name, for errors.
     """
-    yield from (f"{path}: {module!r}" for path, module in layer.modules.items())
+    yield from repr(layer).split("\n")
     yield ""
     sides = f", {layer.side} side" if len(layer.family.sides) > 1 else ""
     on_disk = {tensor.name: tensor.stop - tensor.start for tensor in layer.tensors}
