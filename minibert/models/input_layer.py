@@ -102,6 +102,7 @@ class EmbeddingLayer(OfModules):
                 return int(module.table.shape[0]) - step.extra - step.first(self.config)
         return None
 
+    @hinted
     def __call__(
         self,
         input_ids: ArrayLike | None = None,

@@ -18,7 +18,7 @@ from minibert.families.parts.modules import module_list
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
-from minibert.models.run.attributes import OfModules, advice
+from minibert.models.run.attributes import OfModules, advice, hinted
 from minibert.models.run.blocks import Stack, run_blocks, run_model
 from minibert.models.run.changes import run_changed
 from minibert.models.run.packing import ONES, Packed, unpadded
@@ -84,6 +84,7 @@ class Model(OfModules):
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
+    @hinted
     def __call__(
         self,
         input_ids: ArrayLike | None = None,

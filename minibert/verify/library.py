@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from minibert.models.run.attributes import hinted
+
 from .verify import verify
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Comparison(NamedTuple):
         return "\n".join(self.lines)
 
 
+@hinted
 def compare(
     model: str | os.PathLike[str],
     against: str | os.PathLike[str] | Mapping[str, Array] | Array,
@@ -81,7 +84,7 @@ def compare(
     if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
         if side or only or batches or format != "float32":
             raise ValueError("side, only, format and batches are for intermediates, not for vectors")
-        from .vectors.vectors import verify_vectors
+        from .vectors import verify_vectors
 
         given = against if isinstance(against, np.ndarray) else Path(against)
         return _compared(verify_vectors(name, given, list(texts) or None, tolerance=tolerance, **hub))

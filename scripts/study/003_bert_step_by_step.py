@@ -19,7 +19,7 @@ import study
 
 from minibert.equations.input_layer import bert_input, default_position_ids, layer_norm
 from minibert.show import plot
-from minibert.show.text.text import torch_text
+from minibert.show.text import torch_text
 
 # %% [markdown]
 # ## Step 1: the model

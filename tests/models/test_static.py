@@ -23,7 +23,7 @@ from static_folders import ROWS, static_folder
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.text.explain import explain
+from minibert.show.explain import explain
 
 TEXTS = ["", "we", "We lived above the clouds!", "clouds above ☃", "a b c d e f g", "[CLS] the [SEP]", "the " * 30]
 MAPPING = np.arange(VOCAB) * 7 % 11

@@ -8,14 +8,21 @@ from the checkpoint), last the rules that scale rotary frequencies. The formulas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.attention_positions import alibi_bias, log_bucket_rows, relative_bias
+from minibert.equations.attention_positions import (
+    alibi_bias,
+    log_bucket_rows,
+    log_buckets,
+    relative_bias,
+    relative_buckets,
+)
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_angles, rotary_frequencies
 from minibert.equations.rotary_scaling import (
@@ -281,22 +288,43 @@ gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=(FULL,))
 # -- the other schemes in config.json and in the file ------------------------------------------------------------
 
 
+@contextmanager
+def _settings_of(config: Config, *keys: str) -> Iterator[None]:
+    """Say of numbers that a formula refuses where they stand."""
+    try:
+        yield
+    except ValueError as error:
+        raise config.refused(f"{' and '.join(map(repr, keys))}: {error}") from None
+
+
 def t5_bias(config: Config, binder: Tensors, side: str, i: int = 0) -> RelativeBias:
     """Read T5's bias from block 0 of a stack, umT5's from block i; the encoder's is bidirectional."""
-    buckets = whole(config, "relative_attention_num_buckets")
+    names = "relative_attention_num_buckets", "relative_attention_max_distance"
+    buckets, max_distance = (whole(config, name) for name in names)
+    with _settings_of(config, *names):
+        relative_buckets([0], buckets, max_distance, side == "encoder")
     name = f"{side}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"
     return RelativeBias(
         table=binder.vector((name,), (buckets, config.integer("num_attention_heads"))),
         buckets=buckets,
-        max_distance=whole(config, "relative_attention_max_distance"),
+        max_distance=max_distance,
         bidirectional=side == "encoder",
     )
 
 
 def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
-    """Read MPNet's bias; the config key only sizes the table: the reference computes 32 buckets up to distance 128."""
-    shape = (config.integer("relative_attention_num_buckets"), config.integer("num_attention_heads"))
-    return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), shape))
+    """Read MPNet's bias; the config key only sizes the table: the reference computes 32 buckets up to distance 128.
+
+    With fewer rows it computes texts that are short enough. Raises CheckpointError for a table without the rows of two
+    tokens.
+    """
+    key = "relative_attention_num_buckets"
+    rows, heads = config.integer(key), config.integer("num_attention_heads")
+    if rows <= (last := int(relative_buckets(1))):
+        raise config.refused(
+            f"{key!r} must be 32, the buckets that MPNet computes, found {rows}; the next token's bucket is row {last}"
+        )
+    return RelativeBias(table=binder.vector(("encoder.relative_attention_bias.weight",), (rows, heads)))
 
 
 def alibi(config: Config, binder: Binder | None = None, side: str = "") -> Alibi:
@@ -316,6 +344,9 @@ def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBu
     if not config.flag("relative_attention"):
         return None
     buckets, max_positions, rows = deberta_rows(config)
+    if buckets > 0:
+        with _settings_of(config, "position_buckets", "max_relative_positions", "max_position_embeddings"):
+            log_buckets([0], buckets, max_positions)
     dim = whole(config, "hidden_size")
     table = binder.vector(("encoder.rel_embeddings.weight",), (rows, dim))
     norm = deberta_norm(config).bound(config, binder, "", dim).get("encoder.LayerNorm")

@@ -6,7 +6,7 @@ All plans of a block's parts are in one file, since a block's plan is read from 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +15,9 @@ import numpy as np
 from minibert.equations import activations
 from minibert.equations import blocks as equations
 from minibert.equations.activations import Activation
-from minibert.equations.fast import linear, steady_linear
+from minibert.equations.fast import PANEL, Panels, linear, steady_linear
 from minibert.equations.input_layer import Array
-from minibert.files.tables import ScratchBuffer, StoredTable, Weight
+from minibert.files.tables import ScratchBuffer, StoredTable, Weight, forget, map_of
 from minibert.threads.kernels import kernel
 
 from .config import Config
@@ -40,6 +40,8 @@ def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
 class Dense:
     """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
 
+    panels: the weight once more, for products of few rows: see `lay_out`.
+
     A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
     array is copied once, or BLAS would do so at each call.
     """
@@ -48,11 +50,17 @@ class Dense:
         if isinstance(weight, np.ndarray) and not weight.flags.aligned:
             weight = np.array(weight)
         self._weight, self.bias, self.transposed = weight, bias, transposed
+        self.panels: Panels | None = None
 
     @property
     def weight(self) -> Array:
         """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
         return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
+
+    @property
+    def source(self) -> Weight:
+        """The array or table that holds the weight."""
+        return self._weight
 
     @property
     def stored(self) -> bool:
@@ -87,7 +95,9 @@ class Dense:
         """The map that gives some of its numbers; nothing is copied."""
         where = (slice(None), numbers) if self.transposed else (numbers,)
         weight = self._weight.part(*where) if isinstance(self._weight, StoredTable) else self._weight[where]
-        return Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
+        part = Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
+        part.panels = self.panels and self.panels.part(slice(*numbers.indices(self.shape[0])[:2]))
+        return part
 
     def __call__(self, x: Array) -> Array:
         matrix = self.matrix(ScratchBuffer())
@@ -151,6 +161,23 @@ def activation_of(config: Config, key: Key) -> Activation:
         named = repr(key) if isinstance(key, str) else "the activation"
         raise config.refused(f"{named} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
     return ACTIVATIONS[name]
+
+
+def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
+    """Lay the weight that these maps share out as panels, if it can be; without `copied` only as views of it.
+
+    halved: its halves are two maps. Numbers that have to be converted for each use are left as they are.
+    """
+    first = maps[0]
+    if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
+        return
+    weight = first.matrix(ScratchBuffer())
+    if first.in_order or copied:
+        panels = Panels.of(weight)
+        if map_of(weight) and not first.in_order:
+            forget(weight)
+        for each in maps:
+            each.panels = panels
 
 
 class BoundAttention(NamedTuple):

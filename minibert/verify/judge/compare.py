@@ -115,7 +115,7 @@ def in_float64(
     return [made.get((d.kinds[0], d.key), d) for d in found]
 
 
-def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[str, str]]:
+def misfits(inputs: Traces, ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[str, str]]:
     """List kind and key of the intermediates whose shape is not that of ours: they cannot be the same thing.
 
     whole: intermediates that must have all texts of the batch.
@@ -123,10 +123,12 @@ def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[
     return [
         (kind, key)
         for kind, mine in ours.items()
-        for key in mine
-        if key in theirs.get(kind, {})
-        and (theirs[kind][key].shape != mine[key].shape if key in whole else not fits(mine[key], theirs[kind][key]))
-    ]
+        for key, here in mine.items()
+        if (there := theirs.get(kind, {}).get(key)) is not None
+        and here.shape != there.shape
+        and (key in whole or not fits(here, there)
+             or (there.ndim == here.ndim and len(there) not in (1, max(x.shape[:1] for x in inputs[kind].values())[0])))
+    ]  # fmt: skip
 
 
 def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, float, float, float]:

@@ -175,7 +175,7 @@ class File(Counterpart):
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
                 raise ValueError(f'{self.path} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
-        odd = misfits(ours, theirs, subject.weighed)
+        odd = misfits(inputs, ours, theirs, subject.weighed)
         if odd and self.whole:
             shapes = (f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {ours[kind][key].shape}"
                       for kind, key in odd[:3])  # fmt: skip
