@@ -57,11 +57,6 @@ def shards_of(folder: Path) -> list[Path]:
     found = []
     with reading(str(folder), "a folder"):
         every = sorted(folder.iterdir())
-    if folder / "meta.json" in every:
-        raise ValueError(
-            f"{folder}: an older version of minibert made it (its settings are in meta.json), and only that version "
-            f"reads it; make the vectors again, in another folder"
-        )
     for path in every:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")

@@ -15,12 +15,6 @@ ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their colum
 vectors in shards. Memory does not grow with the number of rows. If a run ends
 early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""
-GONE = {
-    "--workers": "one process uses all cores; on many machines run scripts/bulk_ray.py, or give each process its own "
-    "files and its own FOLDER",
-    "--vectors": "the vectors are those of `minibert encode`; `minibert embed -o FILE.npy` writes the input layer's",
-    "--truncate": "a text that is too long is truncated, as by `minibert encode`",
-}
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
@@ -29,7 +23,6 @@ def declare(parser: Parser) -> None:
     from minibert.bulk.texts import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
-    parser.gone = GONE
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
@@ -67,7 +60,7 @@ def declare(parser: Parser) -> None:
     add_prompts(parser)
     add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_options(parser, "bits")
+    add_options(parser, "weights", "bits")
 
 
 def run(arguments: Any) -> None:
@@ -78,7 +71,7 @@ def run(arguments: Any) -> None:
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.arguments import warn_few_vectors
     from minibert.models.sentences.sentence_options import SentenceOptions
-    from minibert.show.text.text import counted
+    from minibert.show.text import counted
 
     folder = arguments.output
     if arguments.check:
@@ -92,7 +85,7 @@ def run(arguments: Any) -> None:
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
     texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
     asked = SentenceOptions(**sentence_options(arguments))
-    names = ("prompt_name", "prompt", "threads", "same_bits")
+    names = ("prompt_name", "prompt", "threads", "mmap", "same_bits")
     options = {name: getattr(arguments, name) for name in names}
     model = open_vectors(arguments.model, asked=asked, **from_hub(arguments), **options)
     named = ("model", "prompt_name", "prompt", "same_bits")

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from minibert.errors import Option, error_of
+from minibert.http_guard import LOCAL
 from minibert.models.open.options import SENTENCES
 from minibert.serve.options import DEFAULTS, LEVELS, Limits
 
@@ -58,7 +59,7 @@ def run(chosen: Any) -> int:
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise ImportError("serve needs starlette and uvicorn: pip install 'starlette>=0.40' 'uvicorn>=0.36'")
     token = options.read_token(chosen)
-    if token is None and chosen.host not in options.LOCAL:
+    if token is None and chosen.host not in LOCAL:
         raise error_of(
             ValueError, f"at {chosen.host} other machines can reach this server: name a token with ",
             Option("token_file"), " or ", Option("token_env"), ", or stay at 127.0.0.1",

@@ -2,7 +2,7 @@
 
 Any shape -> the same, number by number, in the dtype of x. Most models have one of the first eight. Read `gelu` (BERT),
 `gelu_tanh` (GPT-2) and `silu` (Llama). The names that configs use, and torch's classes, are in
-`families.parts.activations`.
+`families.parts.bound_blocks`.
 
 Source: Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact, by tanh and by the
 logistic function. Another source is named with its formula.

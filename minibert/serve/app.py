@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hmac
 import json
 import logging
 import os
@@ -26,10 +25,11 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, quantized
 from minibert.errors import MinibertError
+from minibert.http_guard import LOCAL, Refusal, has_token, host_name
 
 from . import options
 from .options import DEFAULTS, Limits
-from .requests import FORM, OPENAI, SPARSE, TEI, Parsed, Refusal, read_prediction, read_rerank, read_texts
+from .requests import FORM, OPENAI, SPARSE, TEI, Parsed, read_prediction, read_rerank, read_texts
 from .worker import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Job, Kind, Model, Worker, open_models
 
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # a refusal's status -> extra headers
@@ -234,11 +234,9 @@ class Server:
         headers, address = Headers(scope=scope), (scope.get("server") or ("",))[0]
         host = headers.get("host", "")
         if self.token is not None:
-            scheme, _, sent = headers.get("authorization", "").partition(" ")
-            same = hmac.compare_digest(sent.strip().encode("utf-8", "replace"), self.token.encode())
-            if not (same and scheme.lower() == "bearer"):
+            if not has_token(headers.get("authorization", ""), self.token):
                 raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
-        elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *options.LOCAL)):
+        elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *LOCAL)):
             raise Refusal(
                 403,
                 f"without a token this server answers at names of this machine, found {host!r:.80} at "
@@ -334,9 +332,9 @@ def is_public(host: str) -> bool:
     >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
     [False, False, False, False, True]
     """
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    last = name.rstrip(".").lower().rpartition(".")[2]
-    return not (name.startswith("[") or "." not in name or last.isdigit() or last in ("localhost", "local", "internal"))
+    name = host_name(host)
+    last = name.rpartition(".")[2]
+    return "." in name and not (last.isdigit() or last in ("localhost", "local", "internal"))
 
 
 async def read_body(request: Any, limits: Limits) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minibert.errors import Option, error_of
+from minibert.http_guard import LOCAL, PATIENCE, REST
 from minibert.models.open.options import SENTENCES, add_options
 
 
@@ -23,9 +24,9 @@ class Limits(NamedTuple):
     query: int = 10_000  # characters of a query, which is tokenized again with each document
     step: int = 16_384  # characters computed at once: 4,096 tokens of English, 0.3 s of MiniLM on two cores
     inline: int = 32  # vectors that the event loop converts to JSON; more would delay other requests
-    patience: float = 30  # seconds for the head of a request, for its body, and for each piece of an answer
+    patience: float = PATIENCE  # seconds for the head of a request, for its body, and for each piece of an answer
     piece: int = 1 << 18  # bytes of a piece
-    rest: int = 1 << 24  # bytes of a request read after its answer: some clients read only after sending everything
+    rest: int = REST  # bytes of a request read after its answer: some clients read only after sending everything
     spare: int = 400  # connections beyond `waiting`
     files: int = 4  # open files of the process for each connection
     accepted: int = 32  # connections accepted at once, before the first is counted
@@ -34,7 +35,6 @@ class Limits(NamedTuple):
 
 DEFAULTS = Limits()
 LEVELS = ("debug", "info", "warning", "error")
-LOCAL = ("127.0.0.1", "localhost", "::1")
 # the default of --max-body: each text may have 512 tokens of 16 bytes; JSON writes a character in 12 bytes at most
 TEXT_BYTES, ESCAPED = 1 << 13, 12
 VARIABLES = "MINIBERT_SERVE_"  # followed by the option's name: MINIBERT_SERVE_PORT
@@ -72,7 +72,7 @@ def declare(parser: Any) -> None:
         add(f"--max-{name}", type=_count, default=default, metavar="N", help=meaning)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
-    add_options(parser, "sentences", "measure", "hub", "threads", "bits")
+    add_options(parser, "sentences", "measure", "hub", "threads", "weights", "bits")
 
 
 def _count(text: str) -> int:

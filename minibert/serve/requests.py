@@ -1,31 +1,21 @@
 """A request's body -> checked values: OpenAI's form, Jina's, Cohere's and that of text-embeddings-inference.
 
-A form is a table: field -> expected value. A field that clients add and that changes nothing is ignored. A field that
-would change the answer, is unknown or is sent twice is refused. A field that is null counts as left out.
+A form is a table of fields, as in `http_guard`. A field that clients add and that changes nothing is ignored. A field
+that would change the answer is refused.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from minibert.errors import nearest_name
+from minibert.http_guard import Field, Refusal, check_fields, read_json, wrong
 
 from .options import Limits
 
 FORMS = ("float", "base64", "binary", "ubinary")  # how a vector is written
 FORM = ("encoding_format", "embedding_type", "encoding_type")  # the field's name in OpenAI's API, Jina's, LlamaIndex
 TASK = ("task", "prompt_name", "input_type")  # the field's name in Jina's API, TEI's and Cohere's
-
-
-class Refusal(Exception):  # noqa: N818  an answer to a client, and no fault of this program
-    """A request that is refused: an HTTP status and a message for the client. `param` names the field."""
-
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.param, self.code = status, param, code
 
 
 class Item(NamedTuple):
@@ -50,9 +40,6 @@ class Parsed(NamedTuple):
             raise Refusal(400, f"{' and '.join(found)} are names of one field here; send one of them", names[0])
         return next(iter(found.values()), default)
 
-
-# the expected value in words, and a check; or, for a field that is not supported, what to send instead
-Field = tuple[str, Callable[[Any], bool]] | str
 
 ANYTHING: Field = ("anything", lambda value: True)
 STRING: Field = ("a string", lambda value: isinstance(value, str))
@@ -94,7 +81,7 @@ RERANK = COMMON | {
 
 def read_texts(known: Mapping[str, Field], body: bytes, limits: Limits) -> Parsed:
     """Read a request for vectors. Raises Refusal."""
-    fields = read_fields(known, body)
+    fields = check_fields(known, read_json(body))
     field, longest = "input" if "input" in known else "inputs", fields.get("truncate_prompt_tokens", -1)
     sent = fields.get(field)
     if isinstance(sent, dict) and "source_sentence" in sent:
@@ -106,7 +93,7 @@ def read_texts(known: Mapping[str, Field], body: bytes, limits: Limits) -> Parse
 
 def read_prediction(body: bytes, limits: Limits) -> Parsed:
     """Read a request for labels. Raises Refusal."""
-    fields = read_fields(PREDICT, body)
+    fields = check_fields(PREDICT, read_json(body))
     sent = fields.get("inputs")
     rows = [sent] if isinstance(sent, str) else sent
     rows = [rows] if isinstance(rows, list) and rows and all(isinstance(text, str) for text in rows) else rows
@@ -120,7 +107,7 @@ def read_prediction(body: bytes, limits: Limits) -> Parsed:
 
 def read_rerank(body: bytes, limits: Limits) -> Parsed:
     """Read a request for scores: `documents` in Cohere's form, `texts` in TEI's. Raises Refusal."""
-    fields = read_fields(RERANK, body)
+    fields = check_fields(RERANK, read_json(body))
     if ("texts" in fields) == ("documents" in fields):
         found = "both" if "texts" in fields else "neither"
         raise Refusal(400, f"expected 'documents' or 'texts', with the texts to be ordered, found {found}", "documents")
@@ -128,51 +115,6 @@ def read_rerank(body: bytes, limits: Limits) -> Parsed:
     query = _text(fields.get("query"), "query", limits.query)
     texts, longest = _texts(fields[field], field, "a list of strings", limits), fields.get("max_tokens_per_doc")
     return Parsed([Item((query, text), longest) for text in texts], field, fields[field], fields)
-
-
-def read_fields(known: Mapping[str, Field], body: bytes) -> dict[str, Any]:
-    """Read the fields of a request that are not null. Raises Refusal."""
-    try:
-        found = json.loads(body.decode("utf-8"), object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
-        raise Refusal(400, f"expected a body of JSON in UTF-8: {error}"[:200]) from None
-    if not isinstance(found, dict):
-        raise Refusal(400, f"the body must be a JSON object, found {_shown(found)}")
-    fields = {name: value for name, value in found.items() if value is not None}
-    for name, value in fields.items():
-        field = known.get(name)
-        if field is None:
-            supported = [other for other, expected in known.items() if not isinstance(expected, str)]
-            near = nearest_name(name[:40], known)
-            advice = f"did you mean {near!r}?" if near else f"known are {', '.join(supported)}"
-            raise Refusal(400, f"there is no field {name[:40]!r}; {advice}", name[:40])
-        if isinstance(field, str):
-            raise Refusal(400, f"{name} is not known here, and would change the answer; {field}", name)
-        expected, fits = field
-        if not fits(value):
-            raise wrong(name, expected, value)
-    return fields
-
-
-def wrong(name: str, expected: str, found: Any) -> Refusal:
-    """Return the refusal of a field with a wrong value."""
-    return Refusal(400, f"{name} must be {expected}, found {_shown(found)}", name)
-
-
-def _shown(found: Any) -> str:
-    if isinstance(found, dict) and found:
-        return f"an object with {', '.join(map(repr, found)):.40}"
-    kinds: dict[type, str] = {type(None): "nothing", list: "a list", dict: "an object"}
-    return kinds.get(type(found)) or f"{found!r:.40}"
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object from its fields. Raises ValueError if two have the same name."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"the field {twice[:40]!r} is given twice; send it once")
-    return found
 
 
 def _check_count(items: list[Any], name: str, limits: Limits) -> None:

@@ -84,7 +84,7 @@ def compare(
     if isinstance(against, np.ndarray) or (not isinstance(against, Mapping) and _is_vectors(Path(against))):
         if side or only or batches or format != "float32":
             raise ValueError("side, only, format and batches are for intermediates, not for vectors")
-        from .vectors.vectors import verify_vectors
+        from .vectors import verify_vectors
 
         given = against if isinstance(against, np.ndarray) else Path(against)
         return _compared(verify_vectors(name, given, list(texts) or None, tolerance=tolerance, **hub))

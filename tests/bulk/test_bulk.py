@@ -346,11 +346,7 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     assert content(out) == before
 
 
-OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".lock"]
-
-
 @pytest.mark.parametrize(("names", "error"), [
-    (OLDER, r"an older version of minibert made it \(its settings are in meta\.json\)"),
     (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; name another folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; restore"),
     (["vectors-99999.arrow", "vectors-100000.arrow"], r"vectors-00000\.arrow: missing, vectors-99999\.arrow stands in"),

@@ -30,7 +30,7 @@ from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_
 from minibert.equations.sentences import POOLINGS
 from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
@@ -172,9 +172,9 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     tiles: list[int] = []
     run = minibert.models.run.blocks.run_blocks  # type: ignore[attr-defined]
 
-    def counted(stack: Any, x: Array, *asked: Any) -> Any:
+    def counted(stack: Any, x: Array, *asked: Any, **named: Any) -> Any:
         tiles.append(len(x))
-        return run(stack, x, *asked)
+        return run(stack, x, *asked, **named)
 
     monkeypatch.setattr("minibert.models.run.blocks.run_blocks", counted)
     texts = [" ".join(words) for words in product(("we", "lived", "above", "the", "clouds"), repeat=5)]

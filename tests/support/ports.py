@@ -18,8 +18,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import encoder_batches
 from minibert.verify.judge.input_layer import batches
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.plain import all_places, begin, kept
+from minibert.verify.mistakes.mistake import Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import PARTS, Traces, read_traces, trace, write_traces
 from minibert.verify.verify import verify

@@ -26,7 +26,7 @@ from minibert.verify.judge.compare import compare
 from minibert.verify.judge.input_layer import tolerances
 from minibert.verify.sides.texts import TEXTS
 from minibert.verify.sides.traces import read_traces, trace
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import verify
 
 GOLDEN = REFERENCE / "golden.safetensors"

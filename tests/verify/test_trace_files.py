@@ -22,7 +22,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Report
 from minibert.verify.sides.numpy_files import ROOM
 from minibert.verify.sides.traces import read_traces, trace, write_traces
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import FORMATS, verify
 
 MODEL = str(BERT.folder)

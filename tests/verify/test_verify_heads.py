@@ -18,7 +18,7 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
-from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.sides.traces import HEAD, write_traces
 
 MASKED = HEAD_CASE["bert-masked_word"]

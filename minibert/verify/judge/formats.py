@@ -13,8 +13,7 @@ import numpy as np
 
 from minibert.families.parts.plan import Plan, Step
 from minibert.verify.mistakes.mistake import At
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
-from minibert.verify.mistakes.wrong_steps import rounded
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula, rounded
 
 from .compare import Difference, over_kinds
 

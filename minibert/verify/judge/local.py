@@ -13,8 +13,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from minibert.equations.input_layer import Array
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.sides.traces import INPUT_LAYER, Traces
 
 from .below_rounding import evidence, weighed_up
@@ -99,7 +99,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         here = {d.key for d in differing(compared)}
         wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
         keys |= {d.key for d in compared if at.part != INPUT_LAYER}
-        maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
+        maps += len({d.key for d in compared} & {step.key for step in at.steps("dense")})
         modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
         if wrong or at.part in whole.parts:
             whole.narrow(place, modules[:1])

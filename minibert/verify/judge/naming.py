@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places
-from minibert.verify.mistakes.wrong_formulas import Formula
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
+from minibert.verify.mistakes.wrong_modules import Formula
 from minibert.verify.report import Report
 from minibert.verify.sides.traces import Traces
 

@@ -13,8 +13,7 @@ from minibert.equations.fast import faster
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.plan import REAL, Plan, Step
-from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
-from minibert.verify.mistakes.plain import all_places, begin, kept
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.sides.traces import HEAD, Traces
 
 from .compare import OF_A_PORT, Difference, Shares, in_float64, over_kinds

@@ -11,8 +11,8 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
 
 from .compare import PORT_SHARE, Difference, over_kinds, rms
 from .formats import ROUNDS
