@@ -17,10 +17,10 @@ from . import activations
 from .activations import Activation
 from .input_layer import Array
 
-# OpenBLAS's AVX-512 kernel for small matrices takes a product, both operands row-major, of rows * outputs * width up to
-# 10^6 and packs nothing. A usual product packs the whole weight at each call: for a short text that is most of its time
-PANEL = 64  # outputs of a panel: 32, 48, 96 and 128 are slower by 5 to 20 %
-CUT = 448  # inputs that are added in one go, as in the usual product
+# OpenBLAS's AVX-512 kernel for small matrices packs nothing. It computes products of row-major operands up to rows *
+# outputs * width = 10^6. A usual product packs the whole weight at each call: most of the time of a short text
+PANEL = 64  # outputs of a panel: the fastest of 32 to 128
+CUT = 448  # inputs of one sum, as in the usual product
 FEW = 32  # rows of a product with panels: FEW * PANEL * CUT is below 10^6
 
 # the fewest outputs of a product: with fewer, BLAS may use another kernel (see `steady_linear`)
@@ -49,8 +49,8 @@ def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None
 class Panels(NamedTuple):
     """A weight (out, in) in panels of PANEL outputs, for products of 2 to FEW rows.
 
-    pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as OpenBLAS cuts
-    them, so each number has the bits that the usual product gives.
+    pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as in
+    OpenBLAS, so each number has the bits of the usual product.
     """
 
     pieces: tuple[tuple[slice, Array], ...]
@@ -64,14 +64,14 @@ class Panels(NamedTuple):
         """
         outputs, width = weight.shape
         edges = [0]
-        while (left := width - edges[-1]) > 0:  # what is left of two cuts is halved, at a multiple of 16
+        while (left := width - edges[-1]) > 0:  # a rest below two cuts is halved, at a multiple of 16
             edges.append(edges[-1] + (CUT if left >= 2 * CUT else left if left <= CUT else -(-(left // 2) // 16) * 16))
         panels = weight.reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
         pieces = ((slice(*edge), panels[:, slice(*edge)]) for edge in pairwise(edges))
         return cls(tuple((some, each if each.strides[-1] == each.itemsize else each.copy()) for some, each in pieces))
 
     def part(self, outputs: slice) -> Panels | None:
-        """Take some outputs; None unless they begin and end with a panel."""
+        """Return the panels of some outputs; None unless the outputs begin and end with a panel."""
         if outputs.start % PANEL or outputs.stop % PANEL:
             return None
         some = slice(outputs.start // PANEL, outputs.stop // PANEL)
