@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from .common import Parser, add_model, from_hub, print_lines
 
 if TYPE_CHECKING:
-    from minibert.verify.report import Report
+    from minibert.verify.report import Comparison
 
 ABOUT = """Compares with a port's numbers (--against), or else with transformers, or with
 the numbers that ship with minibert. --vectors says which mistake vectors show.
@@ -121,8 +121,8 @@ def _run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
     from minibert.files.writing import is_stdout, output_ending
-    from minibert.verify.sides.texts import TEXTS, read_texts
-    from minibert.verify.sides.traces import ENDINGS
+    from minibert.verify.shipped import TEXTS, read_texts
+    from minibert.verify.traces import ENDINGS
     from minibert.verify.verify import verify
 
     model, tolerance, hub = arguments.model, arguments.tolerance, from_hub(arguments)
@@ -140,7 +140,7 @@ def _run(arguments: Any) -> int:
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
     hub |= {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")}
-    hub |= {"kinds": arguments.batches, "form": arguments.format or "float32"}
+    hub |= {"batches": arguments.batches, "format": arguments.format or "float32"}
     report = verify(model, texts or (), tolerance=tolerance, **hub)
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
@@ -149,7 +149,7 @@ def _object(**found: Any) -> str:
     return json.dumps({"format": FORMAT, **found})
 
 
-def _tell(arguments: Any, report: Report, file: TextIO | None = None) -> int:
+def _tell(arguments: Any, report: Comparison, file: TextIO | None = None) -> int:
     """Print a report, as lines or as one object."""
     print_lines([_object(**report.as_object())] if arguments.json else report.lines, file)
     return 0 if report.passed else 1
@@ -163,7 +163,7 @@ def _refuse(arguments: Any, names: Sequence[str], why: str) -> None:
 
 
 def _seeds(arguments: Any) -> int:
-    from minibert.verify.seeds import SEEDS, verify_seed
+    from minibert.verify.printed import SEEDS, verify_seed
 
     others = (*INTERMEDIATES, "vectors", "prompt", "texts", "tolerance", "named", "revision")
     _refuse(arguments, others, "--seeds names its own models and commits; leave out all else but --local-files-only")

@@ -22,14 +22,14 @@ from minibert import EmbeddingLayer
 from minibert.equations.input_layer import layer_norm
 from minibert.families.parts.plan import run
 from minibert.show import plot
-from minibert.verify.judge.compare import compare, rms
-from minibert.verify.judge.input_layer import batches, tolerances
+from minibert.verify.differences import compare, rms
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin
 from minibert.verify.mistakes.wrong_formulas import one_pass
 from minibert.verify.mistakes.wrong_rows import OF_ROWS
-from minibert.verify.sides.traces import trace
+from minibert.verify.subjects import batches, tolerances
+from minibert.verify.traces import trace
 
 model = study.load("bert")
 

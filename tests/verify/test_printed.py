@@ -16,11 +16,11 @@ from reference_files import BY_NAME
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
+from minibert.verify import printed
 from minibert.verify import verify as verify_module
-from minibert.verify.judge.input_layer import Subject, tolerances
-from minibert.verify.report import Report, compare_ids
-from minibert.verify.sides import printed
-from minibert.verify.sides.printed import check, find, half_units
+from minibert.verify.printed import check, find, half_units
+from minibert.verify.report import Comparison, compare_ids
+from minibert.verify.subjects import Subject, tolerances
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
@@ -68,7 +68,7 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
     values = printed_of("bert-base-uncased")
     with minibert.load(minilm) as layer:
         texts = [((text["text"],), {"input_ids": text["input_ids"]}) for text in values["texts"]]
-        report = Report()
+        report = Comparison()
         compare_ids(report, layer, texts, "as printed")
         assert report.passed and report.lines == [f"ids of {len(texts)} texts: as printed"]
         compare_ids(report, layer, [(("We lived",), {"input_ids": [1, 2]})], "as printed")

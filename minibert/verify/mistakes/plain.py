@@ -11,7 +11,7 @@ from minibert.families.parts.layer_plan import GIVEN, given, layer_plan
 from minibert.families.parts.plan import IDS, REAL, Step
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.sides.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of
+from minibert.verify.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of
 
 from .mistake import At
 

@@ -21,12 +21,12 @@ from minibert.files.lines import raw_lines
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
-from minibert.verify.judge.compare import rms
-from minibert.verify.judge.formats import ROUNDS
+from minibert.verify.differences import rms
 from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
-from minibert.verify.report import Report, table
-from minibert.verify.sides.numpy_files import opened, read_npy
-from minibert.verify.sides.texts import TEXTS
+from minibert.verify.places import ROUNDS
+from minibert.verify.report import Comparison, table
+from minibert.verify.shipped import TEXTS
+from minibert.verify.traces import opened, read_npy
 
 from .ways import FORMS, Make, Way, Ways
 
@@ -49,7 +49,7 @@ def verify_vectors(
     tolerance: float = 0.0,
     revision: str | None = None,
     local_files_only: bool = False,
-) -> Report:
+) -> Comparison:
     """Say whether vectors are the model's, text by text, and which setting or mistake gives them if not.
 
     vectors: a file as `read_vectors` reads it, or an array (n, dim). texts: those of the vectors, in their order;
@@ -69,7 +69,7 @@ def verify_vectors(
     if len(found) != len(asked):
         raise ValueError(f"{source} has {len(found)} vectors, but there are {len(asked)} texts")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
-        report = Report(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
+        report = Comparison(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
         judge(report, encoder, asked, found, prompt, tolerance)
     return report
 
@@ -116,7 +116,7 @@ def as_vectors(found: Any, where: str) -> Array:
 
 @on_one_thread
 def judge(
-    report: Report, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
+    report: Comparison, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
     tolerance: float = 0.0,
 ) -> None:  # fmt: skip
     """Compare vectors with the model's, and look for the way that makes them where they differ."""
@@ -152,7 +152,7 @@ class Search:
         self.few, self.every = self.several[:FEW], list(range(len(texts)))
         self.rounding, self.form = _stored(vectors)
 
-    def run(self, report: Report) -> list[str]:
+    def run(self, report: Comparison) -> list[str]:
         """Give the lines that say what was found, and put the names into the report."""
         if broken := np.flatnonzero(~np.isfinite(self.vectors).all(1)).tolist():
             report.matches.append(BROKEN)

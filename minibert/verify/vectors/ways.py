@@ -23,11 +23,11 @@ from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
 from minibert.models.run.pipeline import Pipeline
-from minibert.verify.judge.formats import narrowed
 from minibert.verify.mistakes.mistake import At, Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places, begin, kept
 from minibert.verify.mistakes.wrong_formulas import Formula
+from minibert.verify.places import narrowed
 
 Make = Callable[[list[str]], Array]
 Rules = dict[str, Any]  # those of a tokenizer.json

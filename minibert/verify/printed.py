@@ -1,35 +1,39 @@
-"""Numbers of two well-known checkpoints that others have printed, and the check of a layer against them.
+"""Numbers of two well-known checkpoints that public notebooks have printed, and the check of a layer against them.
 
 `data/*.json` ship with the package: a few hundred numbers of bert-base-uncased and gpt2, copied from notebooks that
-run the reference. The digits are kept as printed. They say how far each number may be off: half a unit of its last
-digit, or half a float32 step where that is more.
+run the reference. The digits are kept as printed. Each number may be off by half a unit of its last digit, or by half
+a float32 step if that is more.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
+from minibert.errors import HubError
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.verify.judge.input_layer import Subject
-from minibert.verify.report import Checked, Report, compare_ids, table
+from minibert.models.open.load import load
 
-DATA = Path(__file__).parents[1] / "data"
-SLACK = 1e-15  # a number printed with all its digits is read back into float64 with an error of its own
+from .report import Checked, Comparison, compare_ids, table
+from .subjects import Subject
+
+DATA = Path(__file__).parent / "data"
+SLACK = 1e-15  # the rounding of a printed number that is read into float64
 
 
 def names() -> list[str]:
-    """The models whose numbers ship."""
+    """List the models whose numbers ship."""
     return [path.stem for path in sorted(DATA.glob("*.json"))]
 
 
 def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
-    """Give the stored values for a model of this name (a Hub name, a folder, the Hub's cache) and these sizes."""
+    """Return the printed values for a model of this name (a Hub name, a folder, the Hub's cache) and these sizes."""
     parts = {part.rpartition("--")[2] for part in PurePath(model).parts}
     for path in sorted(DATA.glob("*.json")):
         if path.stem in parts:
@@ -39,7 +43,7 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
     return None
 
 
-def compare(report: Report, subject: Subject, values: Mapping[str, Any], before: str) -> None:
+def compare(report: Comparison, subject: Subject, values: Mapping[str, Any], before: str) -> None:
     """Compare printed numbers and ids; `before` begins the first sentence."""
     report.say(
         f"{before}compared with numbers of {values['model']}, as this model's name and sizes say it is, that ship with "
@@ -60,8 +64,8 @@ def compare(report: Report, subject: Subject, values: Mapping[str, Any], before:
 
 
 def check(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
-    """Compare every stored number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
-    # a remote table then fetches all rows at once
+    """Compare every printed number with the layer's trace: half a printed unit, and a norm's rounding, are allowed."""
+    # so that a remote table fetches all rows at once
     subject.layer.steps[0].module.table.expect(entry["input_ids"] for entry in stored["values"])
     found: dict[str, list[tuple[float, float]]] = {}
     for entry in stored["values"]:
@@ -71,18 +75,17 @@ def check(subject: Subject, stored: Mapping[str, Any]) -> list[Checked]:
         printed = np.array(entry["printed"], np.float64)
         unit = np.maximum(half_units(entry["printed"]), half_steps(printed))
         limit = unit + SLACK + subject.allowed[key] * np.maximum(1, np.abs(printed))
-        pairs = zip(np.abs(got - printed).flat, limit.flat, strict=True)
-        found.setdefault(key, []).extend((float(off), float(most)) for off, most in pairs)
-    return [_sum_up(key, pairs) for key, pairs in found.items()]
-
-
-def _sum_up(key: str, pairs: list[tuple[float, float]]) -> Checked:
-    off, most = max(pairs, key=lambda pair: pair[0] / pair[1])
-    return Checked(key, len(pairs), off, most, all(off <= most for off, most in pairs))
+        found.setdefault(key, []).extend(zip(np.abs(got - printed).flat, limit.flat, strict=True))
+    checked = []
+    for key, pairs in found.items():
+        off, allowed = max(pairs, key=lambda pair: pair[0] / pair[1])
+        passes = all(off <= most for off, most in pairs)
+        checked.append(Checked(key, len(pairs), float(off), float(allowed), passes))
+    return checked
 
 
 def half_units(printed: Iterable[Iterable[str]]) -> Array:
-    """Half a unit of each number's last printed digit.
+    """Return half a unit of each number's last printed digit.
 
     >>> half_units([["0.0136", "1.7505e-02"]])
     array([[5.e-05, 5.e-07]])
@@ -96,9 +99,47 @@ def half_units(printed: Iterable[Iterable[str]]) -> Array:
 
 
 def half_steps(printed: Array) -> Array:
-    """Half the distance to the next float32: where all digits are printed, they are the fewest that name a float32.
+    """Return half the distance to the next float32: a number with all its digits has the fewest that name a float32.
 
     >>> half_steps(np.array([0.05135201, 0.18410145]))
     array([1.86264515e-09, 7.45058060e-09])
     """
     return np.asarray(np.spacing(np.abs(printed).astype(np.float32)) / 2, np.float64)
+
+
+# -- both checkpoints from the Hub: `minibert verify --seeds` ----------------------------------------------------
+
+
+class Seed(NamedTuple):
+    """A model's name on the Hub, and the commit whose numbers were printed."""
+
+    model: str
+    commit: str
+
+
+# Independent public repositories name these as the commit of `main`; for gpt2 the documentation of huggingface_hub is
+# one of them. `verify MODEL` takes today's main
+SEEDS = (
+    Seed("bert-base-uncased", "86b5e0934494bd15c9632b12f734a8a67f723594"),
+    Seed("gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e"),
+)
+
+
+def verify_seed(seed: Seed, local_files_only: bool = False) -> Comparison:
+    """Compare one model with its printed numbers; `ran` is False if the Hub did not answer.
+
+    Only the header, the small tensors, the printed rows (about 150 kB) and the tokenizer are fetched.
+    """
+    report = Comparison(f"{seed.model} at {seed.commit}")
+    open_model = partial(load, seed.model, revision=seed.commit, local_files_only=local_files_only, lazy=True)
+    try:
+        with open_model() as layer:
+            known = find(seed.model, layer)
+            if known is None:
+                report.fail(f"DIFFERENT: its sizes are not those of {seed.model}; is HF_ENDPOINT a right mirror?")
+            else:
+                compare(report, Subject(layer, open_model), known, "")
+    except HubError as error:
+        report.ran = report.passed = False
+        report.lines = [f"not run here: {error}"]
+    return report

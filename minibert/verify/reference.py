@@ -1,6 +1,7 @@
-"""The reference itself, run beside a subject: transformers on torch, watched through hooks.
+"""The reference itself, run beside a subject, and the names of its modules' outputs and inputs in a trace.
 
-Needs both installed; nothing else in this package does.
+transformers on torch is watched through hooks; it needs both installed. A number that no module shows is not compared:
+shapes never decide what an array is.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,20 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
+from minibert.families.parts.block_names import by_module, module_path
 from minibert.families.parts.frozen import thawed
 from minibert.families.parts.steps import Norm, Positions
 from minibert.families.rows import OLDER
 from minibert.hub.names import full_name
 from minibert.models.open.load import is_folder
-from minibert.verify.judge.input_layer import Subject
 
-from .modules import Paths, Seen
+from .counterparts import Counterpart
+from .differences import ERROR_SHARE, Shares
+from .report import Comparison
+from .subjects import Subject
+from .traces import Traces, tokens_of
 
-
-def installed() -> bool:
-    """Whether torch and transformers can be imported."""
-    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
-
+Calls = Mapping[str, Sequence["Array | None"]]  # path of a module -> one array per call, None if it is not kept
 
 # the reference's class for each head
 CLASSES = {
@@ -46,13 +48,124 @@ CLASSES = {
 }
 
 
-class Reference:
-    """The reference's model of a checkpoint, in float32 on the CPU, and a way to trace it like a subject.
+def installed() -> bool:
+    """Whether torch and transformers can be imported."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
-    A trace has the subject's keys. What no module of the reference gives is left out: the word rows times sqrt(dim) of
-    Marian, Pegasus and Granite, which their sum shows. The trace of an input layer ends with what enters the
-    reference's first block. Of a whole encoder attention is eager, and scores are the input of the reference's softmax,
-    with its mask added; compare them only where nothing is masked.
+
+class Live(Counterpart):
+    """The reference itself, on the CPU in float32."""
+
+    whose = "reference"
+    shares = Shares(ours=ERROR_SHARE)  # both are compared with the reference's own float64
+
+    def __init__(self, subject: Subject, model: str, revision: str | None, local_files_only: bool) -> None:
+        self.reference = Reference(subject, model, revision, local_files_only)
+        self.exact = "the reference" if subject.has_places else "the same layer"
+        eager = ", eager attention" if subject.has_places else ""
+        self.about = (f"compared live with {self.reference.name}{eager}, on the CPU in float32",)
+
+    def traces(
+        self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]
+    ) -> tuple[Traces, Traces, Traces]:
+        reference = self.reference
+        inputs = {kind: batch for kind, batch in batches.items() if reference.takes(batch)}
+        if left := [kind for kind in batches if kind not in inputs]:
+            report.say(f"left out, since the reference's module has no such argument: {', '.join(left)}")
+        theirs = {kind: reference.trace(batch) for kind, batch in inputs.items()}
+        for i, text in enumerate(texts, 1):
+            ids = reference.tokenize(text)
+            if isinstance(ids, str):
+                report.say(f"ids of text {i} not compared: {ids}")
+            else:
+                theirs[f"text {i}"]["input_ids"] = ids
+        return inputs, subject.traces(inputs, theirs), theirs
+
+    def in_float64(self, subject: Subject, batch: Traces, theirs: Traces) -> Traces:
+        if not subject.has_places:
+            return super().in_float64(subject, batch, theirs)
+        self.reference.double()
+        return {kind: self.reference.trace(inputs) for kind, inputs in batch.items()}
+
+    def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
+        yield from super().not_compared(here, there, noun)
+        if hidden := [key for key in here if key not in there]:
+            yield f"not compared, since the {self.whose} does not show it: {', '.join(hidden)}"
+
+
+class Paths:
+    """The keys of a trace that leave or enter each module, by the paths that another program has for them.
+
+    Raises ValueError if no module is this model's first.
+    """
+
+    def __init__(self, subject: Subject, modules: Iterable[str], name: str) -> None:
+        there, self._transposed = dict.fromkeys(filter(None, modules)), {*subject.transposed_in_reference}
+        self._positions = {step.path for step, _ in subject.layer.steps if isinstance(step, Positions)}
+        steps = [step for step, _ in subject.layer.steps]
+        own = [step.path for step, bound in subject.layer.steps if callable(bound)]
+        self.prefix = prefix = _prefix(steps[0].path, [*there], ("", *subject.layer.family.prefixes), name)
+        norms = {step.path: "sum" for step in steps if isinstance(step, Norm)}
+        leaving = by_module({key: key for key in (*own, *subject.leaving)})
+        for path, keys in leaving.items():  # rows of the word table for types are its second call
+            keys += [key for key in (f"{path} (types)",) if key in subject.allowed]
+        self.leaving = {prefix + path: keys for path, keys in leaving.items()}
+        self.entering = {prefix + path: keys for path, keys in by_module({**norms, **subject.entering}).items()}
+        if (head := subject.head) is not None:  # its pooler is in the base model
+            paths = [*(path for path, _ in head.works), *([] if head.takes == "last" else [head.path])]
+            for path, after in pairwise([*paths, ""]):
+                named = {each: [path] for each in (path, prefix + path) if each in there}
+                self.leaving |= named
+                if not named:  # an activation that is no module enters the next one
+                    self.entering |= {each: [path] for each in (after, prefix + after) if each in there}
+        # the softmax stands in the module of the scores, whose key is that module's path and a name
+        scores = {key.rpartition(".")[0]: (key, f"attentions.{i}") for i, key in enumerate(subject.scores)}
+        self.softmax: dict[str, list[tuple[str, str]]] = {}
+        for key, names in scores.items():
+            self.softmax.setdefault(prefix + module_path(key), []).append(names)
+
+    def trace(
+        self, leaving: Calls, entering: Calls, known: Mapping[str, Array], batch: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return one batch's intermediates under our names, from what left and entered modules, and `known` ones."""
+        found = dict(_paired(self.leaving, leaving)) | dict(_paired(self.entering, entering))
+        shape = tokens_of(batch)[1].shape
+        return {key: self._as_traced(key, x, shape) for key, x in found.items()} | dict(known)
+
+    def _as_traced(self, key: str, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return an output of transformers with its axes in the order of a trace; shape is (batch, seq)."""
+        if x.ndim == 3 and x.shape[:2] == shape[::-1] and shape[0] != shape[1]:
+            x = x.swapaxes(0, 1)  # XLNet computes with (seq, batch)
+        if key in self._transposed:
+            x = x.swapaxes(1, 2)
+        return x[None] if x.ndim == 2 and key in self._positions else x  # Marian and Pegasus: one row for all texts
+
+
+def _paired(keys: Mapping[str, Sequence[str]], calls: Calls) -> Iterator[tuple[str, Array]]:
+    """Pair the keys of each module with its calls, in order; a trace has no key for further calls."""
+    for path, names in keys.items():
+        for key, x in zip(names, calls.get(path, ()), strict=False):
+            if x is not None:
+                yield key, x
+
+
+def _prefix(first: str, modules: Sequence[str], usual: Sequence[str], name: str) -> str:
+    """Return the prefix that the other program has before this model's paths."""
+    found = dict.fromkeys(path[: -len(first)] for path in modules if f".{path}".endswith(f".{first}"))
+    chosen = [prefix for prefix in usual if prefix in found] if len(found) > 1 else [*found]
+    if len(chosen) != 1:
+        shown = ", ".join(modules[:4]) or "none"
+        raise ValueError(f"{name}: expected a module {first}, as this model has it; found {len(found)} among {shown}")
+    return chosen[0]
+
+
+class Reference:
+    """The reference's model of a checkpoint, in float32 on the CPU, traced like a subject.
+
+    A trace has the subject's keys. Intermediates that no module of the reference returns are left out: the word rows
+    times sqrt(dim) of Marian, Pegasus and Granite, which their sum shows. The trace of an input layer ends with the
+    input of the reference's first block. In a whole encoder attention is eager, and scores are the input of the
+    reference's softmax, with its mask added; compare them only at pairs that are not masked.
     """
 
     def __init__(
@@ -60,12 +173,12 @@ class Reference:
     ) -> None:
         self._subject, self._layer = subject, subject.layer
         self._where = str(Path(where).expanduser()) if is_folder(where) else full_name(where)
-        # no code and no pickle of a checkpoint is ever run (`use_safetensors`)
+        # a checkpoint's code and pickles are never run (`use_safetensors`)
         self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
         self.name = f"transformers {version('transformers')} on torch {version('torch')}"
         self._model = self._load()
         self._paths = Paths(subject, (path for path, _ in self._model.named_modules()), type(self._model).__name__)
-        self._caching: Any = None  # the same model as a decoder, loaded only where the first one keeps no cache
+        self._caching: Any = None  # the same model as a decoder, loaded only if the first keeps no cache
 
     def _load(self, **changes: Any) -> Any:
         import torch
@@ -79,7 +192,7 @@ class Reference:
                 "is no reference here; name a file with a port's values with ",
                 Option("against"),
             )
-        if known := OLDER.get(config.pop("model_type", "")):  # a name that it does not know
+        if known := OLDER.get(config.pop("model_type", "")):  # transformers does not know this name
             changes["config"] = transformers.AutoConfig.for_model(known, **config)
         if self._subject.scores:
             changes["attn_implementation"] = "eager"
@@ -96,16 +209,16 @@ class Reference:
         return all(name in known or name == "past_length" for name in inputs)
 
     def _part(self, model: Any) -> Any:
-        """The module where the layer's paths begin: the model itself, or the text model inside a larger one."""
+        """Return the module at which the layer's paths begin: the model, or the text model inside a larger one."""
         return model.get_submodule(self._paths.prefix.rstrip("."))
 
     def _module(self, model: Any) -> Any:
-        """The module to call: the part, or its encoder or decoder."""
+        """Return the module to call: the part, or its encoder or decoder."""
         part = self._part(model)
         return getattr(part, self._layer.side) if self._layer.family.sides != ("encoder",) else part
 
     def tokenize(self, text: str) -> Array | str:
-        """The reference's ids of a text, (1, seq), or why its tokenizer cannot be opened."""
+        """Return the reference's ids of a text, (1, seq), or why its tokenizer cannot be opened."""
         import transformers
 
         try:
@@ -116,10 +229,10 @@ class Reference:
         return np.array([tokenizer(text)["input_ids"]], np.int64)
 
     def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch; `past_length` tokens are run before it, so that a cache holds them."""
+        """Run one batch; `past_length` tokens are run before it to fill the cache."""
         import torch
 
-        dtype = next(self._model.parameters()).dtype  # of rows that are passed, too: a norm takes no other
+        dtype = next(self._model.parameters()).dtype  # inputs_embeds need it too: a norm takes no other
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
         named = {name: x.to(dtype) if x.is_floating_point() and "embeds" in name else x for name, x in tensors.items()}
         past_length = int(named.pop("past_length", torch.tensor(0)).item())
@@ -127,7 +240,7 @@ class Reference:
         with torch.no_grad():
             if past_length:
                 model, named["past_key_values"] = self._cache(named, past_length)
-            return self._paths.trace(self._watch(model, named, self._subject.reaches_head(inputs)), inputs)
+            return self._paths.trace(*self._watch(model, named, self._subject.reaches_head(inputs)), inputs)
 
     def _cache(self, named: Mapping[str, Any], past_length: int) -> tuple[Any, Any]:
         import torch
@@ -146,8 +259,8 @@ class Reference:
         """Compute in float64 from now on."""
         self._model = self._model.double()
 
-    def _watch(self, model: Any, named: Mapping[str, Any], whole: bool) -> Seen:
-        """Call the model with a hook on every module that has a key of a trace; `whole`: with its head."""
+    def _watch(self, model: Any, named: Mapping[str, Any], whole: bool) -> tuple[Calls, Calls, dict[str, Array]]:
+        """Call the model, with its head if `whole`, and record what leaves and enters modules that a trace names."""
         import torch
 
         part, subject, known = self._part(model), self._subject, dict[str, Array]()
@@ -163,7 +276,7 @@ class Reference:
             entering[path].append(_array(args[0] if args else named["hidden_states"]))
 
         def called(function: Any, args: Any) -> None:
-            # Whisper indexes its table, the other models look rows up
+            # Whisper indexes its table, the other models use embedding()
             place = {torch.nn.functional.embedding: 1, torch.Tensor.__getitem__: 0}.get(function)
             if step is not None and place is not None and args[place] is table and torch.is_tensor(args[1 - place]):
                 known["position_ids"] = args[1 - place].numpy() - step.extra
@@ -185,7 +298,7 @@ class Reference:
                     made = model(**named, **more, output_hidden_states=True)
                 both = [made.start_logits, made.end_logits] if "start_logits" in made else []
                 known["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
-                if subject.head.takes == "last":  # its map is computed for every token, and taken afterwards
+                if subject.head.takes == "last":  # its map is computed for every token, and one is selected afterwards
                     known[subject.head.path] = known["logits"]
             else:
                 self._module(model)(**named, **more, output_hidden_states=True)
@@ -194,14 +307,14 @@ class Reference:
             raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
         steps = [step for step, _ in self._layer.steps]
         last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
-        known[last] = _array(states[0])  # whatever the modules gave, it is this that enters the first block
+        known[last] = _array(states[0])  # this enters the first block, whatever the modules returned
         if subject.scores:
             known |= dict(zip(subject.scores, scores, strict=True))
             for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):
                 known |= {f"{name}.{i}": _array(array) for i, array in enumerate(arrays)}
         if subject.pooler is not None and results[-1].get("pooler_output") is not None:
             known["pooler"] = _array(results[-1].pooler_output)
-        return Seen(leaving, entering, known)
+        return leaving, entering, known
 
 
 def _array(x: Any) -> Array:
@@ -211,10 +324,11 @@ def _array(x: Any) -> Array:
 
 @contextmanager
 def _watching(called: Callable[[Any, Any], None], wide: bool) -> Iterator[None]:
-    """Be told of every call of a function of torch, with its arguments.
+    """Call `called` before every function of torch, with its arguments.
 
-    `wide`: what asks for float32 is given float64. Llama's kin compute norms, rotation and softmax in float32 whatever
-    the weights are, and a mask of float64's lowest number is minus infinity there: padding would be NaN.
+    wide: a function that requests float32 gets float64. Models like Llama compute norms, rotation and softmax in
+    float32 whatever the weights are, and there a mask of float64's lowest number is minus infinity: padding would be
+    NaN.
     """
     import torch
     from torch.overrides import TorchFunctionMode

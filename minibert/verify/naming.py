@@ -1,4 +1,4 @@
-"""Names the mistake that explains a difference, of a whole model and of each module. Loaded where something differs."""
+"""The lines that name a mistake, for a whole model and for each module. Imported only if something differs."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ import numpy as np
 from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import all_places
-from minibert.verify.mistakes.wrong_formulas import Formula
-from minibert.verify.report import Report
-from minibert.verify.sides.traces import Traces
+from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
 
-from .compare import over_kinds
-from .formats import FORMS
-from .input_layer import Subject
+from .differences import over_kinds
 from .local import InFormat, Judged, Local, local_mistakes
+from .report import Comparison
+from .subjects import Subject
+from .traces import Traces
 
-FEW_MAPS = 4  # wrong ones that say more of a file than of a map
+FEW_MAPS = 4  # so many wrong linear maps say more of the file than of a map
 SHOWN = 12  # names and modules that one line lists
 
 
 def look(
-    report: Report, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool, form: str = ""
+    report: Comparison, subject: Subject, inputs: Traces, theirs: Traces, tolerance: float, local: bool, form: str = ""
 ) -> None:
-    """Look for the mistake; `local`: whether each module of an encoder is named too; form: what a port computes in."""
+    """Look for the mistake; local: whether each module of an encoder is named too; form: a port's narrower format."""
     judged = local_mistakes(subject, inputs, theirs, tolerance, form)
     local = local and subject.has_places
     wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
     if local and not form and 2 * len(wrong & there) > len(there):  # a format shows in most modules
-        for name in (name for name, own in FORMS.items() if _are_in(own, theirs, wrong)):
+        for name in (name for name, rounding in ROUNDINGS.items() if _are_in(rounding, theirs, wrong)):
             again = local_mistakes(subject, inputs, theirs, tolerance, name)
             if 2 * len(again.found) <= len(judged.found):
                 judged, report.rounding = again, "" if again.found else name
                 right = "all" if not again.found else "most"
-                report.head(f"{right} modules that are shown are right in {name}; if that is meant, compare in that "
-                            "format")  # fmt: skip
+                report.headline(f"{right} modules that are shown are right in {name}; if that is meant, compare in "
+                                "that format")  # fmt: skip
                 break
         if report.rounding:
             return
@@ -46,38 +45,40 @@ def look(
 
 
 def _are_in(rounding: Formula, theirs: Traces, keys: set[str]) -> bool:
-    """Whether a fourth of a port's intermediates that are wrong hold numbers of a narrower format alone."""
+    """Whether more than a fourth of a port's wrong intermediates hold only numbers of a narrower format."""
     each = [np.asarray(x, np.float32) for named in theirs.values() for key, x in named.items() if key in keys]
     return 4 * sum(np.array_equal(rounding(x), x, equal_nan=True) for x in each) > len(each)
 
 
-def say_format(report: Report, subject: Subject, form: str, told: InFormat) -> None:
-    """Say that a port is right in a format, or which mistake is in it, and what such rounding can hide."""
-    for mistake in dict.fromkeys(each.name for each in told.found):
-        report.matches.append(mistake)
-    for each in {each.name: each for each in told.found}.values():
-        report.fail(f"matches: {each.name}. {reason(each, subject.model)}")
+def say_format(report: Comparison, subject: Subject, form: str, told: InFormat) -> None:
+    """Say that a port is right in a format, or which mistake it has, and what the format's rounding can hide."""
+    for mistake in {each.name: each for each in told.found}.values():
+        report.matches.append(mistake.name)
+        report.fail(f"matches: {mistake.name}. {reason(mistake, subject.model)}")
     if told.found:
-        report.head(f"not right in {form}: {' or '.join(report.matches)}")
+        report.headline(f"not right in {form}: {' or '.join(report.matches)}")
         return
     report.rounding = form
     if told.float32:
         report.say(f"right in float32, not computed in {form}")
         return
     report.hidden = list(dict.fromkeys(each.name for each in told.hidden))
-    shown = ", ".join(report.hidden[:SHOWN]) + (f" and {len(report.hidden) - SHOWN} more" if len(report.hidden) > SHOWN
-                                                else "")  # fmt: skip
+    shown = _shown(report.hidden)
     hides = f"; such rounding can hide: {shown}" if shown else "; no mistake of the list can hide below such rounding"
     report.say(f"every module that is shown is right in {form}{hides}")
 
 
-def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _say_matches(report: Comparison, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
     for mistake in found:
         if mistake.name not in report.matches:
             report.matches.append(mistake.name)
             report.say(f"matches: {mistake.name}. {reason(mistake, subject.model)}")
     if report.matches:
-        report.head(f"all of it is explained by: {' or '.join(report.matches)}")
+        report.headline(f"all of it is explained by: {' or '.join(report.matches)}")
     elif by_module:
         report.say("no single mistake explains the whole model; module by module:")
     else:
@@ -87,23 +88,19 @@ def _say_matches(report: Report, subject: Subject, found: Iterable[Mistake], by_
         report.say(f"none of the {len(tried)} classic mistakes that this model allows fits")
 
 
-def _say_local(report: Report, judged: Judged) -> None:
+def _say_local(report: Comparison, judged: Judged) -> None:
     """Name every module that is wrong by itself."""
     report.local = judged.found
     if not report.local:
-        left = [
-            d.key for d in over_kinds(report.differences) if d.key not in judged.keys and not report.accepted[d.key]
-        ]
+        left = [d.key for d in over_kinds(report.compared) if d.key not in judged.keys and not report.accepted[d.key]]
         report.say(
             f"not fed with the port's own inputs: {', '.join(left)}" if left else
             "on the port's own inputs every module that is in the file is right"
         )  # fmt: skip
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
-    keys = [each.key for each in report.local]
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     if not report.matches:
-        report.head(f"{size} by itself: {', '.join(keys[:SHOWN])}{more}")
+        report.headline(f"{size} by itself: {_shown([each.key for each in report.local])}")
     report.say(f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
     others = _other_weights(report, judged)
     for wrong in (each for each in report.local if each not in others):
@@ -112,8 +109,8 @@ def _say_local(report: Report, judged: Judged) -> None:
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
 
 
-def _other_weights(report: Report, judged: Judged) -> list[Local]:
-    """Say in one line where most linear maps are wrong and nothing names them: their weights are of another file."""
+def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
+    """Say in one line that the weights are another file's, if most linear maps are wrong and no mistake fits them."""
     maps = [each for each in judged.found if each.kind == "dense" and not each.fits]
     if len(maps) < FEW_MAPS or 2 * len(maps) <= judged.maps:
         return []
