@@ -23,23 +23,11 @@ be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
 FORMAT = 1  # of the object that --json prints
 INTERMEDIATES = ("encoder", "side", "against", "save", "only", "batches", "format")  # not for vectors
-GONE = {
-    **dict.fromkeys(
-        ("--url", "--served-as", "--api-key-env"),
-        "no server is asked: ask it with its own client, save the vectors by numpy.save, and pass the file with "
-        "--vectors; GOLDEN.md has it",
-    ),
-    "--small": "name few batches, as in --batches plain left_pad",
-    "--all-batches": "every batch is wanted unless --batches names some; leave it out",
-    "--text": "put the texts into a file, one a line, and pass it with --texts",
-    "--prompt-name": "pass the prompt itself with --prompt",
-}
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments, in four groups."""
-    parser.gone = GONE
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
         help="allow differences up to X: of an intermediate |here - there| / max(1, |there|), of a vector the share of "

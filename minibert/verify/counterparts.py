@@ -12,7 +12,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 
-from .differences import OF_A_PORT, Shares, misfits
+from .differences import OF_A_PORT, Shares, fits
 from .report import Comparison
 from .subjects import Subject
 from .traces import Traces, keys_of
@@ -29,20 +29,20 @@ ALONE_SHOWS = {
     "cached": "tokens in the cache",
 }
 
+Sides = tuple[Traces, Traces, Traces]  # the inputs that both programs have, our intermediates, and theirs
+
 
 class Counterpart(ABC):
     """The other program of a comparison."""
 
     whose: str  # its name at the head of a column
     exact = ""  # the program whose float64 the errors refer to; "" for our own
-    about: tuple[str, ...]  # the first lines
+    about: Sequence[str]  # the first lines
     shares: Shares  # how much more one program may round than the other
 
     @abstractmethod
-    def traces(
-        self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]
-    ) -> tuple[Traces, Traces, Traces]:
-        """Return the inputs that both programs have, our intermediates, and theirs."""
+    def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
+        """Return inputs and intermediates of both programs; lines about what is left out go into the report."""
 
     def in_float64(self, subject: Subject, batch: Traces, theirs: Traces) -> Traces:
         """Compute a batch in float64."""
@@ -82,9 +82,7 @@ class Port(Counterpart):
         file = "the file " if Path(self.name).is_file() else ""
         self.about = (f"compared with {file}{self.name}; the reference was not run", *self.lines)
 
-    def traces(
-        self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]
-    ) -> tuple[Traces, Traces, Traces]:
+    def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
         in_file = self.theirs.keys() | self.inputs.keys()
         found = [kind for kind in {**batches, **self.theirs, **self.inputs} if kind in in_file]
         inputs = {
@@ -110,7 +108,13 @@ class Port(Counterpart):
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
                 raise ValueError(f'{self.name} has no {" and no ".join(only)}; store it as "plain|{only[0]}" and so on')
-        odd = misfits(ours, theirs, subject.weighed)
+        odd = [
+            (kind, key)
+            for kind, mine in ours.items()
+            for key, x in mine.items()
+            if key in theirs[kind]
+            and (theirs[kind][key].shape != x.shape if key in subject.weighed else not fits(x, theirs[kind][key]))
+        ]
         if odd and self.whole:
             shapes = (f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {ours[kind][key].shape}"
                       for kind, key in odd[:3])  # fmt: skip

@@ -118,20 +118,6 @@ def in_float64(
     return [decided.get((d.kinds[0], d.key), d) for d in found]
 
 
-def misfits(ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[str, str]]:
-    """List kind and key of the intermediates whose shape differs from ours: they cannot be the same thing.
-
-    whole: intermediates that must have all texts of the batch.
-    """
-    return [
-        (kind, key)
-        for kind, mine in ours.items()
-        for key in mine
-        if key in theirs.get(kind, {})
-        and (theirs[kind][key].shape != mine[key].shape if key in whole else not fits(mine[key], theirs[kind][key]))
-    ]
-
-
 def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, float, float, float]:
     """Return the largest difference, the share of equal entries, and both rms errors."""
     if not fits(ours, theirs):

@@ -283,17 +283,12 @@ class Place:
                 if wrong is None or wrong.shape != right.shape or there.shape != right.shape or right.dtype.kind != "f":
                     continue
                 seen = self.subject.seen(self.inputs)
-                off, theirs, ours = (
-                    _rows(seen(kind, key, np.asarray(x, float) - right)) for x in (wrong, there, narrow.found[key])
-                )
+                numbers = [seen(kind, key, np.asarray(x, float) - right) for x in (wrong, there, narrow.found[key])]
+                off, theirs, ours = (x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1) for x in numbers)
                 size = float(np.mean(ours**2)) if ours.size else 0.0
                 if size > 0 and np.isfinite(off).all() and np.isfinite(theirs).all():
                     rows.append(np.stack([(off * x).sum(-1) / size for x in (theirs, ours, off)]))
         return np.concatenate(rows, axis=1) if rows else None
-
-
-def _rows(x: Array) -> Array:
-    return x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)
 
 
 def weighed_up(evidence: Sequence[Array]) -> str:
@@ -318,7 +313,8 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
     before: Traces = {kind: {} for kind in inputs}
     for at, at_wide in zip(*(all_places(each.model, each.head) for each in (subject, subject.exact)), strict=True):
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
-        at = at._replace(plan={key: _fast(step) for key, step in at.plan.items()})
+        fast = {step.key: step._replace(formula=faster(step.formula)) for step in at.of("activation")}
+        at = at._replace(plan={**at.plan, **fast})
         plan = narrowed(ROUNDINGS[form], at) if form else at.plan
         for kind in here:
             replays[kind].go(plan)
@@ -328,7 +324,3 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
         for kind, replay in wide.items():
             rows = (key for key in plan if key.startswith("hidden_states.") and key not in replay.fed)
             before[kind] |= {key: replay.flow[key] for key in rows}
-
-
-def _fast(step: Step) -> Step:
-    return step._replace(formula=faster(step.formula)) if step.kind == "activation" else step

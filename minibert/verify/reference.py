@@ -28,7 +28,7 @@ from minibert.families.rows import OLDER
 from minibert.hub.names import full_name
 from minibert.models.open.load import is_folder
 
-from .counterparts import Counterpart
+from .counterparts import Counterpart, Sides
 from .differences import ERROR_SHARE, Shares
 from .report import Comparison
 from .subjects import Subject
@@ -53,46 +53,6 @@ def installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
 
-class Live(Counterpart):
-    """The reference itself, on the CPU in float32."""
-
-    whose = "reference"
-    shares = Shares(ours=ERROR_SHARE)  # both are compared with the reference's own float64
-
-    def __init__(self, subject: Subject, model: str, revision: str | None, local_files_only: bool) -> None:
-        self.reference = Reference(subject, model, revision, local_files_only)
-        self.exact = "the reference" if subject.has_places else "the same layer"
-        eager = ", eager attention" if subject.has_places else ""
-        self.about = (f"compared live with {self.reference.name}{eager}, on the CPU in float32",)
-
-    def traces(
-        self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]
-    ) -> tuple[Traces, Traces, Traces]:
-        reference = self.reference
-        inputs = {kind: batch for kind, batch in batches.items() if reference.takes(batch)}
-        if left := [kind for kind in batches if kind not in inputs]:
-            report.say(f"left out, since the reference's module has no such argument: {', '.join(left)}")
-        theirs = {kind: reference.trace(batch) for kind, batch in inputs.items()}
-        for i, text in enumerate(texts, 1):
-            ids = reference.tokenize(text)
-            if isinstance(ids, str):
-                report.say(f"ids of text {i} not compared: {ids}")
-            else:
-                theirs[f"text {i}"]["input_ids"] = ids
-        return inputs, subject.traces(inputs, theirs), theirs
-
-    def in_float64(self, subject: Subject, batch: Traces, theirs: Traces) -> Traces:
-        if not subject.has_places:
-            return super().in_float64(subject, batch, theirs)
-        self.reference.double()
-        return {kind: self.reference.trace(inputs) for kind, inputs in batch.items()}
-
-    def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
-        yield from super().not_compared(here, there, noun)
-        if hidden := [key for key in here if key not in there]:
-            yield f"not compared, since the {self.whose} does not show it: {', '.join(hidden)}"
-
-
 class Paths:
     """The keys of a trace that leave or enter each module, by the paths that another program has for them.
 
@@ -104,7 +64,14 @@ class Paths:
         self._positions = {step.path for step, _ in subject.layer.steps if isinstance(step, Positions)}
         steps = [step for step, _ in subject.layer.steps]
         own = [step.path for step, bound in subject.layer.steps if callable(bound)]
-        self.prefix = prefix = _prefix(steps[0].path, [*there], ("", *subject.layer.family.prefixes), name)
+        first, usual = steps[0].path, ("", *subject.layer.family.prefixes)
+        prefixes = [*dict.fromkeys(path[: -len(first)] for path in there if f".{path}".endswith(f".{first}"))]
+        chosen = [prefix for prefix in usual if prefix in prefixes] if len(prefixes) > 1 else prefixes
+        if len(chosen) != 1:
+            shown = ", ".join([*there][:4]) or "none"
+            raise ValueError(f"{name}: expected a module {first}, as this model has it; found {len(prefixes)} among "
+                             f"{shown}")  # fmt: skip
+        self.prefix = prefix = chosen[0]  # the other program has it before this model's paths
         norms = {step.path: "sum" for step in steps if isinstance(step, Norm)}
         leaving = by_module({key: key for key in (*own, *subject.leaving)})
         for path, keys in leaving.items():  # rows of the word table for types are its second call
@@ -149,17 +116,7 @@ def _paired(keys: Mapping[str, Sequence[str]], calls: Calls) -> Iterator[tuple[s
                 yield key, x
 
 
-def _prefix(first: str, modules: Sequence[str], usual: Sequence[str], name: str) -> str:
-    """Return the prefix that the other program has before this model's paths."""
-    found = dict.fromkeys(path[: -len(first)] for path in modules if f".{path}".endswith(f".{first}"))
-    chosen = [prefix for prefix in usual if prefix in found] if len(found) > 1 else [*found]
-    if len(chosen) != 1:
-        shown = ", ".join(modules[:4]) or "none"
-        raise ValueError(f"{name}: expected a module {first}, as this model has it; found {len(found)} among {shown}")
-    return chosen[0]
-
-
-class Reference:
+class Reference(Counterpart):
     """The reference's model of a checkpoint, in float32 on the CPU, traced like a subject.
 
     A trace has the subject's keys. Intermediates that no module of the reference returns are left out: the word rows
@@ -168,6 +125,9 @@ class Reference:
     reference's softmax, with its mask added; compare them only at pairs that are not masked.
     """
 
+    whose = "reference"
+    shares = Shares(ours=ERROR_SHARE)  # both are compared with the reference's own float64
+
     def __init__(
         self, subject: Subject, where: str, revision: str | None = None, local_files_only: bool = False
     ) -> None:
@@ -175,7 +135,10 @@ class Reference:
         self._where = str(Path(where).expanduser()) if is_folder(where) else full_name(where)
         # a checkpoint's code and pickles are never run (`use_safetensors`)
         self._options = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": False}
-        self.name = f"transformers {version('transformers')} on torch {version('torch')}"
+        self.exact = "the reference" if subject.has_places else "the same layer"
+        eager = ", eager attention" if subject.has_places else ""
+        versions = f"transformers {version('transformers')} on torch {version('torch')}"
+        self.about = (f"compared live with {versions}{eager}, on the CPU in float32",)
         self._model = self._load()
         self._paths = Paths(subject, (path for path, _ in self._model.named_modules()), type(self._model).__name__)
         self._caching: Any = None  # the same model as a decoder, loaded only if the first keeps no cache
@@ -205,8 +168,31 @@ class Reference:
 
     def takes(self, inputs: Mapping[str, Array]) -> bool:
         """Whether the reference's module has arguments of these names."""
-        known = inspect.signature(self._module(self._model).forward).parameters
-        return all(name in known or name == "past_length" for name in inputs)
+        return inputs.keys() <= {*inspect.signature(self._module(self._model).forward).parameters, "past_length"}
+
+    def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
+        inputs = {kind: batch for kind, batch in batches.items() if self.takes(batch)}
+        if left := [kind for kind in batches if kind not in inputs]:
+            report.say(f"left out, since the reference's module has no such argument: {', '.join(left)}")
+        theirs = {kind: self.trace(batch) for kind, batch in inputs.items()}
+        for i, text in enumerate(texts, 1):
+            ids = self.tokenize(text)
+            if isinstance(ids, str):
+                report.say(f"ids of text {i} not compared: {ids}")
+            else:
+                theirs[f"text {i}"]["input_ids"] = ids
+        return inputs, subject.traces(inputs, theirs), theirs
+
+    def in_float64(self, subject: Subject, batch: Traces, theirs: Traces) -> Traces:
+        if not subject.has_places:
+            return super().in_float64(subject, batch, theirs)
+        self.double()
+        return {kind: self.trace(inputs) for kind, inputs in batch.items()}
+
+    def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
+        yield from super().not_compared(here, there, noun)
+        if hidden := [key for key in here if key not in there]:
+            yield f"not compared, since the reference does not show it: {', '.join(hidden)}"
 
     def _part(self, model: Any) -> Any:
         """Return the module at which the layer's paths begin: the model, or the text model inside a larger one."""

@@ -23,7 +23,7 @@ from minibert.files.tables import StoredTable
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 
-from .counterparts import Counterpart
+from .counterparts import Counterpart, Sides
 from .differences import ERROR_SHARE, PORT_SHARE, Shares, over_kinds
 from .report import Comparison, Text, compare_ids
 from .subjects import Subject
@@ -51,24 +51,21 @@ def find(model: EmbeddingLayer | Encoder) -> Values | None:
     until one differs: a model on the Hub has its tables fetched only if all smaller parameters are the same.
     """
     about = _about()
-    if not _same(dict(_listed(model.modules)), about["parameters"]):
+    parameters, wanted = dict(_listed(model.modules)), about["parameters"]
+    layer = {path for path in wanted if path.startswith(INPUT_LAYER)}
+    if set(parameters) not in (layer, set(wanted)):
         return None
+    if any(list(x.shape) != wanted[path][0] for path, x in parameters.items()):
+        return None
+    for path, x in sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape))):
+        whole = x if isinstance(x, np.ndarray | StoredTable) else x.array()  # fetched from the Hub at once, not by rows
+        if sha256_of(whole) != wanted[path][1]:
+            return None
     inputs, traces = read_traces(FILE)
     versions = about["versions"]
     reference = f"transformers {versions['transformers']} on torch {versions['torch']}"
     ids = [{name: x[0].tolist() for name, x in inputs[f"text {i}"].items()} for i in range(1, 1 + len(about["texts"]))]
     return Values(reference, list(zip(about["texts"], ids, strict=True)), inputs, traces)
-
-
-def _same(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether these are all wanted parameters, or all of the input layer's, with the same numbers."""
-    layer = {path for path in wanted if path.startswith(INPUT_LAYER)}
-    if set(parameters) not in (layer, set(wanted)):
-        return False
-    if any(list(x.shape) != wanted[path][0] for path, x in parameters.items()):
-        return False
-    smallest_first = sorted(parameters.items(), key=lambda each: int(np.prod(each[1].shape)))
-    return all(sha256_of(_whole(x)) == wanted[path][1] for path, x in smallest_first)
 
 
 def _listed(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -89,11 +86,6 @@ def sha256_of(x: Any) -> str:
     for start in range(0, x.shape[0], step):
         digest.update(np.ascontiguousarray(rows(slice(start, start + step)), "<f4").data)
     return digest.hexdigest()
-
-
-def _whole(x: Any) -> Any:
-    """Fetch a table on the Hub at once, and not row by row."""
-    return x if isinstance(x, np.ndarray | StoredTable) else x.array()
 
 
 def _about() -> dict[str, Any]:
@@ -118,9 +110,7 @@ class Shipped(Counterpart):
             "minibert, the reference was not run",
         )
 
-    def traces(
-        self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]
-    ) -> tuple[Traces, Traces, Traces]:
+    def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
         if texts:
             report.say("the texts passed were not compared: that takes the reference itself")
         inputs, theirs = self.values.inputs, self.values.traces

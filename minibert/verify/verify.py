@@ -9,7 +9,7 @@ others have printed. If something differs, every known mistake is tried.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from minibert.threads.computing import on_one_thread
 from . import printed, shipped
 from .counterparts import Counterpart, Port
 from .differences import Difference, in_float64, over_kinds
-from .reference import Live, installed
+from .reference import Reference, installed
 from .report import Comparison, show
 from .sources import Against, read_against
 from .subjects import EncoderSubject, Subject
@@ -161,7 +161,12 @@ def verify(
         inputs = ours | {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         recorded, theirs = ({}, {}) if port is None else port.read(subject, inputs)
         if batches is not None:
-            inputs, recorded, theirs = _these(batches, inputs, recorded, theirs)
+            known = [*dict.fromkeys([*inputs, *recorded, *theirs])]
+            if unknown := [kind for kind in batches if kind not in known]:
+                raise ValueError(f"there is no batch {unknown[0]!r}; there are {', '.join(known)}")
+            inputs, recorded, theirs = (
+                {kind: x for kind, x in each.items() if kind in batches} for each in (inputs, recorded, theirs)
+            )
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}))
             part = " of the encoder" if only_encoder else ""
@@ -185,20 +190,12 @@ def verify(
     return report
 
 
-def _these(kinds: Sequence[str], *several: Traces) -> Iterator[Traces]:
-    """Keep only some batches. Raises ValueError for one that neither we nor the file have."""
-    known = dict.fromkeys(kind for each in several for kind in each)
-    if unknown := [kind for kind in kinds if kind not in known]:
-        raise ValueError(f"there is no batch {unknown[0]!r}; there are {', '.join(known)}")
-    return ({kind: x for kind, x in each.items() if kind in kinds} for each in several)
-
-
 def _best_reference(subject: Subject, model: str, hub: dict[str, Any]) -> Counterpart | None:
     """Return the reference if it can be run, else its values if they ship."""
     if subject.layer.family is STATIC:
         return None
     if installed():
-        return Live(subject, model, **hub)
+        return Reference(subject, model, **hub)
     values = shipped.find(subject.model)
     return None if values is None else shipped.Shipped(values)
 
@@ -261,13 +258,13 @@ def compare_with(
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
     if not place and in_form is not None:
-        from .naming import say_format
+        from .local import say_format
 
         say_format(report, subject, form, in_form)
     elif not place:
         report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
     if wrong:
-        from .naming import look
+        from .local import look
 
         loose = tolerance if place else 0.0  # else many mistakes would fit numbers that pass by the tolerance
         look(report, subject, inputs, theirs, loose, isinstance(other, Port), form if in_form else "")

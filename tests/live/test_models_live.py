@@ -55,14 +55,14 @@ class Opened(Reference):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.traces: list[dict[str, Array]] = []
+        self.traced: list[dict[str, Array]] = []
         Opened.last = self
 
     def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        self.traces.append(super().trace(inputs))
-        return self.traces[-1]
+        self.traced.append(super().trace(inputs))
+        return self.traced[-1]
 
-    def in_float64(self, encoder: minibert.Encoder) -> None:
+    def continue_in_float64(self, encoder: minibert.Encoder) -> None:
         """Go on in float64, beside this encoder: the one of `verify` is closed."""
         self._subject = EncoderSubject(encoder, minibert.load_encoder)
         self._layer = encoder.embeddings
@@ -81,7 +81,7 @@ class Opened(Reference):
 
 @pytest.fixture(autouse=True)
 def _kept_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("minibert.verify.reference.Reference", Opened)
+    monkeypatch.setattr("minibert.verify.verify.Reference", Opened)
     yield
     if "last" in vars(Opened):
         del Opened.last  # one model is open at a time
@@ -115,8 +115,8 @@ def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = 
         hidden = "scaled" if scaled else None  # the reference multiplies where no module shows it
         assert {line.rpartition(": ")[2] for line in said} == {left, hidden} - {None}
         asked = {kind: batch for kind, batch in kinds.items() if kind != left}
-        singles = opened.traces[: len(asked)]
-        opened.in_float64(encoder)
+        singles = opened.traced[: len(asked)]
+        opened.continue_in_float64(encoder)
         found = {(kind, d.key) for d in report.compared for kind in d.kinds}
         states = [f"hidden_states.{i}" for i in range(len(encoder.stack.blocks) + 1)]
         for (kind, batch), theirs in zip(asked.items(), singles, strict=True):
@@ -183,7 +183,7 @@ def no_more_rounding_in_the_layer(folder: Path) -> None:
         made = [batch for batch in batches(layer).values() if Opened.last.takes(batch)]
         errors = [
             (rms(layer_trace[key] - true[key]), rms(theirs[key] - true[key]))
-            for batch, theirs in zip(made, Opened.last.traces, strict=False)
+            for batch, theirs in zip(made, Opened.last.traced, strict=False)
             for layer_trace, true in [(trace(layer, batch), trace(exact, batch))]
             for key in true.keys() & theirs.keys()
         ]

@@ -26,7 +26,7 @@ from minibert.verify.local import alike, local_mistakes
 from minibert.verify.mistakes.mistake import Mistake, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
 from minibert.verify.mistakes.plain import begin, places
-from minibert.verify.reference import Live
+from minibert.verify.reference import Reference
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import Shipped
 from minibert.verify.sources import read_against
@@ -200,7 +200,7 @@ def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
     monkeypatch.setattr(subjects, "IN_BLOCKS", 0.0)
     monkeypatch.setattr(subjects, "ATTENTION", 0.0)
     inputs, theirs = read_traces(path)
-    for shares in (Live.shares, Port.shares, Shipped.shares):
+    for shares in (Reference.shares, Port.shares, Shipped.shares):
         port, again = read_against(path), partial(load_encoder, folders["bert"])
         report = Comparison()
         port.keep(inputs, theirs, None)

@@ -124,7 +124,7 @@ def test_where_the_reference_runs_it_alone_decides(
 ) -> None:
     """Neither a folder's name nor its numbers promise anything then."""
     monkeypatch.setattr(verify_module, "installed", lambda: True)
-    monkeypatch.setattr(verify_module, "Live", lambda *_, **__: object())
+    monkeypatch.setattr(verify_module, "Reference", lambda *_, **__: object())
     monkeypatch.setattr(verify_module, "compare_with", lambda *_: None)
     for folder in (planted, minilm):
         lines = "\n".join(verify(str(folder)).lines)

@@ -21,7 +21,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import shipped
 from minibert.verify.counterparts import Port
 from minibert.verify.differences import ERROR_SHARE, PORT_SHARE, Difference, rms
-from minibert.verify.reference import Live
+from minibert.verify.reference import Reference
 from minibert.verify.subjects import (
     AFTER_NORM,
     ATTENTION,
@@ -284,7 +284,7 @@ def test_beyond_the_tolerance_a_port_s_error_is_weighed(
     ],
 )
 def test_shares_of_rounding(whose: str, ours: float, theirs: float, accepted: bool) -> None:
-    shares = {"reference": Live.shares, "file": Port.shares, "stored": shipped.Shipped.shares}[whose]
+    shares = {"reference": Reference.shares, "file": Port.shares, "stored": shipped.Shipped.shares}[whose]
     beyond = Difference("hidden_states.1", ("plain",), 2 * IN_BLOCKS, 0.0, ours, theirs, IN_BLOCKS, weighed=True)
     assert beyond.accepted(shares) == accepted
     assert beyond._replace(largest=IN_BLOCKS).accepted(shares)
@@ -299,7 +299,7 @@ def test_a_reference_of_another_shape_differs(key: str, folders: dict[str, Path]
         ours = {"left_pad": trace(encoder, inputs["left_pad"])}
         theirs = {"left_pad": {key: ours["left_pad"][key][..., 1:]}}
         (difference,) = EncoderSubject(encoder, load_encoder).compare(inputs, ours, theirs, ours)
-    assert difference.largest == np.inf and difference.equal == 0 and not difference.accepted(Live.shares)
+    assert difference.largest == np.inf and difference.equal == 0 and not difference.accepted(Reference.shares)
 
 
 def test_numbers_at_padding_are_not_compared(folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path) -> None:
