@@ -21,7 +21,7 @@ exit code 0 if all is equal within the tolerance, 1 if something differs, 2 if
 something could not be compared or for a wrong argument, 3 if the Hub could not
 be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
-FORMAT = 1  # of the object that --json prints
+FORMAT = 1  # version of the object that --json prints
 INTERMEDIATES = ("encoder", "side", "against", "save", "only", "batches", "format")  # not for vectors
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 

@@ -17,7 +17,7 @@ from .report import Comparison
 from .subjects import Subject
 from .traces import Traces, keys_of
 
-# what no other batch tests
+# batches that alone test something -> the tested part
 ALONE_SHOWS = {
     "types": "whether token_type_ids are read",
     "explicit_positions": "whether position_ids are read",
@@ -42,7 +42,7 @@ class Counterpart(ABC):
 
     @abstractmethod
     def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
-        """Return inputs and intermediates of both programs; lines about what is left out go into the report."""
+        """Return inputs and intermediates of both programs; left out batches are named in the report."""
 
     def in_float64(self, subject: Subject, batch: Traces, theirs: Traces) -> Traces:
         """Compute a batch in float64."""
@@ -77,7 +77,7 @@ class Port(Counterpart):
         """Return inputs and intermediates under our names; `batches` are ours, for a port that can compute."""
 
     def keep(self, inputs: Traces, theirs: Traces, only: Sequence[str] | None, left: Sequence[str] = ()) -> None:
-        """Keep what is compared; only: the intermediates, None for all; left: batches of ours that are left out."""
+        """Keep the arrays to compare; only: intermediates, None for all; left: batches of ours that are left out."""
         self.inputs, self.theirs, self.only, self._left = inputs, theirs, only, [*left]
         file = "the file " if Path(self.name).is_file() else ""
         self.about = (f"compared with {file}{self.name}; the reference was not run", *self.lines)
@@ -158,7 +158,7 @@ class Port(Counterpart):
         return not wrong
 
     def _count_batches(self, report: Comparison, batches: Traces, found: Sequence[str], inputs: Traces) -> None:
-        """Say how many batches are compared; a text that the caller passed must be among them."""
+        """Report how many batches are compared; a text that the caller passed must be among them."""
         own = [kind for kind in found if kind not in batches]
         absent = [kind for kind in batches if kind not in found]
         count = sum(kind in inputs for kind in batches)
@@ -174,7 +174,7 @@ class Port(Counterpart):
             self._left += absent
 
     def _count_intermediates(self, report: Comparison, wanted: Sequence[tuple[str, str]], theirs: Traces) -> None:
-        """Say how many intermediates are compared, and which are missing."""
+        """Report how many intermediates are compared, and which are missing."""
         missing: dict[str, list[str]] = {}
         for kind, key in wanted:
             if key not in theirs[kind]:
@@ -195,7 +195,7 @@ class Port(Counterpart):
 
 
 def _unlike(name: str, theirs: Array, ours: Array) -> str:
-    """Say where an input first differs from ours; "" if it does not."""
+    """Describe the first difference of an input from ours; "" for none."""
     if theirs.size == ours.size == 1:
         theirs = theirs.reshape(ours.shape)  # not every library writes an array without axes
     if theirs.shape != ours.shape:

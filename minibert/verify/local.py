@@ -72,7 +72,7 @@ def _are_in(rounding: Formula, theirs: Traces, keys: set[str]) -> bool:
 
 
 def say_format(report: Comparison, subject: Subject, form: str, told: InFormat) -> None:
-    """Say that a port is right in a format, or which mistake it has, and what the format's rounding can hide."""
+    """Report that a port is right in a format, or its mistake, and the mistakes that such rounding can hide."""
     for mistake in {each.name: each for each in told.found}.values():
         report.matches.append(mistake.name)
         report.fail(f"matches: {mistake.name}. {reason(mistake, subject.model)}")
@@ -131,7 +131,7 @@ def _say_local(report: Comparison, judged: Judged) -> None:
 
 
 def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
-    """Say in one line that the weights are another file's, if most linear maps are wrong and no mistake fits them."""
+    """Report once that the weights are another file's, if most linear maps are wrong and no mistake fits them."""
     maps = [each for each in judged.found if each.kind == "dense" and not each.fits]
     if len(maps) < FEW_MAPS or 2 * len(maps) <= judged.maps:
         return []
@@ -209,7 +209,7 @@ def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> In
 
 
 def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
-    """Find every module that is wrong by itself and its mistake, and the mistakes that explain all parts of a model.
+    """Check every module by itself; return the wrong ones with their mistakes, and mistakes that explain all parts.
 
     tolerance: how much of a difference a mistake may leave, for a port that rounds more than we do.
     """
@@ -250,7 +250,7 @@ class Whole:
         self.strict: list[Mistake] = []  # the same with padding compared: some mistakes of the mask differ only there
 
     def narrow(self, place: Place, first: Sequence[WrongModule] = ()) -> None:
-        """Keep the mistakes that explain one more place, beginning with those that explain its `first` wrong module."""
+        """Keep the mistakes that explain one more place, beginning with its `first` wrong module."""
         self.parts.add(place.at.part)
         if self.known is None:
             fit = (each for each in MISTAKES if each.where != "local")
@@ -263,7 +263,7 @@ class Whole:
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
-    """Give the mistake that explains all blocks to each module of a place with an unnamed module."""
+    """Use a mistake that explains all blocks for each module of a place in which some module has none."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
     unnamed = {each.place for each in found if not each.fits}
     return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from .differences import OF_A_PORT, Difference, Shares, in_float64, over_kinds
 from .subjects import Subject
 from .traces import HEAD, Traces
 
-NORM_ALONE = 1e-6  # of one norm on the same input; 4e-7 measured between right ones. A wrong eps shows only here
-FLOAT32 = 1e-5  # of any module of a float32 port that is compared in a narrower format
+NORM_ALONE = 1e-6  # tolerance of one norm on the same input; 4e-7 measured. A wrong eps shows only here
+FLOAT32 = 1e-5  # tolerance of each module of a float32 port that is compared in a narrower format
 SAME_SCORE = 1e-3  # nearer visible scores count as right, and nearer hidden scores as not yet masked
 MASKED = 1e3  # a score so far below ours has a mask added; the smallest mask in use is 1e4
 IMPOSSIBLE = (CheckpointError, ValueError, IndexError, TypeError, KeyError)  # a mistake does not fit these inputs
@@ -62,7 +62,7 @@ def _on_floats(change: Formula, x: Any) -> Any:
 
 
 def judged_by_errors(compared: Sequence[Difference]) -> list[Difference]:
-    """Let the rms errors decide beyond the tolerance; a small batch is judged by the error over all batches."""
+    """Judge by rms errors beyond the tolerance; a small batch is judged by the error over all batches."""
     pooled = {d.key: d.error_ours for d in over_kinds(compared)}
     return [
         d._replace(weighed=True, share=ROUNDS, error_ours=max(d.error_ours, pooled[d.key]))
@@ -282,8 +282,8 @@ class Place:
                 there = self.theirs[kind][key]
                 if wrong is None or wrong.shape != right.shape or there.shape != right.shape or right.dtype.kind != "f":
                     continue
-                seen = self.subject.seen(self.inputs)
-                numbers = [seen(kind, key, np.asarray(x, float) - right) for x in (wrong, there, narrow.found[key])]
+                seen = partial(self.subject.seen, self.inputs, kind, key)
+                numbers = [seen(np.asarray(x, float) - right) for x in (wrong, there, narrow.found[key])]
                 off, theirs, ours = (x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1) for x in numbers)
                 size = float(np.mean(ours**2)) if ours.size else 0.0
                 if size > 0 and np.isfinite(off).all() and np.isfinite(theirs).all():

@@ -41,11 +41,11 @@ class Values(NamedTuple):
     reference: str  # for example "transformers 5.23.0 on torch 2.13.0"
     texts: list[Text]  # the ids and types of each text or pair
     inputs: Traces
-    traces: Traces  # of the input layer for every kind, and for some kinds hidden_states.1 and so on
+    traces: Traces  # every kind has the input layer's, some have hidden_states.1 and so on
 
 
 def find(model: EmbeddingLayer | Encoder) -> Values | None:
-    """Return the values of the checkpoint with these parameters: all of an encoder, or those of its input layer.
+    """Return the values of the checkpoint with these parameters: all of an encoder, or its input layer's.
 
     Nothing is read if a size differs. Else the sha256 of each parameter in float32 is compared, the smallest first,
     until one differs: a model on the Hub has its tables fetched only if all smaller parameters are the same.

@@ -92,10 +92,8 @@ class DebugTree(Port):
         super().__init__(str(folder))
         self._folder, path = folder, next(iter(sorted(folder.glob(f"*{TREE}"))), None)
         if path is None:
-            raise ValueError(
-                f"{folder}: expected the folder that model_addition_debugger_context of transformers writes, found no "
-                f"*{TREE} in it; put arrays into one file by numpy.savez"
-            )
+            debugger = "the folder that model_addition_debugger_context of transformers writes"
+            raise ValueError(f"{folder}: expected {debugger}, with *{TREE}; write arrays into one file by numpy.savez")
         try:
             self._calls = list(_calls(json.loads(opened(path).read_text("utf-8"))))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -112,9 +110,7 @@ class DebugTree(Port):
         paths = Paths(subject, [call.path for call in calls], self.name)
         shown = {subject.place(key) for call in calls for key in paths.leaving.get(call.path, ())}
         if gone := sorted({subject.place(key) for key in subject.leaving} - shown):
-            raise ValueError(
-                f"{self.name} has no module of {gone[0]}: the debugger leaves out middle layers; write it with {ASKED}"
-            )
+            raise ValueError(f"{self.name} has no module of {gone[0]}, a middle layer; write it with {ASKED}")
         leaving: dict[str, list[Array | None]] = {}
         entering: dict[str, list[Array | None]] = {}
         for call in calls:
@@ -140,10 +136,8 @@ class DebugTree(Port):
         if not isinstance(x, dict) or "value" not in x:
             return None
         if not isinstance(x["value"], str):
-            raise ValueError(
-                f"{self.name} has printed tensors and no middle layers, as the debugger writes it by default; write it "
-                f"with model_addition_debugger_context(model, path, {ASKED})"
-            )
+            fault = f"{self.name} has printed tensors and no middle layers, the debugger's default"
+            raise ValueError(f"{fault}; write it by model_addition_debugger_context(model, path, {ASKED})")
         return _tensor(self._folder / Path(x["value"]).name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cache, cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -94,13 +94,13 @@ class Subject:
         """Whether a trace of this batch has logits."""
         return False
 
-    def seen(self, inputs: Traces) -> Callable[[str, str, Array], Array]:
-        """Return a function of kind, key and array that selects the numbers to compare."""
-        return lambda kind, key, x: x
+    def seen(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
+        """Select the numbers of an array that are compared."""
+        return x
 
     def compare(self, inputs: Traces, ours: Traces, theirs: Traces, truth: Traces) -> list[Difference]:
         """Compare two traces of these inputs; `truth` is a trace in float64."""
-        return compare(ours, theirs, truth, self.allowed, self.weighed, self.seen(inputs))
+        return compare(ours, theirs, truth, self.allowed, self.weighed, partial(self.seen, inputs))
 
     def place(self, key: str) -> str:
         """Name the part of the model that computes an intermediate: "block 3", or a part before or after the blocks."""
@@ -177,21 +177,15 @@ class EncoderSubject(Subject):
             return True
         return False
 
-    def seen(self, inputs: Traces) -> Callable[[str, str, Array], Array]:
+    def seen(self, inputs: Traces, kind: str, key: str, x: Array) -> Array:
         """Select the tokens that are not padding, and the scores of visible pairs."""
-        stack = self.encoder.stack
-        masks = cache(lambda kind: tokens_of(inputs[kind])[1])
-
-        def seen(kind: str, key: str, x: Array) -> Array:
-            mask = masks(kind)
-            if key in self._window:
-                positions = np.arange(mask.shape[1])
-                return at_pairs(x, mask, visible(positions, positions, stack.causal, self._window[key]))
-            if self.place(key).startswith("head ") and (self.head is None or not self.head.of_tokens(key)):
-                return x  # one row per sequence
-            return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
-
-        return seen
+        mask = tokens_of(inputs[kind])[1]
+        if key in self._window:
+            positions = np.arange(mask.shape[1])
+            return at_pairs(x, mask, visible(positions, positions, self.encoder.stack.causal, self._window[key]))
+        if self.place(key).startswith("head ") and (self.head is None or not self.head.of_tokens(key)):
+            return x  # one row per sequence
+        return at_tokens(x.swapaxes(1, 2) if key.startswith("attentions.") else x, mask)
 
     def place(self, key: str) -> str:
         return self._places.get(key, INPUT_LAYER)
@@ -315,27 +309,19 @@ def batches(layer: EmbeddingLayer) -> Traces:
             rows = _hash(ids.shape, 3) % min(3, module.table.shape[0])
             kinds[NAMED.get(step.ids, step.ids)] = {"input_ids": ids, step.ids: rows}
         elif isinstance(step, Positions):
-            kinds |= _positions(layer, step, module.table.shape[0] - step.extra, ids)
-    return kinds
-
-
-def _positions(layer: EmbeddingLayer, step: Positions, rows: int, ids: Array) -> Traces:
-    """Make the batches that only layers with a position table take."""
-    assert layer.max_length is not None  # there is a table
-    batch, seq = ids.shape
-    scattered = np.stack([np.arange(seq)[::-1], *(_hash((batch - 1, seq), 4) % rows)])
-    scattered[-1, -1] = rows - 1
-    kinds: Traces = {
-        "explicit_positions": {"input_ids": ids, "position_ids": scattered},
-        "full_length": {"input_ids": ids_of((1, layer.max_length), layer, salt=5)},
-    }
-    if not step.cached or (layer.side == "encoder" and "decoder" in layer.family.sides):
-        return kinds
-    kinds["cached"] = {"input_ids": ids, "past_length": np.array(PAST)}
-    if step.rule == "mask":
-        mask = np.ones((batch, PAST + seq), np.int64)
-        mask[1, : PAST - 1] = 0
-        kinds["cached_mask"] = {**kinds["cached"], "attention_mask": mask}
+            positions = module.table.shape[0] - step.extra
+            scattered = np.stack([np.arange(seq)[::-1], *(_hash((SEQUENCES - 1, seq), 4) % positions)])
+            scattered[-1, -1] = positions - 1
+            kinds["explicit_positions"] = {"input_ids": ids, "position_ids": scattered}
+            assert longest is not None  # there is a table of positions
+            kinds["full_length"] = {"input_ids": ids_of((1, longest), layer, salt=5)}
+            if not step.cached or (layer.side == "encoder" and "decoder" in layer.family.sides):
+                continue
+            kinds["cached"] = {"input_ids": ids, "past_length": np.array(PAST)}
+            if step.rule == "mask":
+                mask = np.ones((SEQUENCES, PAST + seq), np.int64)
+                mask[1, : PAST - 1] = 0
+                kinds["cached_mask"] = {**kinds["cached"], "attention_mask": mask}
     return kinds
 
 

@@ -24,7 +24,7 @@ from minibert.models.input_layer import EmbeddingLayer
 
 Traces = dict[str, dict[str, Array]]  # kind -> name -> array
 
-INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # of a model, in the order of a trace
+INPUT_LAYER, BLOCKS, HEAD = PARTS = "input layer", "blocks", "head"  # in the order of a trace
 NPZ = ".npz"
 ENDINGS = (".safetensors", NPZ)
 READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -32,7 +32,7 @@ READABLE = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16",
 BROKEN = (ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RecursionError, UnicodeError,
           BadZipFile, LargeZipFile, zlib.error, NotImplementedError, RuntimeError, TokenError,
           MemoryError)  # fmt: skip
-# an .npz may unpack to ROOM bytes, or to MOST times its size if that is more; 244 compressed traces unpack to 4 times
+# an .npz may unpack to this many bytes, or to MOST times its size; 244 compressed traces unpack to at most 4 times
 ROOM, MOST = 1 << 26, 20
 
 
@@ -155,8 +155,7 @@ def read_npz(path: Path) -> dict[str, Array]:
             file: Any = np.lib.npyio.NpzFile(content, allow_pickle=False)
         unpacked, size = sum(member.file_size for member in file.zip.infolist()), path.stat().st_size
         if unpacked > max(ROOM, MOST * size):
-            raise ValueError(f"{path}: its {size:,} bytes unpack to {unpacked:,}, and no trace shrinks like that; if "
-                             "it is one, write it by numpy.savez")  # fmt: skip
+            raise ValueError(f"{path}: {size:,} bytes unpack to {unpacked:,}, unlike a trace; write it by numpy.savez")
         for name in file.files:
             with reading(f"{path}: {name}", "NumPy", *BROKEN):
                 found = np.asarray(file[name])

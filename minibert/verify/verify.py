@@ -3,7 +3,7 @@
 A subject is the input layer, or the whole encoder. It is compared with one counterpart: a port's numbers, if they are
 passed; else the reference itself, if torch and transformers are installed; else the reference's values that ship with
 the package, for a checkpoint with the same numbers. Two well-known checkpoints are also compared with numbers that
-others have printed. If something differs, every known mistake is tried.
+public notebooks print. If something differs, every known mistake is tried.
 """
 
 from __future__ import annotations
@@ -58,17 +58,16 @@ def compare(
             found = minibert.compare("./model", against=my_port.trace("./model"))
             assert found.passed, str(found)
 
-    model: a folder or a Hub name. against, intermediates: a dict of arrays named as in a file that `minibert verify
-    --save` writes ("plain|inputs|input_ids", "plain|sum"), such a file, a folder of transformers'
-    debugger, or an ONNX model. Vectors: an array (n, dim), or a file .npy or .jsonl, of `texts`, or of those that
-    `minibert verify --print-texts` prints.
+    model: a folder or a Hub name. against: intermediates, as a file of `minibert verify --save` has them, a dict of
+    arrays under the same names ("plain|inputs|input_ids", "plain|sum"), a folder of transformers' debugger, or an ONNX
+    model; or vectors, as an array (n, dim) or a file .npy or .jsonl, of `texts` or of the texts that `minibert verify
+    --print-texts` prints.
 
-    encoder: compare the whole model; False: its input layer alone, the `side` of it. texts: of intermediates, texts
-    that the port has too, as "text 1" and so on. only, tolerance, format, batches: as the command's
-    options.
+    encoder: compare the whole model; False: only its input layer, of one `side`. texts: with intermediates, texts that
+    the port computed too, as "text 1" and so on. only, tolerance, format, batches: as the command's options.
 
-    Raises TypeError for an argument of another type, and what the command ends with 2 or 3 for: ValueError and OSError
-    for what cannot be compared, MinibertError for a model that cannot be opened.
+    Raises TypeError for an argument of another type. An error that ends the command with 2 or 3 is raised too:
+    ValueError and OSError if a comparison is not possible, MinibertError for a model that cannot be opened.
     """
     if isinstance(against, str) and not against:
         raise ValueError("against is empty; name a file or a folder")
@@ -115,12 +114,11 @@ def verify(
 ) -> Comparison:
     """Compare a checkpoint's input layer or whole encoder, intermediate by intermediate, with the best reference.
 
-    against: a port's numbers, as `compare` takes them; None: the best reference that is here. Every intermediate of its
-    batches is compared, or those that `only` names; a missing intermediate fails, and so does a missing or different
-    input. save: write inputs and intermediates. tolerance: allowed for every intermediate but ids, for a port that
-    computes in float16 on purpose. format: one of `FORMATS`; in a narrower one than float32 each module is computed
-    again in it, from the port's own input. batches: compare only these; if a file has some of our batches, it must have
-    all of them.
+    against: a port's numbers, as `compare` takes them; None: the best reference installed. Every intermediate of
+    its batches is compared, or only those in `only`; a missing intermediate fails, and so does a missing or different
+    input. save: a file for inputs and intermediates. tolerance: allowed for every intermediate but ids, for a port that
+    computes in float16 on purpose. format: one of `FORMATS`; in a narrower one each module is computed again, from the
+    port's own input. batches: the batches to compare; without it, a file with some of our batches must have all.
 
     Tolerances: 0 before the first norm, `subjects.AFTER_NORM` after it, `subjects.IN_BLOCKS` in the blocks
     (`subjects.ATTENTION` for probabilities). In real models even correct implementations differ by more. There an
@@ -201,23 +199,18 @@ def _best_reference(subject: Subject, model: str, hub: dict[str, Any]) -> Counte
 
 
 def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
+    nothing = f"nothing to compare {model} with: "
     if subject.layer.family is STATIC:
+        other = "transformers has no static models; name a file with another program's vectors with "
         return error_of(
-            ValueError,
-            f"nothing to compare {model} with: transformers has no static models; name a file with another program's "
-            "vectors with ",
-            Option("vectors"),
-            ", or one with its intermediates with ",
-            Option("against"),
+            ValueError, nothing + other, Option("vectors"), ", or its intermediates with ", Option("against")
         )
-    others = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
-    return error_of(
-        ValueError,
-        f"nothing to compare {model} with: torch and transformers are not installed{others}, and it does not have "
-        f"the weights of {shipped.MODEL}, whose reference values ship with minibert; install both (the extra "
-        "`reference`), or name a file with ",
-        Option("against"),
+    unprinted = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
+    why = (
+        f"torch and transformers are not installed{unprinted}, and it does not have the weights of {shipped.MODEL}, "
+        "whose reference values ship with minibert; install both (the extra `reference`), or name a file with "
     )
+    return error_of(ValueError, nothing + why, Option("against"))
 
 
 # -- comparing and naming: once, for every subject and every counterpart -----------------------------------------

@@ -53,8 +53,8 @@ class Opened(Reference):
 
     last: Opened
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, **hub: Any) -> None:
+        super().__init__(*given, **hub)
         self.traced: list[dict[str, Array]] = []
         Opened.last = self
 
