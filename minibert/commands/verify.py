@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from minibert.verify.report import Comparison
 
 ABOUT = """Compares with a port's numbers (--against), or else with transformers, or with
-the numbers that ship with minibert. --vectors says which mistake vectors show.
+the numbers that ship with minibert. --vectors finds the mistake in vectors.
 
 exit code 0 if all is equal within the tolerance, 1 if something differs, 2 if
 something could not be compared or for a wrong argument, 3 if the Hub could not
@@ -35,8 +35,8 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--texts", type=_file, metavar="FILE",
-        help='texts, one a line, or JSON lines with "text": those of the vectors, in order (default: those of '
-        "--print-texts); else texts to compare too, ids included",
+        help='texts, one per line, or JSON lines with "text": the texts of the vectors, in order (default: those of '
+        "--print-texts); without --vectors, texts to compare too, with their ids",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument(
@@ -55,8 +55,8 @@ def declare(parser: Parser) -> None:
     )
     whole.add_argument(
         "--against", type=_file, metavar="FILE",
-        help="compare with such a file that has a port's numbers; a missing intermediate, in any batch of the file, "
-             "is an error like a difference. Also reads a folder of transformers' "
+        help="compare with a port's numbers in a file as --save writes it; an intermediate missing in any of its "
+             "batches is an error like a difference. Also reads a folder of transformers' "
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     whole.add_argument(
@@ -66,25 +66,27 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     whole.add_argument(
         "--only", nargs="+", metavar="KEY",
-        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
+        help="with --against: only these intermediates, as in --only position_ids sum, to port stage by stage",
     )  # fmt: skip
     whole.add_argument(
         "--batches", nargs="+", metavar="NAME",
-        help="these batches alone (default: all; one that the file of --against lacks is an error)",
+        help="only these batches (default: all; a batch that the file of --against lacks is an error)",
     )  # fmt: skip
     vectors.add_argument(
         "--vectors", type=_file, metavar="FILE",
-        help="vectors that another program gives (.npy, .jsonl): are they the model's, and if not, which setting or "
-        "mistake gives them?",
+        help="another program's vectors (.npy, .jsonl): are they the model's, and if not, which setting or mistake "
+        "makes them?",
     )  # fmt: skip
     vectors.add_argument(
-        "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
+        "--print-texts",
+        action="store_true",
+        help="print texts that tell mistakes apart, as JSON lines with the reason for each",
     )
     vectors.add_argument("--prompt", metavar="TEXT", help="the text that the model puts before each text")
 
 
 def _file(word: str) -> Path:
-    """Read a path. An empty word, as a variable that is not set, would be the folder that we are in."""
+    """Read a path. An empty one, from an unset variable, would be the current folder."""
     if not word:
         raise ArgumentTypeError("it is empty; name a file or a folder")
     return Path(word)

@@ -115,14 +115,14 @@ def _say_local(report: Comparison, judged: Judged) -> None:
     if not report.local:
         left = [d.key for d in over_kinds(report.compared) if d.key not in judged.keys and not report.accepted[d.key]]
         report.say(
-            f"not fed with the port's own inputs: {', '.join(left)}" if left else
-            "on the port's own inputs every module that is in the file is right"
+            f"not checked on the port's own inputs: {', '.join(left)}" if left else
+            "every module in the file is right on the port's own inputs"
         )  # fmt: skip
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
     if not report.matches:
         report.headline(f"{size} by itself: {_shown([each.key for each in report.local])}")
-    report.say(f"{size} by itself, on the port's own input of it; all else follows from these or is right:")
+    report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
     for wrong in (each for each in report.local if each not in others):
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
@@ -138,7 +138,7 @@ def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
     shares = sorted(each.share for each in maps)
     report.say(
         f"  the weights are not this model's: {len(maps)} of {judged.maps} linear maps differ by {shares[0]:.2g} to "
-        f"{shares[-1]:.2g} of what they give; compare with the file that the port reads, or allow a tolerance"
+        f"{shares[-1]:.2g} of the size of their output; compare with the file that the port reads, or allow a tolerance"
     )
     return maps
 

@@ -46,8 +46,8 @@ def find(model: str, layer: EmbeddingLayer) -> dict[str, Any] | None:
 def compare(report: Comparison, subject: Subject, values: Mapping[str, Any], before: str) -> None:
     """Compare printed numbers and ids; `before` begins the first sentence."""
     report.say(
-        f"{before}compared with numbers of {values['model']}, as this model's name and sizes say it is, that ship with "
-        f"minibert: {values['source']}"
+        f"{before}compared with printed numbers of {values['model']}, whose name and sizes this model has; they ship "
+        f"with minibert: {values['source']}"
     )
     report.checked = check(subject, values)
     rows = [["intermediate", "numbers", "max difference", "allowed there", "verdict"]]

@@ -85,7 +85,7 @@ class Paths:
                 self.leaving |= named
                 if not named:  # an activation that is no module enters the next one
                     self.entering |= {each: [path] for each in (after, prefix + after) if each in there}
-        # the softmax stands in the module of the scores, whose key is that module's path and a name
+        # the softmax is in the module of the scores; their key is that module's path and a name
         scores = {key.rpartition(".")[0]: (key, f"attentions.{i}") for i, key in enumerate(subject.scores)}
         self.softmax: dict[str, list[tuple[str, str]]] = {}
         for key, names in scores.items():
@@ -149,12 +149,8 @@ class Reference(Counterpart):
 
         config = {key: thawed(value) for key, value in self._layer.config.items()}
         if "ntk" in (config.get("rope_scaling") or {}).values():
-            raise error_of(
-                ValueError,
-                f"{self._where} scales its rotary frequencies by 'ntk', which transformers does not compute, so it "
-                "is no reference here; name a file with a port's values with ",
-                Option("against"),
-            )
+            why = f"{self._where} scales its rotary frequencies by 'ntk', which transformers does not compute; "
+            raise error_of(ValueError, why, "name a file with a port's values with ", Option("against"))
         if known := OLDER.get(config.pop("model_type", "")):  # transformers does not know this name
             changes["config"] = transformers.AutoConfig.for_model(known, **config)
         if self._subject.scores:

@@ -106,13 +106,13 @@ class Shipped(Counterpart):
         self.values = values
         self.about = (
             f"compared with what {values.reference} computes from {MODEL}",
-            "it is that checkpoint: its tables have the same numbers to the bit, by their sha256; the values ship with "
+            "the model is that checkpoint: its tables have the same bits, by their sha256; the values ship with "
             "minibert, the reference was not run",
         )
 
     def traces(self, report: Comparison, subject: Subject, batches: Traces, texts: Sequence[str]) -> Sides:
         if texts:
-            report.say("the texts passed were not compared: that takes the reference itself")
+            report.say("the passed texts were not compared: only the reference itself can compute them")
         inputs, theirs = self.values.inputs, self.values.traces
         return inputs, subject.traces(inputs, theirs), theirs
 
@@ -143,7 +143,7 @@ TEXTS: tuple[ProbeText, ...] = tuple(ProbeText(**json.loads(line)) for line in _
 def read_texts(path: Path) -> list[str]:
     """Read one text a line, from a .jsonl file the "text" of each line. Raises ValueError for a bad line."""
     if path.suffix.lower() in (".parquet", ".csv", ".tsv", ".arrow"):
-        raise ValueError(f"{path}: texts are read of lines or of JSON lines; write its texts to a file, one a line")
+        raise ValueError(f"{path}: expected a file of lines or JSON lines; write the texts to a file, one per line")
     texts = list[str]()
     for number, line in enumerate(raw_lines(str(opened(path))), 1):
         try:

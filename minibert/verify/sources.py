@@ -153,7 +153,7 @@ def _calls(tree: Any) -> Iterator[ModuleCall]:
     arguments: dict[str, Any] = {"args": [], "kwargs": {}} | dict(tree.get("inputs") or {})
     call = ModuleCall(str(tree["module_path"]), arguments["args"], arguments["kwargs"], _first(tree.get("outputs")))
     if not isinstance(call.args, list) or not isinstance(call.kwargs, dict):
-        raise TypeError(f"inputs of {call.path!r} are no list of args and dict of kwargs")
+        raise TypeError(f"expected a list of args and a dict of kwargs for {call.path!r}")
     yield call
     for child in tree.get("children", ()):
         yield from _calls(child)
@@ -209,7 +209,7 @@ class OnnxModel(Port):
             session = onnxruntime.InferenceSession(self.name, providers=["CPUExecutionProvider"])
         marked = [each.name for each in session.get_outputs()]
         if not (shown := [name for name in marked if name in wanted]):
-            raise ValueError(f"{self.name}: none of its outputs is what a module gives; mark all intermediates as such")
+            raise ValueError(f"{self.name}: no output of it is a module's; mark all intermediates as outputs")
         self.lines = [f"{len(shown)} of its {len(marked)} outputs are intermediates of a trace"]
         inputs, traces, left = {}, {}, []
         for kind, batch in batches.items():
@@ -224,8 +224,8 @@ class OnnxModel(Port):
             traces[kind] = paths.trace(_arrays(leaving, outputs), _arrays(entering, outputs), known, batch)
         if not traces:
             shapes = ", ".join(f"{each.name} {each.shape}" for each in session.get_inputs())
-            raise ValueError(f"{self.name} takes {shapes}, as no batch has them; export it with dynamic shapes")
-        self.lines += [f"left out, since the ONNX model does not take them so: {', '.join(left)}"] if left else []
+            raise ValueError(f"{self.name} takes {shapes}, and no batch has these; export it with dynamic shapes")
+        self.lines += [f"left out, since the ONNX model has other inputs: {', '.join(left)}"] if left else []
         return inputs, traces
 
     @contextmanager

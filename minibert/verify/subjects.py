@@ -154,7 +154,7 @@ class EncoderSubject(Subject):
         return encoder_batches(self.encoder)
 
     def trace(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        made = super().trace(batch)
+        made = trace(self.encoder, batch)
         if self.head is not None and self.reaches_head(batch):
             trace_head(self.head, made, *tokens_of(batch))
         if self.pooler is not None and tokens_of(batch)[1][:, 0].all():  # it reads the first token

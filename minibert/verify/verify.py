@@ -136,12 +136,12 @@ def verify(
         whole = " compares a whole model, which has no sides; leave out "
         raise error_of(ValueError, Option("encoder"), whole, Option("side"))
     if batches is not None and not batches:
-        raise ValueError(f"batches must be named, or not be passed, found {batches!r}")
+        raise ValueError(f"batches must name one or be left out, found {batches!r}")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
     if format not in FORMATS or (format != FORMATS[0] and (against is None or not encoder)):
-        raise ValueError(f"the format must be one of {', '.join(FORMATS)}; another than the first is for a whole port "
-                         f"(encoder) that is passed as `against`; found {format!r}")  # fmt: skip
+        needs = f"format must be one of {', '.join(FORMATS)}, and a narrower one needs `encoder` and `against`"
+        raise ValueError(f"{needs}; found {format!r}")
     port = None if against is None else read_against(against)  # before anything is written
     hub: dict[str, Any] = dict(revision=revision, local_files_only=local_files_only)
     kind: type[Subject] = EncoderSubject if encoder else Subject
@@ -154,7 +154,7 @@ def verify(
             report.say(f"logits not compared: {subject.without_head}")
         only_encoder = encoder and len(subject.layer.family.sides) > 1
         if only_encoder:
-            report.say("only the encoder is compared: a decoder and its logits never are")
+            report.say("only the encoder is compared, without a decoder and its logits")
         ours = subject.batches()
         inputs = ours | {f"text {i}": dict(opened.tokenize(text)) for i, text in enumerate(texts, 1)}
         recorded, theirs = ({}, {}) if port is None else port.read(subject, inputs)
@@ -232,8 +232,7 @@ def compare_with(
     if form != FORMATS[0]:
         from .local import in_format
 
-        report.say(f"computed again in {form}, each module from the port's own input of it; the differences are to "
-                   f"these numbers")  # fmt: skip
+        report.say(f"each module is computed again in {form} from the port's own input, for the differences below")
         in_form = in_format(subject, inputs, theirs, form)
         differences = in_form.differences
     else:

@@ -73,7 +73,7 @@ def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> Non
         (dict(against=""), "against is empty"),  # which would be this folder
         (dict(against={"plain|sum": [[1.0], [1.0, 2.0]]}), r"against\['plain\|sum'\] is no array"),
         (dict(against={"plain|sum": [1j]}), r"against\['plain\|sum'\] is stored as complex128"),
-        (dict(batches=[]), r"batches must be named, or not be passed, found \[\]"),
+        (dict(batches=[]), r"batches must name one or be left out, found \[\]"),
         (dict(encoder=True, side="encoder"), "encoder compares a whole model, which has no sides"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_model_with_other_numbers_fails_and_says_what_was_compared(
     assert main(["verify", "--model", str(planted)]) == 1
     said = capsys.readouterr().out
     assert "torch and transformers are not installed, so the reference was not run" in said
-    assert "compared with numbers of bert-base-uncased, as this model's name and sizes say it is" in said
+    assert "compared with printed numbers of bert-base-uncased, whose name and sizes this model has" in said
     assert re.search(r"^embeddings.word_embeddings +\d+ .* as printed$", said, re.MULTILINE)
     assert re.search(r"^embeddings.LayerNorm +\d+ .* DIFFERENT$", said, re.MULTILINE)
 
