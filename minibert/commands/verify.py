@@ -129,9 +129,9 @@ def _run(arguments: Any) -> int:
     _refuse(arguments, ("prompt",), "{} is for --vectors; leave it out")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
-    hub |= {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")}
-    hub |= {"batches": arguments.batches, "format": arguments.format or "float32"}
-    report = verify(model, texts or (), tolerance=tolerance, **hub)
+    options = hub | {name: getattr(arguments, name) for name in INTERMEDIATES}
+    options["format"] = arguments.format or "float32"
+    report = verify(model, texts or (), tolerance=tolerance, **options)
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
 

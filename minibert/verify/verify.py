@@ -120,10 +120,9 @@ def verify(
     computes in float16 on purpose. format: one of `FORMATS`; in a narrower one each module is computed again, from the
     port's own input. batches: the batches to compare; without it, a file with some of our batches must have all.
 
-    Tolerances: 0 before the first norm, `subjects.AFTER_NORM` after it, `subjects.IN_BLOCKS` in the blocks
-    (`subjects.ATTENTION` for probabilities). In real models even correct implementations differ by more. There an
-    intermediate also passes if its error against float64 is about the other program's: ours at most `ERROR_SHARE`
-    times the reference's, a file's at most `PORT_SHARE` times ours.
+    Tolerances: `subjects.tolerances` in the input layer, `subjects.IN_BLOCKS` in the blocks. Correct programs differ by
+    more in real models: there an intermediate also passes if its error against float64 is about the other program's,
+    ours at most `ERROR_SHARE` times the reference's, a file's at most `PORT_SHARE` times ours.
 
     Raises ValueError if there is nothing to compare with and nothing to save, if `save` is the file to compare with or
     one of the model's own, and for an `only` that the model does not know.
@@ -230,7 +229,7 @@ def compare_with(
         return
     in_form = None
     if form != FORMATS[0]:
-        from .local import in_format
+        from .local import in_format, say_format
 
         report.say(f"each module is computed again in {form} from the port's own input, for the differences below")
         in_form = in_format(subject, inputs, theirs, form)
@@ -250,8 +249,6 @@ def compare_with(
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
     if not place and in_form is not None:
-        from .local import say_format
-
         say_format(report, subject, form, in_form)
     elif not place:
         report.say(f"no difference beyond {tolerance:g}" if wrong else "no difference beyond what rounding allows")
