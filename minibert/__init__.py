@@ -3,8 +3,8 @@
     layer = minibert.load("bert-base-uncased")        # a folder or a Hub name
     layer(**layer.tokenize("We lived above the clouds"))
 
-`import minibert` itself loads nothing: each name imports what it needs when it is first used. Therefore the command
-line can answer Ctrl-C while numpy is imported, and a user of the input layer does not wait for the blocks' code.
+`import minibert` loads nothing: each name imports its file when it is first used. Therefore the command line can
+answer Ctrl-C while NumPy is imported, and a user of the input layer does not wait for the code of blocks.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# the public names, by the file that each one is from
+# file -> the public names that it defines
 _FILES = {
     "minibert.equations.input_layer": ("sinusoidal_positions",),
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
@@ -59,10 +59,8 @@ _FILES = {
     "minibert.verify.verify": ("compare",),
 }
 
-_GONE = dict.fromkeys(
-    ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings"),
-    "sklearn.cluster groups the vectors of encode",
-) | {"Embedder": "send an engine's workers load_encoder(...), whose pickle is its name and options, and call encode"}
+# classes of sentence-transformers
+_INSTEAD = dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), "load_encoder opens its models")
 
 __all__ = [name for names in _FILES.values() for name in names]
 
@@ -74,7 +72,9 @@ def __getattr__(name: str) -> Any:
         if name in names:
             found = globals()[name] = getattr(import_module(file), name)
             return found
-    instead = f"; {_GONE[name]}" if name in _GONE else ""
+    from .errors import did_you_mean
+
+    instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, __all__)
     raise AttributeError(f"module 'minibert' has no attribute {name!r}{instead}")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
-from minibert.errors import Option, TokenizerError, error_of, parts_of
+from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
 from minibert.models.sentences.search import BLOCK
@@ -27,7 +27,9 @@ from minibert.threads.pool import behind, prefetch
 from .shards import Said, about, batches, column_of, compared, difference, locked, none_of, shards_of, write
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
-ROWS_PER_SHARD = 16_384
+ROWS_PER_SHARD = 4_096  # a run that ends early computes no more of them again
+ROWS_FOR_RANGES = 16_384  # of int8 and uint8, whose ranges come from the first shard
+LONGEST_SHARD = 1 << 29  # bytes of its texts and kept columns: a column of strings ends at 2 GiB, and memory holds some
 Progress = Callable[[int, "int | None"], object]
 
 
@@ -38,19 +40,22 @@ def bulk(
     settings: Said,
     *,
     form: str = "arrow",
-    rows_per_shard: int = ROWS_PER_SHARD,
+    rows_per_shard: int | None = None,
     skip: bool = False,
     precision: str = "float32",
     progress: Progress = lambda done, expected: None,
 ) -> Said:
     """Write a vector for each row, or continue; give what the last shard says.
 
-    settings: what else made the vectors; a folder made with other settings is refused. skip: leave rows without a text
-    out, and list them in the shard's metadata; else the first one raises ValueError, once all whole shards before it
-    are written. precision: as of `encode`; the ranges of int8 and uint8 come from the first shard with rows, which must
-    have two or more. progress: called with the rows done and the expected total or None.
+    settings: what else made the vectors; a folder made with other settings is refused. rows_per_shard: None is the
+    number of the folder that is continued, else ROWS_PER_SHARD or ROWS_FOR_RANGES; LONGEST_SHARD ends a shard earlier.
+    skip: leave rows without a text out, and list them in the shard's metadata; else the first one raises ValueError,
+    once all whole shards before it are written. precision: as of `encode`; the ranges of int8 and uint8 come from the
+    first shard with rows, which must have two or more. progress: called with the rows done and the expected total or
+    None.
     """
-    check_positive("rows_per_shard", rows_per_shard)
+    if rows_per_shard is not None:
+        check_positive("rows_per_shard", rows_per_shard)
     if model.result == "tokens" and precision in BITS:
         raise error_of(ValueError, Option("precision", precision), " has no measure for vectors of tokens; take int8")
     if model.result == "sparse" and precision != "float32":
@@ -69,14 +74,14 @@ def bulk(
         "precision": precision,
         **model.compared,
         "format": form,
-        "rows_per_shard": int(rows_per_shard),  # JSON knows no integer of NumPy's
+        "rows_per_shard": rows_per_shard and int(rows_per_shard),  # JSON knows no integer of NumPy's
         "input": [{"name": Path(x).name, "bytes": size} for x, size in zip(texts.names, texts.sizes, strict=True)],
     }
     with locked(folder) as check:
         said, rows = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(said["read"], texts.expected)
         none = texts.schema.append(arrow().field(PLACE, arrow().string())).empty_table()
-        shards = _shards(rows, none, rows_per_shard) if not said["last"] else iter(())
+        shards = _shards(rows, none, said["rows_per_shard"]) if not said["last"] else iter(())
         with behind(partial(_write, folder, check)) as submit:
             for table, last in prefetch(lambda found: found, shards, model.pipeline.prefetching):
                 good, vectors, said = _computed(table, said, texts, model, skip, progress)
@@ -85,9 +90,18 @@ def bulk(
         return about(shards_of(folder)[-1])
 
 
+def last_said(folder: Path) -> Said:
+    """Give what the last shard of a folder says; nothing if there is none."""
+    shards = shards_of(folder) if folder.is_dir() else []
+    return about(shards[-1]) if shards else {}
+
+
 def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[Any]]:
     """Look where an earlier run has ended. Raises ValueError where the settings or the input were others."""
     shards, _, said = compared(folder)
+    if settings["rows_per_shard"] is None:
+        usual = ROWS_FOR_RANGES if settings["precision"] in STEPS else ROWS_PER_SHARD
+        settings = {**settings, "rows_per_shard": said.get("rows_per_shard", usual)}
     if not shards:
         none = {"shards": 0, "read": 0, "rows": 0, "cut": 0, "skipped": 0, "at": None, "last": False}
         return {**settings, **none}, texts.rows()
@@ -101,7 +115,7 @@ def _begun(folder: Path, settings: Said, texts: Texts) -> tuple[Said, Iterator[A
     rows = _after(texts.rows(), read if at is None else at)
     if at is not None:  # the last row that has a vector must be the same
         names = [texts.id_column or ID, texts.text_column]
-        *_, batch = batches(shards[-1], BLOCK, names)
+        *_, batch = batches(shards_of(folder)[-1], BLOCK, names)
         before = batch.slice(len(batch) - 1).to_pylist()
         first = next(rows, texts.schema.empty_table())
         now = first.slice(0, 1).select(names).to_pylist()
@@ -128,14 +142,22 @@ def _after(tables: Iterator[Any], count: int) -> Iterator[Any]:
 
 def _shards(tables: Iterator[Any], none: Any, size: int) -> Iterator[tuple[Any, bool]]:
     """Put tables together to one for each shard, and say which is the last: there is one, if only of no rows."""
-    held: list[Any] = []
+    held = none
     for table in tables:
-        held.append(table)
-        while sum(map(len, held)) > size:
-            whole = arrow().concat_tables(held)
-            yield whole.slice(0, size), False
-            held = [whole.slice(size)]
-    yield arrow().concat_tables(held) if held else none, True
+        held = arrow().concat_tables([held, table])
+        while len(held) > (rows := _fitting(held, size)):
+            yield held.slice(0, rows), False
+            held = held.slice(rows)
+    yield held, True
+
+
+def _fitting(table: Any, size: int) -> int:
+    """Count the first rows that make a shard: `size`, or fewer with LONGEST_SHARD bytes of strings; one at least."""
+    if table.nbytes <= LONGEST_SHARD:
+        return size
+    strings = [column for column in table.columns if str(column.type).endswith(("string", "binary"))]
+    ends = sum(np.cumsum(arrow().compute.binary_length(each).fill_null(0), dtype=np.int64) for each in strings)
+    return max(1, min(size, int(np.searchsorted(ends, LONGEST_SHARD, "right"))))
 
 
 def _computed(
@@ -182,15 +204,16 @@ def _computed(
 
 
 def _tokenized(pipeline: Any, texts: list[str], places: list[str]) -> list[Any]:
-    """Tokenize texts; one that the tokenizer refuses is an error with its place."""
+    """Tokenize texts; one that is refused is an error with its place."""
     try:
         encoded: list[Any] = pipeline.tokenize(texts, 0)
-    except TokenizerError:
+    except (TokenizerError, ValueError):
         for text, place in zip(texts, places, strict=True):  # the first that is refused alone
             try:
                 pipeline.tokenize([text], 0)
-            except TokenizerError as error:
-                raise error_of(TokenizerError, *parts_of(error), place=place) from None
+            except (TokenizerError, ValueError) as error:
+                parts = ("the text" if isinstance(part, Text) else part for part in parts_of(error))
+                raise error_of(type(error), *parts, place=place) from None
         raise
     return encoded
 

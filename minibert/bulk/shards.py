@@ -37,7 +37,7 @@ LOCK = ".lock"
 NAME = re.compile(rf"{SHARD}|{LOCK}|\.{SHARD}\.[0-9a-f]{{16}}")  # a shard; the lock; what a killed run has left
 KEY = b"minibert"  # of the metadata, which are JSON
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
-MEND = "restore the file, or delete it and all later shards and run the same `minibert bulk` command again"
+MEND = "restore the file, or delete it and all later shards and run `bulk` again as before"
 Said = dict[str, Any]  # a shard's metadata: the settings of its run, and its place there
 # what metadata must have: the type of each entry, or its known values
 PLACED: Said = {  # entries that differ from shard to shard; the counts include all shards before
@@ -57,18 +57,17 @@ def shards_of(folder: Path) -> list[Path]:
     found = []
     with reading(str(folder), "a folder"):
         every = sorted(folder.iterdir())
-    if folder / "meta.json" in every:
-        raise ValueError(
-            f"{folder}: an older version of minibert made it (its settings are in meta.json), and only that version "
-            f"reads it; make the vectors again, in another folder"
-        )
     for path in every:
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
-            raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; choose a new folder")
+            raise ValueError(f"{folder}: it holds {path.name!r}, so `bulk` has not made it; name another folder")
         found += [path] if path.name.startswith("vectors") else []
     found.sort(key=lambda path: int(path.stem.removeprefix("vectors-")))  # by name, 100000 comes before 99999
     for number, path in enumerate(found):
         if path.stem != f"vectors-{number:05}":
+            if path.stem == f"vectors-{number - 1:05}":
+                raise ValueError(
+                    f"{path}: {found[number - 1].name} has the same number; delete the one that is not bulk's"
+                )
             wanted = folder / f"vectors-{number:05}{found[0].suffix}"
             raise ValueError(f"{wanted}: missing, {path.name} stands in its place; {MEND}")
     return found
@@ -157,8 +156,8 @@ def about(path: Path) -> Said:
     return _about(path)[0]
 
 
-def _about(path: Path) -> tuple[Said, int]:
-    """Read a shard's metadata and count its rows."""
+def _about(path: Path) -> tuple[Said, int, Any]:
+    """Read a shard's metadata, count its rows, and give its schema."""
     with _reading(path):
         schema, rows, _ = _opened(path)
         found = (schema.metadata or {}).get(KEY)
@@ -176,7 +175,7 @@ def _about(path: Path) -> tuple[Said, int]:
             raise ValueError(f"{path}: its metadata have {value!r:.200} as {name}, which `bulk` never writes; {MEND}")
     if {*schema.names} != {*said["columns"], VECTOR}:
         raise ValueError(f"{path}: its columns are not those that its metadata name; {MEND}")
-    return said, rows
+    return said, rows, schema
 
 
 def difference(said: Said, wanted: Said) -> tuple[str, Any, Any] | None:
@@ -196,9 +195,10 @@ def compared(folder: Path) -> tuple[list[Path], list[int], Said]:
 
     Raises ValueError that names the first shard that is damaged, out of its place, or of another run.
     """
-    paths, ends, before = shards_of(folder), [0], Said()
+    paths, ends, before, same = shards_of(folder), [0], Said(), None
     for number, path in enumerate(paths):
-        said, rows = _about(path)
+        said, rows, schema = _about(path)
+        same = same or schema
         wrong = ""
         if said["shards"] != number + 1:
             wrong = f"it was written as shard {said['shards'] - 1}"
@@ -209,6 +209,8 @@ def compared(folder: Path) -> tuple[list[Path], list[int], Said]:
             wrong = f"it is one too many, since {paths[number - 1].name} is the last shard of its run"
         elif said["rows"] != ends[-1] + rows:
             wrong = f"expected {said['rows'] - ends[-1]:,} rows, as its metadata say, found {rows:,}"
+        elif differs := [field for field in schema if field not in same]:
+            wrong = f"its column {differs[0].name!r} holds {differs[0].type}, and {paths[0].name} has another type"
         if wrong:
             raise ValueError(f"{path}: {wrong}; {MEND}")
         ends.append(said["rows"])
@@ -236,8 +238,7 @@ def finished(folder: Path) -> tuple[list[Path], list[int], Said]:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
     if not said["last"]:
         raise ValueError(
-            f"{folder}: not complete; run the `minibert bulk` command that began it again, and it continues after "
-            f"{shards[-1].name}"
+            f"{folder}: not complete; run `bulk` again as it was begun, and it continues after {shards[-1].name}"
         )
     return shards, ends, said
 

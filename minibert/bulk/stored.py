@@ -21,7 +21,7 @@ from . import shards
 from .texts import VECTOR
 
 TEXTS = 512  # whose token vectors are compared at once
-MAPS = 256  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
+MAPS = 1024  # shards that stay mapped between searches, four million rows: mapping takes longer than comparing
 
 
 class StoredVectors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -58,6 +59,7 @@ class Texts:
         self._stdin: Iterator[Record] | None = None  # its first rows were read to know its columns
         found = [self._columns(*each, keep, id_column or ID) for each in zip(self.names, self._forms, strict=True)]
         self.expected = None if STDIN in self.names else sum(rows for _, rows in found)
+        self._refuse_mixed_ids(id_column or ID, [schema for schema, _ in found])
         where = _shown(self.names[0])
         with reading(where, "one table with the other files", pa.ArrowException):
             every = pa.unify_schemas([schema for schema, _ in found], promote_options="permissive")
@@ -77,6 +79,9 @@ class Texts:
             raise ValueError(f"{where}: column {text_column!r} must hold texts, found {found_type}; convert it")
         if VECTOR in kept:
             raise ValueError(f"{where}: a column {VECTOR!r} is added, and there is one already; rename it")
+        if STDIN not in self.names and self._has_float_ids():
+            for _ in self.rows():  # an id may be NaN: a job must not fail at it in hours
+                pass
 
     def rows(self) -> Iterator[Any]:
         """Give tables with the columns of `schema` and `PLACE`."""
@@ -89,13 +94,41 @@ class Texts:
                     columns = dict(zip(self._own.names, _fitted(table, self._own).columns, strict=True))
                     if self.id_column is None:
                         columns = {ID: pa.array(islice(numbers, len(table)), pa.int64()), **columns}
-                    yield pa.table({**columns, PLACE: [f"{where}, row {next(row)}" for _ in range(len(table))]})
+                    places = [f"{where}, row {next(row)}" for _ in range(len(table))]
+                    if self._has_float_ids():
+                        finite = pa.compute.is_finite(columns[self.id_column])
+                        if (at := pa.compute.index(finite, False).as_py()) >= 0:
+                            wrong = f"column {self.id_column!r} holds {columns[self.id_column][at]}, which is no id; "
+                            advice = "give the row another, or name another column with ", Option("id_column")
+                            raise error_of(ValueError, wrong, *advice, place=places[at])
+                    yield pa.table({**columns, PLACE: places})
+
+    def _has_float_ids(self) -> bool:
+        return self.id_column is not None and arrow().types.is_floating(self._own.field(self.id_column).type)
+
+    def _refuse_mixed_ids(self, ids: str, schemas: list[Any]) -> None:
+        """Raise ValueError for ids that are of one kind in a file and of another in the next: 7 would become 7.0."""
+        kinds: dict[str, tuple[str, str]] = {}
+        for name, schema in zip(self.names, schemas, strict=True):
+            if ids in schema.names:
+                found = str(schema.field(ids).type)
+                kinds.setdefault(re.sub(r"^(large_|u)|\W.*|\d+", "", found), (name, found))
+        if len(kinds) > 1:
+            (first, before), (name, found), *_ = kinds.values()
+            wrong = f"column {ids!r} holds {found}, and {before} in {_shown(first)}: as one type an id would become "
+            advice = "another; convert one, or name another column with ", Option("id_column")
+            raise error_of(ValueError, wrong, *advice, place=_shown(name))
 
     def _columns(self, name: str, form: str, keep: Sequence[str] | None, ids: str) -> tuple[Any, int]:
         """Find a file's columns and their types, and count its rows."""
         pa = arrow()
         if form == "parquet":
             with _parquet(name) as file:
+                names = file.schema_arrow.names
+                for column in names if keep is None else (ids, self.text_column, *keep):
+                    if names.count(column) > 1:
+                        twice = f"there are {names.count(column)} columns {column!r}; rename all but one"
+                        raise ValueError(f"{_shown(name)}: {twice}")
                 return pa.schema({x.name: _plain(x.type) for x in file.schema_arrow}), file.metadata.num_rows
         if form == "lines":  # stdin's are waited for later: they may come slowly
             return pa.schema({self.text_column: pa.string()}), 0 if name == STDIN else sum(1 for _ in raw_lines(name))

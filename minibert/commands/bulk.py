@@ -15,12 +15,6 @@ ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their colum
 vectors in shards. Memory does not grow with the number of rows. If a run ends
 early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""
-GONE = {
-    "--workers": "one process uses all cores; on many machines run scripts/bulk_ray.py, or give each process its own "
-    "files and its own FOLDER",
-    "--vectors": "the vectors are those of `minibert encode`; `minibert embed -o FILE.npy` writes the input layer's",
-    "--truncate": "a text that is too long is truncated, as by `minibert encode`",
-}
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 
 
@@ -29,7 +23,6 @@ def declare(parser: Parser) -> None:
     from minibert.bulk.texts import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
-    parser.gone = GONE
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
@@ -55,8 +48,10 @@ def declare(parser: Parser) -> None:
         "ranges from the first shard",
     )  # fmt: skip
     parser.add_argument(
-        "--rows-per-shard", type=int, metavar="N", help="rows of the input for a shard (default: 16384)"
-    )
+        "--rows-per-shard", type=int, metavar="N",
+        help="rows of the input for a shard, which a run that ends early loses at most (default: 4096; 16384 for int8 "
+        "and uint8; in a folder that is continued, those it was begun with)",
+    )  # fmt: skip
     parser.add_argument(
         "--bad-rows", choices=("error", "skip"), default="error",
         help="how to treat rows without text: stop with an error (default), or leave them out",
@@ -65,18 +60,18 @@ def declare(parser: Parser) -> None:
     add_prompts(parser)
     add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_options(parser, "bits")
+    add_options(parser, "weights", "bits")
 
 
 def run(arguments: Any) -> None:
     """Read, compute, write; report on stderr."""
-    from minibert.bulk.job import ROWS_PER_SHARD, bulk
+    from minibert.bulk.job import bulk, last_said
     from minibert.bulk.shards import check_folder
-    from minibert.bulk.texts import Texts
+    from minibert.bulk.texts import ROWS, Texts
     from minibert.models.open.vectors import open_vectors
     from minibert.models.sentences.arguments import warn_few_vectors
     from minibert.models.sentences.sentence_options import SentenceOptions
-    from minibert.show.text.text import counted
+    from minibert.show.text import counted
 
     folder = arguments.output
     if arguments.check:
@@ -87,11 +82,10 @@ def run(arguments: Any) -> None:
         return
     if arguments.inputs in ([], ["-"]) and sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
-    rows = ROWS_PER_SHARD if arguments.rows_per_shard is None else arguments.rows_per_shard
     columns = arguments.text_column, arguments.id_column, arguments.input_format, arguments.keep
-    texts = Texts(arguments.inputs, *columns, rows)
+    texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
     asked = SentenceOptions(**sentence_options(arguments))
-    names = ("prompt_name", "prompt", "threads", "same_bits")
+    names = ("prompt_name", "prompt", "threads", "mmap", "same_bits")
     options = {name: getattr(arguments, name) for name in names}
     model = open_vectors(arguments.model, asked=asked, **from_hub(arguments), **options)
     named = ("model", "prompt_name", "prompt", "same_bits")
@@ -101,16 +95,23 @@ def run(arguments: Any) -> None:
         "options": asked.given() or None,
     }
     with model.model:
-        said = bulk(
-            texts, folder, model, settings, form=arguments.format, rows_per_shard=rows,
-            skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(),
-        )  # fmt: skip
+        before = last_said(folder)
+        try:
+            said = bulk(
+                texts, folder, model, settings, form=arguments.format, rows_per_shard=arguments.rows_per_shard,
+                skip=arguments.bad_rows == "skip", precision=arguments.precision, progress=Progress(),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            kept = counted(last_said(folder).get("read", 0), "row")
+            tell(f"stopped: {folder} keeps {kept}, and the same command continues after them")
+            raise
     made, of = counted(said["rows"], "vector"), f"of {said['dim']}"
     if said["result"] != "dense":
         made, of = f"{said['result']} vectors of {counted(said['rows'], 'text')},", f"{said['dim']} numbers each,"
-    if remark := warn_few_vectors(arguments.precision, min(said["rows"], rows)):
+    if remark := warn_few_vectors(arguments.precision, min(said["rows"], said["rows_per_shard"])):
         tell(remark)
+    done = f"{folder} is complete" if before.get("last") else f"wrote {folder}"
     tell(
-        f"wrote {folder}: {made} {of} in {counted(said['shards'], 'shard')}, "
+        f"{done}: {made} {of} in {counted(said['shards'], 'shard')}, "
         f"{counted(said['skipped'], 'row')} left out, {counted(said['cut'], 'text')} truncated"
     )

@@ -20,10 +20,6 @@ EXAMPLE = "minibert distill -m ./all-MiniLM-L6-v2 -o ./static"
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {
-        "--force": "what exists is never replaced; choose another name, or remove it first",
-        "--texts": "how often a token stands in texts is guessed by Zipf's law alone",
-    }
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
         "--dims", type=int, default=256, metavar="N", help="numbers in a row, at most the model's width (default: 256)"
@@ -42,7 +38,7 @@ def run(arguments: Any) -> None:
 
 
 def _told(made: Any, width: int) -> Iterator[str]:
-    from minibert.show.text.text import size
+    from minibert.show.text import size
 
     yield f"{made.folder}: {made.tokens:,} tokens, {made.dims} numbers each"
     yield f"size            {size(made.size)}"

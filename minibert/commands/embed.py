@@ -29,7 +29,6 @@ EXAMPLE = 'minibert embed "a text" "another text" --normalize -o vectors.npy'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {"--pair": "a second text changes nothing before attention; pass it as another text"}
     add_texts(parser)
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",

@@ -25,8 +25,6 @@ def declare(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.equations.quantization import PRECISIONS
 
-    remedy = "it changed no vector; `minibert similar`, `bulk` and `serve` have it, which compare vectors"
-    parser.gone = {"--similarity-fn-name": remedy}
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),

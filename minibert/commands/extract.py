@@ -15,7 +15,6 @@ EXAMPLE = "minibert extract bert-base-uncased -o ./bert-input --dtype float16"
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {"--force": "what exists is never replaced; choose another name, or remove it first"}
     add_model(parser, side=False, argument=True)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
@@ -26,7 +25,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: Any) -> None:
     """Write the folder, and print how much smaller it is."""
     from minibert.models.open.extract import extract
-    from minibert.show.text.text import size
+    from minibert.show.text import size
 
     made = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
     share = made.bytes_after / made.bytes_before

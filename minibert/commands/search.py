@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
 from minibert.files.lines import STDIN
-from minibert.models.open.options import OPTIONS
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated
 
@@ -32,8 +31,6 @@ EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    gone = ("--" + name.replace("_", "-") for group in ("sentences", "measure") for name in OPTIONS[group])
-    parser.gone = dict.fromkeys(gone, "a question has the options that made the vectors; --prompt changes its words")
     parser.add_argument("folder", type=Path, metavar="VECTORS", help="a folder that `minibert bulk` wrote")
     parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more questions; or use --questions")
     parser.add_argument(

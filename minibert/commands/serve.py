@@ -38,7 +38,7 @@ def declare(parser: Parser) -> None:
     """Add the arguments; variables of the environment give their defaults once arguments are parsed."""
     from minibert.serve import options
 
-    parser.usual, parser.gone = SENTENCES, options.WITHDRAWN
+    parser.usual = SENTENCES
     parser.prepare = lambda: parser.set_defaults(**options.from_variables())
     options.declare(parser)
 
@@ -87,7 +87,8 @@ def listen(host: str, port: int) -> socket.socket:
         return listening
     except (OSError, UnicodeError) as error:
         # a UnicodeError is Python's word on a name that no host can have
-        reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or error
+        reason = getattr(error, "strerror", "each part of a host's name has 1 to 63 letters") or str(error)
+        reason = reason.partition(" (while ")[0]
         taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         advice = ("; another one is chosen by ", Option("port"), ", a free one by ", Option("port", 0)) if taken else ()
         raise error_of(OSError, f"cannot listen at {host}, port {port}: {reason}", *advice) from None

@@ -25,7 +25,6 @@ EXAMPLE = 'minibert similar "How do I reset my password?" --file questions.txt'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {"--rerank": "it prints lines; put them into a file, and let `minibert rank` order them"}
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
     parser.add_argument(
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"

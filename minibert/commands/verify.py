@@ -121,7 +121,7 @@ def _run(arguments: Any) -> int:
         return 0
     texts = None if arguments.texts is None else read_texts(arguments.texts)
     if arguments.vectors is not None:
-        from minibert.verify.vectors.vectors import verify_vectors
+        from minibert.verify.vectors import verify_vectors
 
         _refuse(arguments, INTERMEDIATES, "{} is for intermediates, not for vectors; leave it out")
         given = {"prompt": arguments.prompt, "tolerance": tolerance, **hub}

@@ -2,7 +2,7 @@
 
 Any shape -> the same, number by number, in the dtype of x. Most models have one of the first eight, of which `gelu`
 (BERT), `gelu_tanh` (GPT-2) and `silu` (Llama) are the ones to read. Config words and torch's classes for them are in
-`families.parts.activations`.
+`families.parts.bound_blocks`.
 
 Source: Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact, by tanh and by the
 logistic function. The others name theirs.

@@ -175,6 +175,8 @@ def relative_bias(
     relative = _relative_position(query_length, key_length, past_length)
     lowest = 1 - query_length - past_length  # every distance between this and key_length - 1 occurs: bucket it once
     bucket = relative_buckets(np.arange(lowest, key_length), buckets, max_distance, bidirectional)
+    if (last := bucket.max(initial=0)) >= len(table):
+        raise IndexError(f"the table has rows 0..{len(table) - 1}, but a distance of these tokens is in bucket {last}")
     by_distance = np.ascontiguousarray(table.T[:, bucket])
     return np.take(by_distance, relative - lowest, axis=1, mode="clip")  # never clips, and is ten times as fast
 

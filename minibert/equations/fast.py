@@ -9,11 +9,20 @@ Tried on whole texts, and no gain: tokens as columns through a whole block (1.03
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 
 from . import activations
 from .activations import Activation
 from .input_layer import Array
+
+# OpenBLAS's AVX-512 kernel for small matrices takes a product, both operands row-major, of rows * outputs * width up to
+# 10^6 and packs nothing. A usual product packs the whole weight at each call: for a short text that is most of its time
+PANEL = 64  # outputs of a panel: 32, 48, 96 and 128 are slower by 5 to 20 %
+CUT = 448  # inputs that are added in one go, as in the usual product
+FEW = 32  # rows of a product with panels: FEW * PANEL * CUT is below 10^6
 
 # How many outputs a product has at least, where one that has fewer would take another way: see `steady_linear`
 OUTPUTS = 128
@@ -36,6 +45,47 @@ def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None
     transposed = out if out is None or not few else out.reshape(out.shape[::-1])
     y: Array = np.matmul(weight, x.T, out=transposed).T if few else np.matmul(x, weight.T, out=out)  # (..., out)
     return y if bias is None else np.add(y, bias, out=y)
+
+
+class Panels(NamedTuple):
+    """A weight (out, in) in panels of PANEL outputs, for products of 2 to FEW rows.
+
+    pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as OpenBLAS cuts
+    them, so each number has the bits that the usual product gives.
+    """
+
+    pieces: tuple[tuple[slice, Array], ...]
+
+    @classmethod
+    def of(cls, weight: Array) -> Panels:
+        """Lay out a weight (out, in), with `out` a multiple of PANEL; views if its memory is (in, out).
+
+        >>> [panels.shape for _, panels in Panels.of(np.ones((128, 900))).pieces]
+        [(2, 448, 64), (2, 240, 64), (2, 212, 64)]
+        """
+        outputs, width = weight.shape
+        edges = [0]
+        while (left := width - edges[-1]) > 0:  # what is left of two cuts is halved, at a multiple of 16
+            edges.append(edges[-1] + (CUT if left >= 2 * CUT else left if left <= CUT else -(-(left // 2) // 16) * 16))
+        panels = weight.reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
+        pieces = ((slice(*edge), panels[:, slice(*edge)]) for edge in pairwise(edges))
+        return cls(tuple((some, each if each.strides[-1] == each.itemsize else each.copy()) for some, each in pieces))
+
+    def part(self, outputs: slice) -> Panels | None:
+        """Take some outputs; None unless they begin and end with a panel."""
+        if outputs.start % PANEL or outputs.stop % PANEL:
+            return None
+        some = slice(outputs.start // PANEL, outputs.stop // PANEL)
+        return Panels(tuple((inputs, each[some]) for inputs, each in self.pieces))
+
+    def linear(self, x: Array, bias: Array | None, out: Array) -> Array:
+        """As `linear` of 2 to FEW rows x (rows, in), into `out` (rows, out)."""
+        for inputs, panels in self.pieces:
+            y = np.empty_like(out) if inputs.start else out
+            np.matmul(x[:, inputs], panels, out=y.reshape(len(x), -1, PANEL).swapaxes(0, 1))
+            if inputs.start:
+                out += y
+        return out if bias is None else np.add(out, bias, out=out)
 
 
 def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:

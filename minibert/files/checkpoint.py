@@ -44,7 +44,7 @@ CONVERT = (
     "convert it once, where torch and transformers are installed: "
     "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)"
 )
-EXPORTED = "minibert reads safetensors, not ONNX; load the model that this was exported from"
+EXPORTED = "minibert reads safetensors alone; load the model that this was made from"
 
 
 class Tensor(NamedTuple):
@@ -295,13 +295,16 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
         raise CheckpointError(f"{folder}: no such folder; expected one with {SINGLE}, fetch it beside the other files")
     names = sorted([*os.listdir(folder), *glob("onnx/*", root_dir=folder)])
     other, advice = advice_for(names)
-    found = ", ".join((other or names)[:8]) or "an empty folder"
-    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found only {found}{advice}")
+    found = f"only {', '.join((other or names)[:8])}" if names else "an empty folder"
+    raise CheckpointError(f"{folder} has no {SINGLE} and no {INDEX}; found {found}{advice}")
 
 
 def advice_for(names: Iterable[str]) -> tuple[list[str], str]:
     """Choose the files of weights that are no safetensors, and say what to do with them."""
-    for endings, advice in (((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"), CONVERT), ((".onnx",), EXPORTED)):
-        if other := [name for name in names if name.endswith(endings)]:
+    for endings, advice in (
+        ((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"), CONVERT),
+        ((".onnx", ".gguf", "openvino_model.xml"), EXPORTED),
+    ):
+        if other := [name for name in names if name.endswith(endings) and name != "openvino_model.bin"]:
             return other, f": {advice}"
     return [], ""

@@ -8,8 +8,8 @@ bfloat16 number is a float32 number too. Only float64 is rounded.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Iterable
-from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class Table:
         """Hint: these rows will be needed soon, so a remote table fetches them all at once."""
 
 
+AROUND = 1 << 16  # bytes: with a page that is read, the system maps those around it
 FIRST_ROWS = 512  # of a table that a formula makes: the longest text of most models
 
 # numbers up to which a narrow table is converted once and for all: positions and types, a fiftieth of the words
@@ -227,14 +228,29 @@ def in_order(weight: Weight) -> Weight:
     BLAS need not reorder them then: 5 to 32 tokens take 0.7 to 0.95 of the time. This is for numbers that were copied
     or converted anyway: those of a mapped file, which other processes share, stay as they are.
     """
-    place: object = weight
-    while isinstance(place, np.ndarray):
-        place = place.base
-    if isinstance(weight, StoredTable) or (isinstance(place, mmap) and weight.flags.aligned):
+    if isinstance(weight, StoredTable) or (map_of(weight) and weight.flags.aligned):
         return weight
     laid: Array = np.asfortranarray(weight)
     laid.flags.writeable = False
     return laid
+
+
+def map_of(array: Array) -> mmap.mmap | None:
+    """Find the mapped file that an array's numbers are in."""
+    place: object = array
+    while isinstance(place, np.ndarray):
+        place = place.base
+    return place if isinstance(place, mmap.mmap) else None
+
+
+def forget(array: Array) -> None:
+    """Drop a mapped array's pages from this process's memory, once its numbers are copied: the file keeps them."""
+    place = map_of(array)
+    if place is not None and hasattr(place, "madvise"):
+        start = array.ctypes.data - np.frombuffer(place, np.uint8).ctypes.data
+        stop = min(-(-(start + array.nbytes) // AROUND) * AROUND, len(place))
+        start -= start % AROUND
+        place.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def as_table(array: Array) -> StoredTable:

@@ -12,7 +12,7 @@ from minibert.equations.input_layer import Array, check_ids
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
-from minibert.families.parts.modules import Linear
+from minibert.families.parts.modules import Linear, module_list
 from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
@@ -102,6 +102,7 @@ class EmbeddingLayer(OfModules):
                 return int(module.table.shape[0]) - step.extra - step.first(self.config)
         return None
 
+    @hinted
     def __call__(
         self,
         input_ids: ArrayLike | None = None,
@@ -330,7 +331,7 @@ class EmbeddingLayer(OfModules):
         steps = self._steps
         if steps is None:
             return f"<closed EmbeddingLayer of {self.family.model_type}>"
-        return self.family.print_tree(_modules(steps), self.side)
+        return module_list(_modules(steps))
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.steps  # noqa: B018  raises where the layer is closed

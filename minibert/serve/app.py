@@ -31,7 +31,6 @@ INLINE = 32  # vectors that the event loop encodes itself; more would delay othe
 ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # headers of a refusal, by its status
 BOOT_FAILURE = 3  # exit code after which gunicorn and uvicorn start no other worker
 WSGI = {"gunicorn.workers.sync", "gunicorn.workers.gthread"}  # what gunicorn imports where no -k is given
-WITHDRAWN = {"/similarity": "ask /embed for the vectors: the dot product of two is their cosine"}
 
 
 def embeddings(model: Model, asked: Asked, job: Job) -> Any:
@@ -148,8 +147,7 @@ class Server:
         def unknown(request: Any, error: Any) -> Any:
             told = ", ".join(self.told).replace("{name:path}", "NAME")
             known = f"this server has POST {', '.join(WORK)}; GET {told}, /health"
-            advice = WITHDRAWN.get(request.url.path, known)
-            return refused(Refusal(error.status_code, f"{error.detail}: {advice}"), error.headers)
+            return refused(Refusal(error.status_code, f"{error.detail}: {known}"), error.headers)
 
         @asynccontextmanager
         async def life(_: Any) -> AsyncIterator[None]:

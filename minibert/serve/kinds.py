@@ -13,7 +13,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.hub.names import full_name
+from minibert.hub.repository import full_name
 from minibert.models.encoder import Encoder
 from minibert.models.heads.labels import SEVERAL, best_labels
 from minibert.models.heads.reranker import usual_activation

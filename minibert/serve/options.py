@@ -24,12 +24,6 @@ TEXT_BYTES, ESCAPED = 1 << 13, 12  # of a request for each text, 16 for each of 
 # Kubernetes sets such for a service that is called minibert-serve: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000
 SERVICE = re.compile(rf"{VARIABLES}(SERVICE_|PORT_|PORT=\w+://)")
 MANY = ("--model", "--name", "--prompts")  # a variable has several values between semicolons
-WITHDRAWN = {
-    "--workers": "for several processes: gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket "
-    "'minibert.serve.app:create()', or uvicorn --workers 4 --factory minibert.serve.app:create; options are variables",
-    "--token-ids": "send the texts: ids of another tokenizer would give wrong vectors",
-    "--log-format": "for lines of JSON: uvicorn --log-config FILE --factory minibert.serve.app:create",
-}
 
 
 def declare(parser: Any) -> None:
@@ -60,7 +54,7 @@ def declare(parser: Any) -> None:
         add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
-    add_options(parser, "sentences", "measure", "hub", "threads", "bits")
+    add_options(parser, "sentences", "measure", "hub", "threads", "weights", "bits")
 
 
 def _count(text: str) -> int:
@@ -77,13 +71,10 @@ def from_variables() -> dict[str, Any]:
     parser = ArgumentParser(add_help=False, exit_on_error=False)
     declare(parser)
     actions = {_variable(action.option_strings[-1]): action for action in parser._actions if action.option_strings}
-    withdrawn = {_variable(name): advice for name, advice in WITHDRAWN.items()}
     chosen, unknown = parser.parse_args([]), set[str]()
     for variable, value in os.environ.items():
         if not variable.startswith(VARIABLES) or SERVICE.match(f"{variable}={value}"):
             continue
-        if variable in withdrawn:
-            raise ValueError(f"the variable {variable} has gone: {withdrawn[variable]}")
         if (action := actions.get(variable)) is None:
             unknown.add(variable)
             continue
@@ -152,7 +143,7 @@ def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | No
 
     typed = chosen.models or chosen.asked or chosen.by_variable or []
     names = _names(typed, chosen)
-    options = {name: getattr(chosen, name) for name in ("local_files_only", "threads", "same_bits")}
+    options = {name: getattr(chosen, name) for name in ("local_files_only", "threads", "mmap", "same_bits")}
     of_one = sentence_options(chosen) | ({"revision": chosen.revision} if chosen.revision else {})
     if len(typed) > 1 and of_one:
         said = f" is of one model, found {len(typed)}; leave it out, or serve one"

@@ -111,10 +111,13 @@ class Port(Counterpart):
         odd = [
             (kind, key)
             for kind, mine in ours.items()
-            for key, x in mine.items()
-            if key in theirs[kind]
-            and (theirs[kind][key].shape != x.shape if key in subject.weighed else not fits(x, theirs[kind][key]))
-        ]
+            for key, here in mine.items()
+            if (there := theirs[kind].get(key)) is not None
+            and here.shape != there.shape
+            and (key in subject.weighed or not fits(here, there)
+                 or (there.ndim == here.ndim
+                     and len(there) not in (1, max(x.shape[:1] for x in inputs[kind].values())[0])))
+        ]  # fmt: skip
         if odd and self.whole:
             shapes = (f"{kind}|{key} has shape {theirs[kind][key].shape}, expected {ours[kind][key].shape}"
                       for kind, key in odd[:3])  # fmt: skip

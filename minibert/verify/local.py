@@ -18,10 +18,9 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense
-from minibert.verify.mistakes.mistake import Mistake, reason, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
 from .differences import PORT_SHARE, Difference, over_kinds, rms
 from .places import IMPOSSIBLE, ROUNDS, Place, differing, places, weighed_up
@@ -220,7 +219,7 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         here = {d.key for d in differing(compared)}
         wrong = differing([d for d in compared if not place.follows(d.kinds[0], d.key, here)])
         keys |= {d.key for d in compared if at.part != INPUT_LAYER}
-        maps += len({d.key for d in compared} & {step.key for step in at.of("dense")})
+        maps += len({d.key for d in compared} & {step.key for step in at.steps("dense")})
         modules = [WrongModule(place, d, tolerance) for d in wrong if subject.has_places]
         if wrong or at.part in whole.parts:
             whole.narrow(place, modules[:1])

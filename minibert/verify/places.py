@@ -17,10 +17,8 @@ from minibert.equations.fast import faster
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.plan import REAL, Plan, Step
-from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
-from minibert.verify.mistakes.plain import all_places, begin, kept
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS, Formula
-from minibert.verify.mistakes.wrong_steps import rounded
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula, rounded
 
 from .differences import OF_A_PORT, Difference, Shares, in_float64, over_kinds
 from .subjects import Subject
@@ -313,7 +311,7 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
     before: Traces = {kind: {} for kind in inputs}
     for at, at_wide in zip(*(all_places(each.model, each.head) for each in (subject, subject.exact)), strict=True):
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
-        fast = {step.key: step._replace(formula=faster(step.formula)) for step in at.of("activation")}
+        fast = {step.key: step._replace(formula=faster(step.formula)) for step in at.steps("activation")}
         at = at._replace(plan={**at.plan, **fast})
         plan = narrowed(ROUNDINGS[form], at) if form else at.plan
         for kind in here:

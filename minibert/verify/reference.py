@@ -22,10 +22,10 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
 from minibert.families.parts.block_names import by_module, module_path
-from minibert.families.parts.frozen import thawed
+from minibert.families.parts.config import thawed
 from minibert.families.parts.steps import Norm, Positions
 from minibert.families.rows import OLDER
-from minibert.hub.names import full_name
+from minibert.hub.repository import full_name
 from minibert.models.open.load import is_folder
 
 from .counterparts import Counterpart, Sides

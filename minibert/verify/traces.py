@@ -128,7 +128,9 @@ def read_arrays(path: Path) -> dict[str, Array]:
                     raise ValueError(f"{path}: {name} is stored as {stored}; store it as F32, integers as I64")
             return {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); write it anew") from None
+        raise ValueError(
+            f"{path}: not a safetensors file, or cut short ({error}); write it anew, as .safetensors or .npz"
+        ) from None
 
 
 def opened(path: Path) -> Path:

@@ -23,6 +23,7 @@ from minibert.families.static import STATIC
 from minibert.files.writing import same_file
 from minibert.models.open.load import is_folder, load
 from minibert.models.open.load_encoder import load_encoder
+from minibert.models.run.attributes import hinted
 from minibert.threads.computing import on_one_thread
 
 from . import printed, shipped
@@ -38,6 +39,7 @@ FORMATS = ("float32", "float16", "bfloat16")  # in which a port may compute
 VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files that hold only vectors; the last is refused in words
 
 
+@hinted
 def compare(
     model: str | os.PathLike[str],
     against: str | os.PathLike[str] | Mapping[str, Array] | Array,
@@ -87,7 +89,7 @@ def compare(
     if isinstance(numbers, np.ndarray) or (is_file and numbers.suffix.lower() in VECTORS):
         if side or only or batches or format != "float32":
             raise ValueError("side, only, format and batches are for intermediates, not for vectors")
-        from .vectors.vectors import verify_vectors
+        from .vectors import verify_vectors
 
         return verify_vectors(os.fspath(model), numbers, list(texts) or None, tolerance=tolerance, **hub)
     return verify(

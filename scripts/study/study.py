@@ -238,18 +238,6 @@ def plain_block(block: BoundBlock) -> Block:
     return Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)
 
 
-def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
-    """Print a T5's input layer as the reference's tree, with block 0's table of the relative bias."""
-    table = layer.attention_position.table
-    lines = str(layer).splitlines()
-    classes = ("ModuleList", "T5Block", "ModuleList", "T5LayerSelfAttention", "T5Attention")
-    names = ("block", "0", "layer", "0", "SelfAttention")
-    opened = [f"{'  ' * (depth + 1)}({names[depth]}): {classes[depth]}(" for depth in range(len(names))]
-    bias = f"{'  ' * (len(names) + 1)}(relative_attention_bias): Embedding({table.shape[0]}, {table.shape[1]})"
-    closed = ["  " * (depth + 1) + ")" for depth in reversed(range(len(names)))]
-    return "\n".join([*lines[:-1], *opened, bias, *closed, lines[-1]])
-
-
 def assert_printed(rows: Array, printed: str) -> int:
     """Compare rows with torch's shortened print of them, the first and last three of a long axis; count the numbers."""
     for axis, size in enumerate(rows.shape):

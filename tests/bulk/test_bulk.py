@@ -27,6 +27,7 @@ from record_files import made
 from reference_files import REFERENCE
 
 import minibert
+from minibert.bulk import job as job_module
 from minibert.bulk import shards
 from minibert.bulk.job import _after as after
 from minibert.bulk.job import bulk
@@ -235,6 +236,39 @@ def test_a_run_that_stops_keeps_its_shards_and_goes_on(model: Path, tmp_path: Pa
     assert content(out) == content(tmp_path / "whole") and content(out).items() >= kept.items()
 
 
+@pytest.mark.parametrize(("precision", "usual"), [("float32", 4096), ("uint8", 16384), ("binary", 4096)])
+def test_a_folder_goes_on_with_the_number_that_it_was_begun_with(
+    precision: str, usual: int, model: Path, tmp_path: Path
+) -> None:
+    source, out = lines(tmp_path / "a.txt", TEXTS), tmp_path / "out"
+    assert run(model, source, tmp_path / "usual", precision=precision)["rows_per_shard"] == usual
+    run(model, source, out, precision=precision, rows_per_shard=100)
+    whole = content(out)
+    (out / "vectors-00002.arrow").unlink()
+    assert run(model, source, out, precision=precision)["rows_per_shard"] == 100 and content(out) == whole
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_long_texts_and_columns_end_a_shard(
+    form: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of strings holds 2 GiB; the ends are the same however the rows come, so that a run goes on."""
+    monkeypatch.setattr(job_module, "LONGEST_SHARD", 1000)
+    pages = ["x" * length for length in (400, 400, 3000, 0, 900, 500, 300)]
+    rows = [{"text": text, "page": page} for text, page in zip(SHORT, pages, strict=False)]
+    source, out = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    run(model, source, out, form=form)
+    tables, whole = [next(shards.batches(path, 100)) for path in shards.shards_of(out)], content(out)
+    assert [[len(page) for page in each["page"].to_pylist()] for each in tables] == [
+        [400, 400], [3000], [0], [900], [500, 300],
+    ]  # fmt: skip
+    assert table_of(out)["page"].to_pylist() == pages and shards.check_folder(out) == (7, 5)
+    for name in sorted(whole)[1:]:
+        (out / name).unlink()
+    run(model, source, out, form=form)
+    assert content(out) == whole
+
+
 def test_texts_that_are_too_long(model: Path, tmp_path: Path) -> None:
     """The model has 24 positions: [CLS], 22 words and [SEP] fit."""
     source = lines(tmp_path / "a.txt", ["we lived", "we " * 22, "we " * 23])
@@ -252,6 +286,10 @@ def test_a_text_that_the_tokenizer_refuses(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ({"text": text} for text in ("we", None, "clouds", "\u4e2d", "we")))
     with pytest.raises(minibert.TokenizerError, match=r"a\.jsonl, row 4: the tokenizer refuses a text"):
         run(model, source, tmp_path / "out", skip=True)
+    shutil.copytree(REFERENCE / "sentences-causal", causal := tmp_path / "causal")
+    (causal / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 8, "pooling_mode": "max"}')
+    with pytest.raises(ValueError, match=r"b\.txt, row 2: the text has no token, and pooling 'max' needs one"):
+        run(causal, lines(tmp_path / "b.txt", ["we", "", "we"]), tmp_path / "max")
 
 
 # -- going on, or not ----------------------------------------------------------------------------------------------
@@ -298,7 +336,7 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     run(model, source, out)
     before = content(out)
     for options, error in (
-        ({"rows_per_shard": 3}, "was made with rows_per_shard 16384, now it is 3; choose another folder, or use"),
+        ({"rows_per_shard": 3}, "was made with rows_per_shard 4096, now it is 3; choose another folder, or use"),
         ({"form": "parquet"}, "was made with format 'arrow', now it is 'parquet'"),
         ({"keep": []}, "was made with columns {'n': 'int64'}, now it is {'n': None}"),
         ({"precision": "binary"}, "was made with precision 'float32', now it is 'binary'"),
@@ -308,14 +346,11 @@ def test_other_settings_are_refused(model: Path, tmp_path: Path) -> None:
     assert content(out) == before
 
 
-OLDER = ["meta.json", "shards.jsonl", "vectors-00000.npy", "ids-00000.json", ".lock"]
-
-
 @pytest.mark.parametrize(("names", "error"), [
-    (OLDER, r"an older version of minibert made it \(its settings are in meta\.json\)"),
-    (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; choose a new folder"),
+    (["notes.txt"], "it holds 'notes.txt', so `bulk` has not made it; name another folder"),
     (["vectors-00001.arrow"], r"vectors-00000\.arrow: missing, vectors-00001\.arrow stands in its place; restore"),
     (["vectors-99999.arrow", "vectors-100000.arrow"], r"vectors-00000\.arrow: missing, vectors-99999\.arrow stands in"),
+    (["vectors-00000.arrow", "vectors-00000.parquet"], r"vectors-00000\.\w+ has the same number; delete the one that"),
     (["vectors-00000.arrow"], "vectors-00000.arrow: not readable as arrow"),
     (["vectors-00000.parquet"], r"vectors-00000\.parquet: it has no settings of `bulk`"),
 ])  # fmt: skip
@@ -378,7 +413,7 @@ def test_damage_is_found(form: str, model: Path, tmp_path: Path) -> None:
     path.write_bytes(whole)
     (out / f"vectors-00002.{form}").rename(tmp_path / "away")
     for read in (shards.check_folder, StoredVectors):
-        with pytest.raises(ValueError, match=f"{out}: not complete; run the `minibert bulk` command that began"):
+        with pytest.raises(ValueError, match=f"{out}: not complete; run `bulk` again as it was begun"):
             read(out)
 
 
@@ -392,6 +427,12 @@ def rewritten(path: Path, table: Any = lambda found: found, metadata: bytes | No
             writer.write_table(found)
     else:
         parquet.write_table(found, path)
+
+
+def narrower(table: Any) -> Any:
+    return table.set_column(
+        table.schema.get_field_index("vector"), "vector", [pa.array([[0.0]] * len(table), pa.list_(pa.float32(), 1))]
+    )
 
 
 def copied(path: Path, other: Path) -> None:
@@ -416,6 +457,7 @@ HELD: list[tuple[Any, int, str]] = [
     (lambda x, y: rewritten(x(2), dim=3), 2, "it was made with dim 3, and vectors-0"),
     (lambda x, y: rewritten(x(1), lambda found: found.slice(3)), 1, "expected 10 rows, as its metadata say, found 7"),
     (lambda x, y: rewritten(x(1), lambda found: found.drop_columns(["n"])), 1, "its columns are not those that its"),
+    (lambda x, y: rewritten(x(1), narrower), 1, "its column 'vector' holds fixed_size_list.*, and vectors-0"),
     (lambda x, y: x(1).write_bytes(b""), 1, "not readable as .*; restore the file"),
     (lambda x, y: x(1).write_bytes(x(1).read_bytes()[:900]), 1, "not readable as .*; restore the file"),
     (lambda x, y: rewritten(x(3), rows="7"), 3, "its metadata have '7' as rows, which"),

@@ -47,11 +47,6 @@ def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> Non
         assert same_bits(pool.submit(encoder.encode, TEXTS).result(CHILD_SECONDS), want)
 
 
-def test_the_name_that_went_says_what_to_use() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Embedder'; send an engine's workers load_encoder"):
-        minibert.Embedder  # noqa: B018
-
-
 def test_of_a_branch_that_moves_the_commit_of_the_first_opening_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
     files: Mapping[str, Path] = {str(path.relative_to(TINY)): path for path in TINY.rglob("*") if path.is_file()}
     want = minibert.load_encoder(TINY).encode(TEXTS)
@@ -86,7 +81,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what of a file is mapped")
 def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
     """So workers of one machine share them."""
-    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm)).hex()]
+    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm, mmap=True)).hex()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True

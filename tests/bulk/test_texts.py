@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_columns_that_are_kept(tmp_path: Path) -> None:
     ]
 
 
+TWICE = pa.table([["a"], [1], [2]], ["text", "n", "n"])
 REFUSED = [
     ("a.csv", b"", {}, "expected a first line with names of columns, each once, found nothing"),
     ("a.csv", b"text,text\n1,2\n", {}, "each once, found 'text', 'text'"),
@@ -126,12 +128,21 @@ REFUSED = [
         "'x' holds an integer of more than 64 bits; name the columns",
     ),
     ("a.jsonl", b'{"text": "", "id": 1}\n{"id": "y"}\n', {"keep": []}, "'id' holds .*, int and str; .* with id_column"),
+    (
+        "a.jsonl",
+        b'{"text": "a", "id": 1.5}\n{"text": "b", "id": NaN}\n',
+        {},
+        "row 2: column 'id' holds nan, .* with id_c",
+    ),
     ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}\n', {}, "'id' holds an integer of more than 64 bits"),
     ("a.csv", b'"text\n', {}, r"not readable as CSV \(unexpected end of data\); is it whole\?"),
     ("a.parquet", b"", {}, r"not readable as Parquet \(.*\); is it whole\?"),
     ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", {}, r"not readable as Parquet \(.*\); is it whole\?"),
-    ("a.parquet", pa.array([b"a"]), {}, "column 'text' must hold texts, found binary; convert it"),
-    ("a.parquet", pa.array([1]), {}, "column 'text' must hold texts, found int64; convert it"),
+    ("a.parquet", [b"a"], {}, "column 'text' must hold texts, found binary; convert it"),
+    ("a.parquet", [1], {}, "column 'text' must hold texts, found int64; convert it"),
+    ("a.parquet", TWICE, {}, "there are 2 columns 'n'; rename all but one"),
+    ("a.parquet", TWICE, {"keep": [], "text_column": "n"}, "there are 2 columns 'n'"),
+    ("a.parquet", TWICE, {"keep": [], "id_column": "n"}, "there are 2 columns 'n'"),
     ("a.json", b"{}", {}, r"the file must end in \.parquet, .*found '\.json'; input_format names one of"),
     ("a.txt", "\ufefftext\n".encode("utf-16-le"), {}, "expected UTF-8, found the mark of UTF-16"),
     ("a.txt", b"x" * 17, {}, "a line of more than 16 bytes begins at byte 0"),
@@ -148,10 +159,24 @@ def test_a_file_that_is_refused(
     if isinstance(content, bytes):
         made(path, content)
     else:
-        parquet.write_table(pa.table({"text": content}), path)
+        parquet.write_table(content if content is TWICE else pa.table({"text": content}), path)
     with pytest.raises(ValueError, match=error) as caught:
         read(path, **options)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("ids", "found"), [([7.5], "double"), (["x"], "string"), ([Decimal("1.5")], r"decimal.*")])
+def test_ids_of_another_kind_in_the_next_file(ids: list[Any], found: str, tmp_path: Path) -> None:
+    """As one type, 7 would become 7.0; of one kind they may be narrow or wide."""
+    first, second = made(tmp_path / "a.jsonl", '{"text": "a", "id": 7}\n'), tmp_path / "b.parquet"
+    parquet.write_table(pa.table({"text": ["b"], "id": ids}), second)
+    with pytest.raises(
+        ValueError, match=f"{second}: column 'id' holds {found}, and int64 in {first}: .* with id_column"
+    ):
+        Texts([str(first), str(second)])
+    parquet.write_table(pa.table({"text": ["b"], "id": pa.array([8], pa.uint8())}), second)
+    assert good(first, second) == [(7, "a"), (8, "b")]
+    assert good(made(tmp_path / "c.jsonl", '{"text": "a", "id": 7.5}\n{"text": "b"}')) == [(7.5, "a"), (None, "b")]
 
 
 def test_names_that_are_no_files(tmp_path: Path) -> None:

@@ -85,10 +85,17 @@ def test_sentence_vectors_and_all_that_a_shard_says(source: Path, tmp_path: Path
         "model_sha256": sums(DENSE, *files), "prompt_name": None, "prompt": None,
         "text_column": "text", "id_column": None, "columns": {"id": "int64", "text": "string"},
         "same_bits": False, "options": None, "result": "dense", "dim": 6, "precision": "float32",
-        "similarity": "cosine", "normalized": True, "max_seq_length": 32, "format": "arrow", "rows_per_shard": 16384,
+        "similarity": "cosine", "normalized": True, "max_seq_length": 32, "format": "arrow", "rows_per_shard": 4096,
         "input": [{"name": "a.txt", "bytes": source.stat().st_size}],
         "shards": 1, "read": 3, "rows": 3, "cut": 0, "skipped": 0, "left_out": [], "at": 2, "last": True,
     }  # fmt: skip
+
+
+def test_a_finished_run_that_is_repeated(source: Path, tmp_path: Path, capsys: Printed) -> None:
+    out, argv = tmp_path / "out", (source, "-o", tmp_path / "out", "-m", DENSE)
+    first, again = told(capsys, *argv), told(capsys, *argv)
+    assert first.startswith(f"minibert: wrote {out}: 3 vectors")
+    assert again == first.replace(f"wrote {out}:", f"{out} is complete:")
 
 
 @pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
@@ -208,12 +215,6 @@ def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
     ):
         assert error in failure(capsys, *argv, *given)
         assert not list(tmp_path.glob("out/*"))
-    for gone, error in (
-        (["--workers", "2"], "--workers has gone: one process uses all cores; on many machines run"),
-        (["--vectors", "input"], "--vectors has gone: the vectors are those of `minibert encode`; `minibert embed -o"),
-        (["--truncate"], "--truncate has gone: a text that is too long is truncated"),
-    ):
-        assert main(["bulk", *argv, *gone]) == 2 and error in capsys.readouterr().err
 
 
 def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

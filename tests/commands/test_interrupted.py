@@ -152,7 +152,8 @@ def test_bulk_at_an_idle_pipe(rows: int, tmp_path: Path) -> None:
 
         wait_until(lambda: len(list(out.glob("vectors-*"))) >= shards and (out / ".lock").exists() and read(), process)
         process.send_signal(signal.SIGINT)
-        assert ended(process) == (INTERRUPTED, "")
+        told = f"minibert: stopped: {out} keeps {shards * 10} rows, and the same command continues after them\n"
+        assert ended(process) == (INTERRUPTED, told)
     assert not list(out.glob(".*"))
 
 

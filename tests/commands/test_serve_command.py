@@ -174,22 +174,6 @@ def test_a_token_in_the_place_of_its_name_is_not_printed(
     assert "geheim" not in failure(capsys, "serve", "/nowhere", *both)
 
 
-@pytest.mark.parametrize(
-    ("option", "instead"),
-    [
-        ("--workers", "gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket 'minibert.serve"),
-        ("--token-ids", "send the texts"), ("--log-format", "uvicorn --log-config FILE"),
-    ],
-)  # fmt: skip
-def test_options_that_have_gone_say_what_to_use(
-    option: str, instead: str, capsys: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["serve", "/nowhere", option, "2"]) == 2
-    assert instead in capsys.readouterr().err
-    monkeypatch.setenv(f"MINIBERT_SERVE_{option[2:].replace('-', '_').upper()}", "2")
-    assert instead in failure(capsys, "serve", "/nowhere")
-
-
 def test_what_is_refused_at_the_start(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "two tokens are named" in failure(capsys, "serve", MODEL, "--token-env", "A", "--token-file", "/b")
     said = failure(capsys, "serve", MODEL, "--token-file", "/b")

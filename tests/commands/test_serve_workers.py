@@ -152,6 +152,6 @@ def test_a_wrong_start_ends_gunicorn_in_words(options: list[str], variables: dic
         f"MINIBERT_SERVE_{name}": value for name, value in ({"MODEL": MODEL} | variables).items()
     }
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
-    assert says in done.stderr and done.returncode == 3
+    assert says in done.stderr and done.returncode in (1, 3)  # 1: gunicorn fails where two workers end at once
     ours = Path(minibert.__file__).parent  # gunicorn's own traceback may stand there, where two workers end at once
     assert f'File "{ours}' not in done.stderr

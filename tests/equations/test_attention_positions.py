@@ -16,8 +16,8 @@ import minibert
 from minibert import equations as positions
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.attention_schemes import Rotation
 from minibert.families.parts.config import Config
-from minibert.families.parts.rotations import Rotation
 
 # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
 ROTATION_TOLERANCE = 1e-6
@@ -229,6 +229,27 @@ def test_rotary_numbers_differ_by_layer_type(config: dict[str, Any], thetas: tup
         (schemes.layered_rotary, {**HEAD, "rope_parameters": {"full_attention": 1}}, "must be an object"),
         (partial(schemes.rotary, share=0.01), HEAD, "rotate 0 of the 16 dimensions"),
         (schemes.alibi, {}, "'n_head' or 'num_attention_heads' must be an integer"),
+        *(
+            (
+                partial(schemes.t5_bias, binder=Stored({}), side="encoder"),
+                {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance},
+                f"'relative_attention_max_distance': need .*; found buckets={buckets}, max_distance={distance}",
+            )
+            for buckets, distance in ((3, 128), (32, 8))
+        ),
+        *(
+            (
+                partial(schemes.deberta_log_buckets, binder=Stored({})),
+                {"relative_attention": True, "position_buckets": buckets, "max_position_embeddings": 9},
+                f"'position_buckets' .*: need .*; found buckets={buckets}, max_positions=9",
+            )
+            for buckets in (1, 16)
+        ),
+        (
+            partial(schemes.mpnet_bias, binder=Stored({}), side="encoder"),
+            {"relative_attention_num_buckets": 17, "num_attention_heads": 2},
+            "_num_buckets' must be 32, .* found 17",
+        ),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(

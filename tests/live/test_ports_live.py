@@ -18,7 +18,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Comparison
 from minibert.verify.shipped import TEXTS
 from minibert.verify.traces import read_traces, write_traces
-from minibert.verify.vectors.vectors import judge
+from minibert.verify.vectors import judge
 
 pytestmark = pytest.mark.reference
 

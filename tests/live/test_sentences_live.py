@@ -19,6 +19,7 @@ from tokenizer_folders import BASES, vocabulary, write_tokenizer
 
 import minibert
 from minibert.equations.input_layer import Array
+from minibert.equations.sentences import POOLINGS
 
 pytestmark = pytest.mark.reference
 
@@ -153,6 +154,19 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", POOLINGS)
+def test_a_text_with_tokens_of_its_prompt_alone(name: str, tmp_path: Path) -> None:
+    """The same vector; where theirs is minus infinity, an error."""
+    ours, texts = changed(tmp_path, "sentences-causal", POOLING, {"pooling_mode": name}), ["we lived", ""]
+    want = opened_there(tmp_path / "model").encode(texts, prompt="he: ")
+    if name == "max":
+        assert (want[1] == -np.inf).all()
+        with pytest.raises(ValueError, match="text 1 has no token beyond its prompt"):
+            ours.encode(texts, prompt="he: ")
+    else:
+        assert np.abs(ours.encode(texts, prompt="he: ") - want).max() <= SAME
+
+
 @pytest.mark.filterwarnings("ignore:.*'similarity_fn_name' is:UserWarning")
 @pytest.mark.parametrize(("file", "change"), SETTINGS, ids=str)
 def test_odd_values_of_settings_are_read_as_there(file: str, change: dict[str, Any], tmp_path: Path) -> None:
@@ -194,7 +208,7 @@ def test_old_names_are_theirs() -> None:
     """The list of names without an owner, of which there are 78, and what becomes of others."""
     from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 
-    from minibert.hub.names import WITHOUT_OWNER
+    from minibert.hub.repository import WITHOUT_OWNER
 
     assert frozenset(ORIGINAL_TRANSFORMER_MODELS) == WITHOUT_OWNER
 

@@ -3,6 +3,7 @@ the tests of what reads them."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,10 @@ TURNED = tensors(GPT2) | {"wte.weight": tensors(GPT2)["wte.weight"].T.copy()}
 TWICE = tensors(BERT) | {f"bert.{WORD}": numbers(VOCAB, 8, seed=9)}
 DEEP = encoders.config("bert")
 MISSPELT = {name.replace("embeddings.weight", "embedings.weigth"): array for name, array in tensors(BERT).items()}
-ONNX = "found only (onnx/)?model.onnx: minibert reads safetensors, not ONNX; load the model that this"
+EXPORTED = "minibert reads safetensors alone; load the model that this was made from$"
 
 
-def onnx_alone(place: str, config: bool) -> Callable[[Path], object]:
+def exported(place: str, config: bool) -> Callable[[Path], object]:
     """Load a folder as exporters leave it."""
 
     def load(folder: Path) -> object:
@@ -83,13 +84,14 @@ def onnx_alone(place: str, config: bool) -> Callable[[Path], object]:
 
 
 NAMES: list[Row] = [
-    *((CheckpointError, ONNX, onnx_alone(place, config))
-      for place in ("model.onnx", "onnx/model.onnx") for config in (True, False)),
+    *((CheckpointError, f"found only {place}: {EXPORTED}", exported(place, config)) for config in (True, False)
+      for place in ("model.onnx", "onnx/model.onnx", "model-q4.gguf", "openvino_model.xml")),
+    (CheckpointError, "found an empty folder$", minibert.load),
     (CheckpointError, NO_FOLDER, lambda tmp: minibert.load(tmp / "none")),
     (CheckpointError, NO_FOLDER, lambda tmp: minibert.load(str(tmp / "none"))),
     *((CheckpointError, NO_FOLDER, lambda _, name=name: minibert.load(name))
       for name in ("./none/such", "~/none/such/folder", "~nobody/x", "a/b/c", Path("x" * 5000).absolute(),
-                   "./" + "x" * 5000, "./nul\0byte", "./\ud800")),
+                   "none/", "./" + "x" * 5000, "./nul\0byte", "./\ud800")),
     *((CheckpointError, f"{name}: a file, not a folder; expected a folder .*; name its folder, [^ ]*/[^ ]*$",
        lambda tmp, name=name: minibert.load(write(tmp) / name)) for name in ("model.safetensors", "config.json")),
     *((CheckpointError, r"^model.safetensors: a file, not a folder; expected .*; name its folder, \.$",
@@ -100,9 +102,13 @@ NAMES: list[Row] = [
        lambda tmp, load=load: (without_config(tmp / "org" / "bert"), load("org/bert"))) for load in LOADS),
     (CheckpointError, f"^bert-base-uncased has no config.json, .*{ELSEWHERE} folder$",
      lambda tmp: ((tmp / "bert-base-uncased").mkdir(), minibert.load("bert-base-uncased"))),
+    (CheckpointError, "is a module of the model in .*/model; name that folder$",
+     lambda tmp: minibert.load_encoder(shutil.copytree(REFERENCE / "sentences-dense", tmp / "model") / "1_Pooling")),
+    (CheckpointError, "an address, not a folder; a model on the Hub is named OWNER/NAME",
+     lambda _: minibert.load("https://huggingface.co/google/bert")),
     (ValueError, "the model's name is empty; give a folder or a Hub name", lambda _: minibert.load("")),
     *((TypeError, "str", lambda _, odd=odd: minibert.load(odd)) for odd in (3, b"bert", ["bert"], np.ones(2))),
-    (CheckpointError, "has no config.json, which says what the tensors mean; fetch it beside",
+    (CheckpointError, "has no config.json, which says what the tensors mean; fetch it into that folder$",
      lambda tmp: minibert.load(without_config(tmp).parent)),
     (CheckpointError, "config.json is a folder, but a file is expected under this name",
      lambda tmp: (without_config(tmp).mkdir(), minibert.load(tmp))),

@@ -53,7 +53,7 @@ POSITIONS: list[Row] = [
     (INTEGER, "must be integers", lambda: equations.relative_buckets([1.0])),
     (REFUSED, "at least 4 buckets", lambda: equations.relative_buckets([1], buckets=3)),
     (REFUSED, "max_distance > 8", lambda: equations.relative_buckets([1], max_distance=8)),
-    (NO_ROW, "out of bounds", lambda: equations.relative_bias(np.ones((16, 2)), 20, 20)),
+    (NO_ROW, r"rows 0\.\.15, but a dis.* in bucket 26", lambda: equations.relative_bias(np.ones((16, 2)), 20, 20)),
     (REFUSED, "must not be negative", lambda: equations.relative_bias(np.ones((32, 2)), -1, 2)),
     (REFUSED, "past_length=-1", lambda: equations.relative_bias(np.ones((32, 2)), 1, 2, past_length=-1)),
     (REFUSED, "buckets >= 2", lambda: equations.log_buckets([0], 1, 9)),

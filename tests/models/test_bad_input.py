@@ -228,13 +228,13 @@ def test_bad_config(tmp_path: Path, config: Any, says: str) -> None:
     str(caught.value).encode("utf-8")  # can be printed anywhere
 
 
-@pytest.mark.parametrize(("model_type", "near"), [("barts", "bart"), ("Bert", "bert"), ("gpt3", "gpt2")])
-def test_unknown_model_type(tmp_path: Path, model_type: str, near: str) -> None:
+@pytest.mark.parametrize("model_type", ["barts", "Bert", "jina_embeddings_v4"])
+def test_unknown_model_type(tmp_path: Path, model_type: str) -> None:
     folder = write(tmp_path, {**BERT, "model_type": model_type}, tensors(BERT))
     with pytest.raises(UnknownFamilyError) as caught:
         minibert.load(folder)
     message = str(caught.value)
-    assert f"model_type {model_type!r} is not known (did you mean {near}?); known are " in message
+    assert f"model_type {model_type!r} is not known; known are " in message  # a near name is another model's
     assert all(known in message for known in FAMILIES)
     assert "load(..., family=Family(...))" in message
     known = minibert.load(write(tmp_path / "known"))

@@ -17,7 +17,7 @@ from peaks import with_peak
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import NAMES, Act, BoundHead, Head
 from minibert.families.parts.steps import Norm
 from minibert.families.rows import BLOCKS, HEADS

@@ -27,9 +27,10 @@ import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_of
+from minibert.equations.sentences import POOLINGS
 from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
@@ -101,6 +102,14 @@ def test_a_text_without_a_token_and_float64() -> None:
     found = encoder.encode(["we", "", "clouds"])
     assert not found[1].any() and away(found[::2], encoder.encode(["we", "clouds"])) <= NEIGHBOURS
     assert encoder.encode([""], output_value="token_embeddings")[0].shape == (0, 8)
+    for name in POOLINGS:  # with tokens of its prompt alone: as sentence-transformers pools it, the largest aside
+        pooled = encoder.with_settings(poolings=(name,), dim=8)
+        if name == "max":
+            with pytest.raises(ValueError, match="text 1"):
+                pooled.encode(["we", ""], prompt="he: ")
+        else:
+            want = encoder.encode("he: ", output_value="token_embeddings")[0] * (name == "cls")
+            assert np.abs(pooled.encode(["we", ""], prompt="he: ")[1] - want).max() <= EXACT
     encoder = minibert.load_encoder(REFERENCE / "sentences-dense", dtype="float64")
     found = encoder.encode(["we lived"])
     assert {encoder.encode("we", precision=each).dtype.name for each in ("float32", None)} == {"float64"}
@@ -163,9 +172,9 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     tiles: list[int] = []
     run = minibert.models.run.blocks.run_blocks  # type: ignore[attr-defined]
 
-    def counted(stack: Any, x: Array, *asked: Any) -> Any:
+    def counted(stack: Any, x: Array, *asked: Any, **named: Any) -> Any:
         tiles.append(len(x))
-        return run(stack, x, *asked)
+        return run(stack, x, *asked, **named)
 
     monkeypatch.setattr("minibert.models.run.blocks.run_blocks", counted)
     texts = [" ".join(words) for words in product(("we", "lived", "above", "the", "clouds"), repeat=5)]

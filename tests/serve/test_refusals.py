@@ -147,7 +147,6 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (R, ASKED | {"model": PAIRS}, 404, f"does not give scores of documents; ask {RERANKER!r}"),
     (P, {"inputs": "a", "model": SPARSE}, 404, f"the model {SPARSE!r} does not give labels; ask {RERANKER!r}"),
     ("/v1/models/other", None, 404, "and not the model 'other'"),
-    ("/similarity", {}, 404, "ask /embed for the vectors: the dot product of two is their cosine"),
     ("/embeds", {}, 404, "GET /v1/models, /v1/models/NAME, /info, /metrics, /health"),
     ("/", None, 405, "POST /v1/embeddings"),
     (V, None, 405, "Method Not Allowed"),

@@ -20,7 +20,7 @@ from minibert.cli import main
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.page.page import page
+from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"
 HOSTILE = (

@@ -16,8 +16,7 @@ from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.plan import run
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.plain import all_places, begin, kept
+from minibert.verify.mistakes.mistake import Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.report import Comparison
 from minibert.verify.subjects import batches, encoder_batches
 from minibert.verify.traces import PARTS, Traces, read_traces, trace, write_traces

@@ -12,7 +12,7 @@ from ports import few, verify_part
 
 import minibert
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS
 from minibert.verify.report import Comparison
 from minibert.verify.traces import Traces, write_traces
 

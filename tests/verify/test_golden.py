@@ -25,7 +25,7 @@ from minibert.verify.differences import compare
 from minibert.verify.shipped import TEXTS
 from minibert.verify.subjects import encoder_batches, tolerances
 from minibert.verify.traces import read_traces, trace
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import verify
 
 GOLDEN = REFERENCE / "golden.safetensors"

@@ -74,7 +74,6 @@ def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
         compare_ids(report, layer, [(("We lived",), {"input_ids": [1, 2]})], "as printed")
         assert not report.passed
         assert report.lines[1:] == ["'We lived' gives input_ids [101, 2057, 2973, 102], expected [1, 2]"]
-        assert repr(layer).replace("384", "768") == values["tree"]
 
 
 @pytest.fixture(scope="module")

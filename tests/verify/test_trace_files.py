@@ -21,7 +21,7 @@ from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Comparison
 from minibert.verify.traces import ROOM, read_traces, trace, write_traces
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import FORMATS, verify
 
 MODEL = str(BERT.folder)
@@ -73,6 +73,8 @@ WRONG_SHAPE = "plain|sum has shape {}, expected (3, 7, 16); "
         (True, {"types|sum": np.array(["2024-01-01"], "datetime64[D]")}, "types|sum is stored as datetime64"),
         (True, {"plain|sum": np.array([{}], object)}, "plain|sum: not readable as NumPy (Object arrays cannot"),
         (True, {"plain|sum": SUM[:, 1:]}, WRONG_SHAPE.format((3, 6, 16))),
+        *((beside, {"plain|position_ids": np.zeros((2, 7), int)}, "plain|position_ids has shape (2, 7), expected (")
+          for beside in (True, False)),
         (True, {"plain|sum": SUM[0]}, WRONG_SHAPE.format((7, 16))),
         (True, {"plain|sum": SUM[:0]}, WRONG_SHAPE.format((0, 7, 16))),
         (True, NARROW, "plain|embeddings.word_embeddings has shape (3, 7, 8), expected (3, 7, 16)"),

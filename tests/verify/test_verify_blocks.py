@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.bert import BERT_BLOCKS
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import shipped
 from minibert.verify.counterparts import Port

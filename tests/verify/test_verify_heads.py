@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.mistakes import MISTAKES
 from minibert.verify.subjects import EncoderSubject, encoder_batches
 from minibert.verify.traces import HEAD, write_traces
 

@@ -12,7 +12,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import Vector
 from minibert.errors import CheckpointError, Load, Text, error_of
-from minibert.families.parts.activations import TORCH, torch_class
+from minibert.families.parts.bound_blocks import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, listed, refuse_surrogates

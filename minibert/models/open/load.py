@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from minibert.errors import CheckpointError, MinibertError, UnknownFamilyError, nearest_name
+from minibert.errors import CheckpointError, MinibertError, UnknownFamilyError
 from minibert.families.family import Family
 from minibert.families.parts.steps import Bound, Tokens
 from minibert.families.rows import FAMILIES, UNCOMPUTED
@@ -48,9 +48,9 @@ def load(
 ) -> EmbeddingLayer:
     """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
 
-    A folder is a PathLike, a string that starts with . / ~ or has more than one slash, or the name of a folder or a
-    file that is there. For a folder the network is never used. Tables are mapped, not read. A name without an owner is
-    one of sentence-transformers', but for old ones such as "gpt2".
+    A folder is a PathLike, a string that starts with . / ~ or ends with / or has more than one slash, or the name of a
+    folder or a file that is there. For a folder the network is never used. Tables are mapped, not read. A name without
+    an owner is one of sentence-transformers', but for old ones such as "gpt2".
 
     revision, local_files_only: as in huggingface_hub, for Hub names. With the forty digits of a commit a name is the
     Hub's even if a folder has it too.
@@ -133,7 +133,7 @@ class Opened:
         known = str(self.config.get("model_type")) in FAMILIES
         self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
-            advice = "fetch it beside them"
+            advice = "fetch it into that folder"
             if self.files.modules() and (inside := self.saved.beside.folder):  # raises for what is not computed
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
             elif not elsewhere:
@@ -197,7 +197,7 @@ def open_model(
     revision: str | None = None,
     local_files_only: bool = False,
     lazy: bool = False,
-    mmap: bool = True,
+    mmap: bool | None = True,
     whole: bool = False,
     saved: bool = False,
     cache_folder: FileName | None = None,
@@ -221,15 +221,14 @@ def open_model(
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder{elsewhere}")
 
         def checkpoint(sub: str) -> Checkpoint:
-            return open_folder(os.path.join(path, sub) if sub else path, mmap)
+            return open_folder(os.path.join(path, sub) if sub else path, mmap is not False)
     else:
-        from minibert.hub.names import full_name
-        from minibert.hub.repository import resolve
+        from minibert.hub.repository import full_name, resolve
 
         where = lasting = full_name(where)
         repository = resolve(where, revision, local_files_only, cache_folder, token)
         find, commit = repository.file, repository.commit
-        checkpoint = partial(repository.checkpoint, lazy, mmap, whole=whole and not lazy)
+        checkpoint = partial(repository.checkpoint, lazy, mmap is not False, whole=whole and not lazy)
         if cache_folder is not None:
             options["cache_folder"] = os.fspath(repository.cache)
     # of a Hub name the input layer alone asks for no list of files
@@ -284,13 +283,16 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
 
 def _is_path(name: str) -> bool:
     """Whether no model on the Hub could have this name."""
-    return name[0] in "./~" or name.replace(os.sep, "/").count("/") > 1 or os.path.isabs(name)
+    slashed = name.replace(os.sep, "/")
+    return name[0] in "./~" or slashed[-1] == "/" or slashed.count("/") > 1 or os.path.isabs(name)
 
 
 def _open_local(folder: str, elsewhere: str) -> Find:
     mode_of(os.path.join(folder, "config.json"))  # a folder that may not be read is not taken for an absent one
     if not os.path.isdir(folder):
         kind, above = "no such folder", os.path.dirname(folder)
+        if "://" in folder:
+            kind = "an address, not a folder; a model on the Hub is named OWNER/NAME"
         if os.path.exists(folder):
             kind = "a file, not a folder"
             if any(os.path.isfile(os.path.join(above, name)) for name in ("config.json", SINGLE)):
@@ -316,6 +318,9 @@ def family_of(opened: Opened) -> Family:
         return STATIC
     model_type, where = opened.config.get("model_type"), opened.where
     if not isinstance(model_type, str):
+        above = os.path.dirname(os.path.abspath(where))
+        if opened.commit is None and os.path.isfile(os.path.join(above, MODULES)):
+            raise CheckpointError(f"{where} is a module of the model in {above}; name that folder")
         raise CheckpointError(
             f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
         )
@@ -324,10 +329,8 @@ def family_of(opened: Opened) -> Family:
             f"{where}: model_type {model_type!r} is {UNCOMPUTED[model_type]}, which minibert does not compute"
         )
     if model_type not in FAMILIES:
-        near = nearest_name(model_type, FAMILIES)
-        hint = f" (did you mean {near}?)" if near else ""
         raise UnknownFamilyError(
-            f"{where}: model_type {model_type!r} is not known{hint}; known are {', '.join(sorted(FAMILIES))}; "
+            f"{where}: model_type {model_type!r} is not known; known are {', '.join(sorted(FAMILIES))}; "
             "another one can be described: load(..., family=Family(...)), see minibert/families/README.md"
         )
     return FAMILIES[model_type]

@@ -80,15 +80,16 @@ def open_vectors(
     local_files_only: bool = False,
     threads: int | None = None,
     same_bits: bool = False,
+    mmap: bool | None = None,
 ) -> TextModel:
     """Open a model for the vectors of many texts.
 
-    asked, threads, same_bits: as of `load_encoder`; no bit of a vector depends on `threads` here. Raises as it.
+    asked, threads, same_bits, mmap: as of `load_encoder`; no bit of a vector depends on `threads` here. Raises as it.
     """
     from .load_encoder import encoder_of
 
     threads = checked_threads(threads)
-    opened = open_model(named_model(name), revision, local_files_only, whole=True, saved=True)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, whole=True, saved=True)
     encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
     own, task = encoder.sentence_config, None
     if own.late or own.kind == SPARSE:  # whose queries and documents differ

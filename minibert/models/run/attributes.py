@@ -13,14 +13,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 G = TypeVar("G", bound="OfModules")
 # names of torch and sentence-transformers that are not here -> what to do; their page has each of them
 INSTEAD: Mapping[str, str] = {
-    **dict.fromkeys(("to", "cuda"), "leave it out: minibert computes on the CPU"),
-    **dict.fromkeys(("eval", "fit"), "leave it out: minibert does not train"),
+    **dict.fromkeys(("to", "cuda", "cpu", "compile"), "leave it out: minibert computes on the CPU"),
+    **dict.fromkeys(("eval", "train", "fit"), "leave it out: minibert does not train"),
     "half": "pass low_memory=True to load_encoder, which keeps narrow weights narrow",
     **dict.fromkeys(
         ("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool", "pool", "chunk_size"),
         "encode and predict use all cores, and minibert bulk encodes files of texts",
     ),
     **dict.fromkeys(("save", "save_pretrained", "push_to_hub"), "a folder is read and never changed; copy it"),
+    "encode": "minibert.load_encoder opens the whole model, which has it",
     "model_name_or_path": "pass it first, or as name",
 }
 
@@ -99,7 +100,8 @@ class OfModules(Guarded):
             return self.modules[path]
         except KeyError:
             own, parts = self._words
-            raise KeyError(f"this {own} has no {path!r}; its {parts} are {', '.join(self.modules)}") from None
+            hint = did_you_mean(path, self.modules) or f"; its {parts} are {', '.join(self.modules)}"
+            raise KeyError(f"this {own} has no {path!r}{hint}") from None
 
     def close(self) -> None:
         """Drop what it holds."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.equations.sentences import normalized
-from minibert.families.parts.activations import TORCH
+from minibert.families.parts.bound_blocks import TORCH
 
 from .folder import MASK, MULTI, FolderFiles, Module, by_stanford
 from .late import TASKS, USUAL, Expansion, LateInteraction

@@ -29,6 +29,7 @@ from .token_vectors import TokenVectors, by_tokens, is_token_vectors
 
 BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
+PACKED = {"int8": "binary", "uint8": "ubinary"}  # what may hold bits, and how `encode` calls them
 
 
 @hinted
@@ -70,16 +71,17 @@ def search(
         if compare is not cosine:
             raise ValueError(f"precision={precision!r} counts bits; leave it out, or compare")
         compare = partial(_bits, precision)
-    elif precision is None and compare is cosine:
-        kind = str(getattr(queries, "dtype", ""))
-        if bits := {"int8": "binary", "uint8": "ubinary"}.get(kind):
+    wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
+    if precision is None and compare is cosine:
+        kinds = [str(getattr(each, "dtype", "")) for each in (wanted, vectors)]
+        if kind := next((kind for kind in kinds if "int" in kinds[0] and kind in PACKED), ""):  # of JSON they are int64
+            bits = PACKED[kind]
             warn(
                 f"vectors of {kind} are compared by the cosine of their numbers; those that encode made with "
                 f"precision={bits!r} hold bits: pass precision={bits!r}, or precision={kind!r} for numbers"
             )
     if late and compare is cosine:
         compare = partial(by_tokens, "maxsim")
-    wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
     found = np.empty((len(wanted), 0), np.int64), np.empty((len(wanted), 0), np.float32)
     for each in searching(wanted, _blocks(vectors, wanted), k, compare):
         found = each  # the last one counts

@@ -14,8 +14,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normalized
 from minibert.errors import Load, Option, error_of, warn
-from minibert.families.parts.block_parts import stays_causal
-from minibert.families.parts.config import Config
+from minibert.families.parts.config import Config, stays_causal
 from minibert.families.static import STATIC
 
 from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, is_length

@@ -10,8 +10,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.equations.sentences import normalized
-from minibert.families.parts.activations import TORCH, torch_class
-from minibert.families.parts.bound_blocks import steady
+from minibert.families.parts.bound_blocks import TORCH, steady, torch_class
 
 from .folder import FolderFiles, Module
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
-from minibert.errors import CheckpointError
+from minibert.errors import CheckpointError, Text, error_of
 from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
 from minibert.models.model import Model
+from minibert.models.run.attributes import hinted
 from minibert.models.run.blocks import run_model
 from minibert.models.run.packing import TILE_ROWS, Packed
 from minibert.models.run.pipeline import Pipeline, check_positive, chunked, finite, pooled, token_vectors
@@ -203,8 +204,19 @@ class Sentences(Model):
             found = [POOLINGS[name](rows, skip) for name in own.poolings]
             return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
+        def pooled_tokens(texts: list[Any], start: int) -> list[Encoded]:
+            encoded = tokenize(texts, start)
+            for i, each in enumerate(encoded, start):
+                if len(each.input_ids) <= skip:  # the largest of no numbers is no number
+                    beyond = " beyond its prompt" if skip else ""
+                    raise error_of(
+                        ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
+                    )
+            return encoded
+
         after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []), finite)
-        return self.each_text(tokenize, pooled(pool, after, own.picks), asked.threads, held, dim)
+        read = pooled_tokens if "max" in own.poolings and not own.picks else tokenize
+        return self.each_text(read, pooled(pool, after, own.picks), asked.threads, held, dim)
 
     def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
         """Give the step from texts to ids, and how many first tokens of each are the prompt's and not pooled."""
@@ -253,6 +265,7 @@ class Sentences(Model):
 
         return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, most > 1, 1 if stack.blocks else most)
 
+    @hinted
     def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
         """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
 
@@ -266,6 +279,7 @@ class Sentences(Model):
         own = self.sentence_config
         return similarity(own.similarity, embeddings1, embeddings2, own.dim)
 
+    @hinted
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
         """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
 
