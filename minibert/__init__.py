@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from minibert.models.sentences.search import search as search
     from minibert.models.sentences.search import semantic_search as semantic_search
     from minibert.models.sentences.token_vectors import TokenVectors as TokenVectors
-    from minibert.verify.library import Comparison as Comparison
-    from minibert.verify.library import compare as compare
+    from minibert.verify.report import Comparison as Comparison
+    from minibert.verify.verify import compare as compare
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,8 @@ _FILES = {
     "minibert.models.sentences.comparing": ("SparseVector",),
     "minibert.models.sentences.search": ("search", "semantic_search"),
     "minibert.models.sentences.token_vectors": ("TokenVectors",),
-    "minibert.verify.library": ("Comparison", "compare"),
+    "minibert.verify.report": ("Comparison",),
+    "minibert.verify.verify": ("compare",),
 }
 
 # classes of sentence-transformers

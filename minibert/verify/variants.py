@@ -23,10 +23,10 @@ from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
 from minibert.models.run.pipeline import Pipeline
-from minibert.verify.judge.formats import narrowed
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import Formula
+from minibert.verify.places import narrowed
 
 Make = Callable[[list[str]], Array]  # texts -> their vectors
 Rules = dict[str, Any]  # fields of a tokenizer.json

@@ -22,12 +22,12 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 
-from .judge.compare import rms
-from .judge.formats import ROUNDS
+from .differences import rms
 from .mistakes.wrong_modules import ROUNDINGS, Formula
-from .report import Report, table
-from .sides.numpy_files import opened, read_npy
-from .sides.texts import TEXTS
+from .places import ROUNDS
+from .report import Comparison, table
+from .shipped import TEXTS
+from .traces import opened, read_npy
 from .variants import Make, Variant, Variants
 
 SAME = 1e-5  # share of a vector's length; measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
@@ -49,7 +49,7 @@ def verify_vectors(
     tolerance: float = 0.0,
     revision: str | None = None,
     local_files_only: bool = False,
-) -> Report:
+) -> Comparison:
     """Report text by text whether vectors are the model's, and which setting or mistake explains wrong ones.
 
     vectors     a file as `read_vectors` reads it, or an array (n, dim)
@@ -69,7 +69,7 @@ def verify_vectors(
     if len(theirs) != len(known):
         raise ValueError(f"{source} has {len(theirs)} vectors, but there are {len(known)} texts")
     with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
-        report = Report(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
+        report = Comparison(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
         judge(report, encoder, known, theirs, prompt, tolerance)
     return report
 
@@ -119,7 +119,7 @@ def as_vectors(vectors: Any, source: str) -> Array:
 @on_one_thread
 @np.errstate(all="ignore")  # a port's numbers may be of any size
 def judge(
-    report: Report, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
+    report: Comparison, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
     tolerance: float = 0.0,
 ) -> None:  # fmt: skip
     """Compare vectors with the model's, and search for the variant that explains a difference."""
@@ -154,7 +154,7 @@ class Search:
         self.few, self.every = self.several[:FEW], list(range(len(texts)))
         self.rounding, self.form = _stored(vectors)
 
-    def run(self, report: Report) -> list[str]:
+    def run(self, report: Comparison) -> list[str]:
         """Write the names that fit into the report, and return the lines that explain them."""
         if broken := np.flatnonzero(~np.isfinite(self.vectors).all(1)).tolist():
             report.matches.append(BROKEN)

@@ -22,13 +22,13 @@ from minibert import EmbeddingLayer
 from minibert.equations.input_layer import layer_norm
 from minibert.families.parts.plan import run
 from minibert.show import plot
-from minibert.verify.judge.compare import compare, rms
-from minibert.verify.judge.input_layer import batches, tolerances
+from minibert.verify.differences import compare, rms
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mistake
 from minibert.verify.mistakes.wrong_modules import one_pass
 from minibert.verify.mistakes.wrong_rows import ROWS
-from minibert.verify.sides.traces import trace
+from minibert.verify.subjects import batches, tolerances
+from minibert.verify.traces import trace
 
 model = study.load("bert")
 

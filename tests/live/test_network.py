@@ -14,7 +14,7 @@ from fake_hub import use
 
 import minibert
 from minibert.cli import main
-from minibert.verify.seeds import SEEDS
+from minibert.verify.printed import SEEDS
 
 MOST = 1_000_000  # bytes of one model's header, rows, small tensors, config and tokenizer
 

@@ -17,7 +17,7 @@ from minibert.families.parts.plan import run
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
-from minibert.verify.sides.traces import Traces, read_traces
+from minibert.verify.traces import Traces, read_traces
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

@@ -13,13 +13,13 @@ from ports import verify_part
 from reference_files import BY_NAME, CASES, Case, with_mistake
 
 from minibert.families.parts.plan import Step, run
-from minibert.verify.judge.compare import compare
-from minibert.verify.judge.input_layer import AFTER_NORM, batches, tolerances
+from minibert.verify.differences import compare
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
 from minibert.verify.mistakes.wrong_rows import ROWS
-from minibert.verify.sides.traces import Traces, trace, write_traces
+from minibert.verify.subjects import AFTER_NORM, batches, tolerances
+from minibert.verify.traces import Traces, trace, write_traces
 from minibert.verify.verify import verify
 
 ONE_PASS = "variance in one pass"  # needs rows far from zero, which no reference has: below
@@ -111,7 +111,7 @@ def test_each_mistake_is_rejected_and_named(name: str, tmp_path: Path) -> None:
         traces = {kind: with_mistake(layer, name, batch) for kind, batch in inputs.items()}
     write_traces(tmp_path / "port.safetensors", inputs, traces)
     report = verify(str(case.folder), side=case.side, against=tmp_path / "port.safetensors")
-    assert not report.passed and max(d.largest for d in report.differences if not d.passes) >= least
+    assert not report.passed and max(d.largest for d in report.compared if not d.passes) >= least
     assert name in report.matches, report.lines
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
 

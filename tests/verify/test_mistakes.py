@@ -19,17 +19,18 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
+from minibert.verify import subjects
 from minibert.verify import verify as verify_module
-from minibert.verify.judge import blocks
-from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
-from minibert.verify.judge.local import local_mistakes
-from minibert.verify.judge.wrong_module import alike
+from minibert.verify.counterparts import Port
+from minibert.verify.local import alike, local_mistakes
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, with_mistake
-from minibert.verify.report import Report
-from minibert.verify.sides.counterparts import File, Live, Shipped
-from minibert.verify.sides.traces import BLOCKS, HEAD, read_traces, trace, write_traces
-from minibert.verify.sides.written import read_against
+from minibert.verify.reference import Reference
+from minibert.verify.report import Comparison
+from minibert.verify.shipped import Shipped
+from minibert.verify.sources import read_against
+from minibert.verify.subjects import IN_BLOCKS, EncoderSubject, encoder_batches
+from minibert.verify.traces import BLOCKS, HEAD, read_traces, trace, write_traces
 from minibert.verify.verify import compare_with
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
@@ -165,7 +166,7 @@ def test_a_right_port_passes(name: str, folders: dict[str, Path], tmp_path: Path
     """Sums in another order, one token at a time: every intermediate is within the tolerance."""
     report = planted_loops.judged(planted_loops.Planted(name, "", (), {}), tmp_path, folders[name])
     assert report.passed, "\n".join(report.lines)
-    assert 0 < max(d.largest for d in report.differences) <= IN_BLOCKS  # measured 5.7e-6
+    assert 0 < max(d.largest for d in report.compared) <= IN_BLOCKS  # measured 5.7e-6
     assert "no difference beyond what rounding allows" in report.lines
 
 
@@ -199,15 +200,16 @@ def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
     with load_encoder(folders["bert"]) as encoder:
         inputs = few(encoder)
     write_traces(path := tmp_path / "port.safetensors", inputs, {kind: port.run(x) for kind, x in inputs.items()})
-    monkeypatch.setattr(blocks, "IN_BLOCKS", 0.0)
-    monkeypatch.setattr(blocks, "ATTENTION", 0.0)
+    monkeypatch.setattr(subjects, "IN_BLOCKS", 0.0)
+    monkeypatch.setattr(subjects, "ATTENTION", 0.0)
     inputs, theirs = read_traces(path)
-    for shares in (Live.shares, File.shares, Shipped.shares):
-        side, again = File(read_against(path), inputs, theirs, None), partial(load_encoder, folders["bert"])
-        report = Report()
-        side.shares = shares
+    for shares in (Reference.shares, Port.shares, Shipped.shares):
+        port, again = read_against(path), partial(load_encoder, folders["bert"])
+        report = Comparison()
+        port.keep(inputs, theirs, None)
+        port.shares = shares
         with again() as encoder:
-            compare_with(report, EncoderSubject(encoder, again), side, inputs, ())
+            compare_with(report, EncoderSubject(encoder, again), port, inputs, ())
         assert not report.passed and report.matches == ["activation gelu_new"], (shares, report.lines)
 
 

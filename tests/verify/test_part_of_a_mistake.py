@@ -13,14 +13,13 @@ from ports import verify_part
 from minibert.families.parts.plan import Plan
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import EncoderSubject
-from minibert.verify.judge.compare import OF_A_PORT, over_kinds
-from minibert.verify.judge.formats import narrowed, rounded_step
-from minibert.verify.judge.places import Fed
+from minibert.verify.differences import OF_A_PORT, over_kinds
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
-from minibert.verify.sides.traces import Traces, write_traces
+from minibert.verify.places import Replay, narrowed, rounded_step
+from minibert.verify.subjects import EncoderSubject
+from minibert.verify.traces import Traces, write_traces
 
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2", "llama")
 KINDS = ("plain", "left_pad", "mask_unlike_ids", "types")  # half a mistake shows in these; a quarter in all batches
@@ -43,7 +42,7 @@ def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form
     """A port's numbers, each module's moved by the share `much` towards the mistake, and the largest difference."""
     traces, most = Traces(), 0.0
     for kind, batch in inputs.items():
-        fed, named = Fed({}, begin(batch)), traces.setdefault(kind, {})
+        fed, named = Replay({}, begin(batch)), traces.setdefault(kind, {})
         for at in all_places(encoder):
             right, wrong = plans(at, mistake, form)
             fed.plan, fed.flow = right, kept(fed.flow)
@@ -109,5 +108,5 @@ def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
         (wrong,) = [each for each in MISTAKES if each.name == mistake]
         theirs, most = ported(encoder, inputs, wrong, 0.5, form)
     write_traces(path := tmp_path / "port.safetensors", inputs, theirs)
-    report = verify_part(str(folders["bert"]), encoder=True, against=path, form=form)
+    report = verify_part(str(folders["bert"]), encoder=True, against=path, format=form)
     assert not report.passed or (mistake in report.hidden and most < 0.02), "\n".join(report.lines)

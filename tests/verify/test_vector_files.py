@@ -14,7 +14,7 @@ import pytest
 from command_line import Printed, error_of
 
 from minibert.cli import main
-from minibert.verify.sides.texts import TEXTS, read_texts
+from minibert.verify.shipped import TEXTS, read_texts
 from minibert.verify.vectors import read_vectors
 
 VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)

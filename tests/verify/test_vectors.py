@@ -22,8 +22,8 @@ from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import vectors as verdict
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS
-from minibert.verify.report import Report
-from minibert.verify.sides.texts import TEXTS
+from minibert.verify.report import Comparison
+from minibert.verify.shipped import TEXTS
 from minibert.verify.variants import Variant, Variants
 from minibert.verify.vectors import SAME, STRAY, distances, judge
 
@@ -79,8 +79,8 @@ def right(folder: Path) -> Array:
     return VectorPort(folder)(TOLD)
 
 
-def judged(encoder: minibert.Encoder, vectors: Array, texts: list[str] = TOLD, **options: Any) -> Report:
-    report = Report()
+def judged(encoder: minibert.Encoder, vectors: Array, texts: list[str] = TOLD, **options: Any) -> Comparison:
+    report = Comparison()
     judge(report, encoder, texts, vectors, **options)
     return report
 

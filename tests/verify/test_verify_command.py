@@ -16,7 +16,7 @@ from vector_port import VectorPort, write
 
 from minibert.cli import main
 from minibert.verify import verify as verify_module
-from minibert.verify.sides.traces import read_traces, write_traces
+from minibert.verify.traces import read_traces, write_traces
 from minibert.verify.verify import verify
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
@@ -54,8 +54,8 @@ def test_where_nothing_differs_no_list_of_mistakes_is_loaded(folder: Path, saved
     result = subprocess.run([sys.executable, "-c", PASSING, folder, saved], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     loaded = result.stdout.split()
-    assert "minibert.verify.judge.blocks" in loaded
-    assert [name for name in loaded if "mistakes" in name or name.endswith((".naming", ".local"))] == []
+    assert "minibert.verify.subjects" in loaded
+    assert [name for name in loaded if "mistakes" in name or name.endswith(".local")] == []
 
 
 def change(path: Path, key: str, by: float, kind: str = "plain") -> None:

@@ -1,4 +1,4 @@
-"""Compares two traces, intermediate by intermediate, and says what passes; the same for every counterpart."""
+"""The comparison of two traces, intermediate by intermediate, and the rule by which each passes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.verify.sides.traces import Traces
+
+from .traces import Traces
 
 # The rms error against float64, divided by the other program's. Ours by torch's on all-MiniLM-L6-v2: at most
-# 1.10 with BLAS's Haswell kernel, 1.43 with that for AVX-512, 1.48 with Sandybridge (single products; the output of
-# a block 1.26). A port's by ours: 5.0 if it adds each product's terms one after the other, as plain loops do.
+# 1.10 with BLAS's Haswell kernel, 1.43 with its AVX-512 kernel, 1.48 with Sandybridge (single products; a block's
+# output 1.26). A port's by ours: 5.0 if it adds each product's terms one after the other, as plain loops do
 ERROR_SHARE, PORT_SHARE = 2.0, 10.0
-# of a sum that is rounded once, as of a port in float64: measured 0.71 of the error of one that is rounded twice
+# a port may round a sum once, for example in float64: its error is 0.71 times the error of a sum rounded twice
 NEARER, ONE_SUM = 0.85, 1e-6
 EXACT = ("input_ids", "position_ids")
 
@@ -26,15 +27,17 @@ class Shares(NamedTuple):
     theirs: float = np.inf
 
 
-OF_A_PORT = Shares(theirs=PORT_SHARE)  # it may round less than we do
-PLAINLY, LEAST = 10.0, 1.2  # times the share, by the number of batches that show it: no other one makes that right
+OF_A_PORT = Shares(theirs=PORT_SHARE)  # a port may round less than we do
+# An error is plainly too large if it is PLAINLY times the share, divided by the number of batches so far, and at least
+# LEAST times: no later batch can bring the mean back
+PLAINLY, LEAST = 10.0, 1.2
 
 
 class Difference(NamedTuple):
     """The comparison of one intermediate in one or several kinds of batches.
 
-    largest is |ours - theirs| / max(1, |theirs|); equal the share of entries with the same value; the two errors are
-    root mean squares against float64, NaN where there is no float64 to compare with.
+    largest is |ours - theirs| / max(1, |theirs|); equal is the share of entries with the same value; the two errors are
+    root mean squares against float64, NaN without float64.
     """
 
     key: str
@@ -44,11 +47,11 @@ class Difference(NamedTuple):
     error_ours: float
     error_theirs: float
     tolerance: float
-    weighed: bool = False  # whether beyond the tolerance the two errors decide
-    share: float = 0.0  # in place of `Shares.theirs`, of a format whose rounding is known
+    weighed: bool = False  # whether the two errors decide beyond the tolerance
+    share: float = 0.0  # replaces `Shares.theirs` for a port in a narrower format
 
     def loosened(self, tolerance: float) -> Difference:
-        """The same with at least this tolerance; ids stay exact."""
+        """Return this difference with at least this tolerance; ids stay exact."""
         return self if self.key in EXACT else self._replace(tolerance=max(self.tolerance, tolerance))
 
     @property
@@ -69,7 +72,7 @@ class Difference(NamedTuple):
         )
 
     def plain(self, shares: Shares) -> bool:
-        """Whether the other program is so far off that no other batch can make it right."""
+        """Whether the other program is so far off that no further batch can make it right."""
         if not self.weighed:
             return self.largest > ONE_SUM and bool(np.isfinite(shares.theirs))
         return self.error_theirs > max(PLAINLY / len(self.kinds), LEAST) * shares.theirs * self.error_ours
@@ -79,16 +82,16 @@ def compare(
     ours: Traces, theirs: Traces, truth: Traces, allowed: Mapping[str, float], weighed: Collection[str] = (),
     seen: Callable[[str, str, Array], Array] = lambda kind, key, x: x,
 ) -> list[Difference]:  # fmt: skip
-    """Compare every intermediate that both have, kind by kind; `truth` is what a model in float64 gives.
+    """Compare every intermediate that both have, kind by kind; `truth` is a trace in float64.
 
-    allowed: the tolerance of each; weighed: where a larger difference passes if the rms errors agree; seen: selects the
-    part of an array to compare, from kind, key and array.
+    allowed: the tolerance of each; weighed: keys whose larger difference passes if the rms errors agree; seen: from
+    kind, key and array, selects the numbers to compare.
     """
     found = []
     for kind, mine in ours.items():
         for key in (key for key in mine if key in theirs.get(kind, {})):
             here, there, true = mine[key], theirs[kind][key], truth.get(kind, {}).get(key)
-            if fits(here, there):  # arrays of other shapes differ as a whole
+            if fits(here, there):  # arrays of different shapes differ as a whole
                 here, there = np.broadcast_arrays(here, there)
                 here, there = seen(kind, key, here), seen(kind, key, there)
                 true = None if true is None else seen(kind, key, true)
@@ -98,47 +101,31 @@ def compare(
 
 def in_float64(
     found: Sequence[Difference], ours: Traces, compared: Callable[[str, dict[str, Array]], list[Difference]],
-    shares: Shares, follows: Callable[[str, str, set[str]], bool], asked: Callable[[Difference], bool],
+    shares: Shares, follows: Callable[[str, str, set[str]], bool], undecided: Callable[[Difference], bool],
 ) -> list[Difference]:  # fmt: skip
-    """Compare with float64 batch by batch, the shortest first; what one shows to be plainly wrong is left out then.
+    """Compare with float64 batch by batch, the shortest first; a key is left out once it is plainly wrong.
 
-    follows: from kind, key, and what is plainly wrong, whether that alone makes the key wrong; asked: which differences
-    float64 decides.
+    follows: from kind, key, and the plainly wrong keys, whether those alone make the key wrong; undecided: whether
+    float64 decides a difference.
     """
-    made, plain, far = dict[tuple[str, str], Difference](), set[str](), Traces()  # plain: by all batches so far
-    for d in filter(asked, found):
+    decided, plain, far = dict[tuple[str, str], Difference](), set[str](), Traces()  # plain: by all batches so far
+    for d in filter(undecided, found):
         far.setdefault(d.kinds[0], {})[d.key] = ours[d.kinds[0]][d.key]
     for kind, named in sorted(far.items(), key=lambda each: sum(x.size for x in each[1].values())):
         if left := {key: x for key, x in named.items() if key not in plain and not follows(kind, key, plain)}:
-            made |= {(kind, d.key): d for d in compared(kind, left)}
-            plain = {d.key for d in over_kinds(made.values()) if d.plain(shares)}
-    return [made.get((d.kinds[0], d.key), d) for d in found]
-
-
-def misfits(inputs: Traces, ours: Traces, theirs: Traces, whole: Collection[str]) -> list[tuple[str, str]]:
-    """List kind and key of the intermediates whose shape is not that of ours: they cannot be the same thing.
-
-    whole: intermediates that must have all texts of the batch.
-    """
-    return [
-        (kind, key)
-        for kind, mine in ours.items()
-        for key, here in mine.items()
-        if (there := theirs.get(kind, {}).get(key)) is not None
-        and here.shape != there.shape
-        and (key in whole or not fits(here, there)
-             or (there.ndim == here.ndim and len(there) not in (1, max(x.shape[:1] for x in inputs[kind].values())[0])))
-    ]  # fmt: skip
+            decided |= {(kind, d.key): d for d in compared(kind, left)}
+            plain = {d.key for d in over_kinds(decided.values()) if d.plain(shares)}
+    return [decided.get((d.kinds[0], d.key), d) for d in found]
 
 
 def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, float, float, float]:
-    """The largest difference, the share of equal entries, and both rms errors."""
+    """Return the largest difference, the share of equal entries, and both rms errors."""
     if not fits(ours, theirs):
         return np.inf, 0.0, np.nan, np.nan
     a, b = np.broadcast_arrays(ours, theirs)
     if not a.dtype == b.dtype == np.float32:
         a, b = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity is NaN, which passes nothing
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity is NaN, which never passes
         off, size = np.subtract(a, b), np.abs(b)
         equal = 1 - np.count_nonzero(off) / off.size if off.size else 1.0
         np.abs(off, out=off)
@@ -150,10 +137,10 @@ def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, fl
 
 
 def fits(ours: Array, theirs: Array) -> bool:
-    """Whether two arrays can be compared: of one shape, or one of them a batch of one that stands for all.
+    """Whether two arrays can be compared: they have one shape, or one is a batch of one that stands for all.
 
-    References differ in that: positions are (seq,), (1, seq) or (batch, seq). Without a batch axis an array stands for
-    all only where ours are all the same; else an axis was lost.
+    References differ here: positions are (seq,), (1, seq) or (batch, seq). An array without a batch axis stands for all
+    only if all of ours are the same; else an axis was lost.
 
     >>> rows, same = np.arange(6).reshape(2, 3), np.ones((2, 3))
     >>> fits(rows, rows[:1]), fits(same, same[0]), fits(rows, rows[0]), fits(rows, rows[:0]), fits(rows, rows[None])
@@ -170,35 +157,29 @@ def fits(ours: Array, theirs: Array) -> bool:
 
 
 def rms(x: Array) -> float:
-    """Root mean square; 0 of nothing."""
+    """Return the root mean square; 0 of an empty array."""
     return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
 
 
 def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
-    """Combine all kinds: for each intermediate the largest difference, the mean share, the root mean square errors."""
+    """Combine all kinds: per intermediate the largest difference, the mean share, the root mean square errors.
+
+    For a port in a narrower format the batch counts that is furthest beyond its rounding.
+    """
     grouped: dict[str, list[Difference]] = {}
     for difference in differences:
         grouped.setdefault(difference.key, []).append(difference)
-    return [
-        _worst(group)._replace(kinds=tuple(kind for d in group for kind in d.kinds))
-        if group[0].share
-        else group[0]._replace(
-            kinds=tuple(kind for d in group for kind in d.kinds),
-            largest=max((d.largest for d in group), key=lambda x: (np.isnan(x), x)),
-            equal=float(np.mean([d.equal for d in group])),
-            error_ours=_pooled([d.error_ours for d in group]),
-            error_theirs=_pooled([d.error_theirs for d in group]),
-        )
-        for group in grouped.values()
-    ]
-
-
-def _pooled(errors: list[float]) -> float:
-    """The root mean square of the batches' errors that are known; NaN where none is."""
-    known = np.array([error for error in errors if not np.isnan(error)])
-    return rms(known) if known.size else np.nan
-
-
-def _worst(group: list[Difference]) -> Difference:
-    """The batch in which a port in a narrower format is furthest beyond its rounding."""
-    return max(group, key=lambda d: (not d.passes, d.error_theirs / max(d.error_ours, 1e-30)))
+    combined = []
+    for group in grouped.values():
+        kinds = tuple(kind for d in group for kind in d.kinds)
+        if group[0].share:
+            worst = max(group, key=lambda d: (not d.passes, d.error_theirs / max(d.error_ours, 1e-30)))
+            combined.append(worst._replace(kinds=kinds))
+            continue
+        errors = np.array([(d.error_ours, d.error_theirs) for d in group])
+        ours, theirs = (rms(x[~np.isnan(x)]) if not np.isnan(x).all() else np.nan for x in errors.T)
+        largest = max((d.largest for d in group), key=lambda x: (np.isnan(x), x))
+        equal = float(np.mean([d.equal for d in group]))
+        combined.append(group[0]._replace(kinds=kinds, largest=largest, equal=equal, error_ours=ours,
+                                          error_theirs=theirs))  # fmt: skip
+    return combined
