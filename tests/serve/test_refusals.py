@@ -234,10 +234,10 @@ def test_a_request_too_large_is_refused_before_it_is_read_whole(chunked: bool) -
 
 # -- who asks ----------------------------------------------------------------------------------------------------
 
-# each route that needs a token, or a name of this machine
+# each path that needs a token, or a name of this machine; the last has no route
 GUARDED = [
     *((path, {}) for path in [*ENDPOINTS, "/"]),
-    *((path, None) for path in ("/info", "/v1/models/a", "/metrics")),
+    *((path, None) for path in ("/info", "/v1/models/a", "/metrics", "/no/route")),
 ]
 
 
