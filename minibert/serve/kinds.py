@@ -15,9 +15,7 @@ from minibert.equations.sentences import normalized
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.hub.names import full_name
 from minibert.models.encoder import Encoder
-from minibert.models.heads.labels import SEVERAL, best_labels
-from minibert.models.heads.reranker import usual_activation
-from minibert.models.sentences.folder import PAIRS, SPARSE
+from minibert.models.heads.labels import SEVERAL, best_labels, usual_activation
 
 from .requests import TASK, Asked, Item, Refusal
 from .worker import Kind, Prepared
@@ -52,7 +50,7 @@ class Model(NamedTuple):
             "model": self.names[0], "gives": [*self.work], "max_seq_length": encoder.max_seq_length,
             "tasks": dict(encoder.prompts),
         }  # fmt: skip
-        if VECTORS in self.work or own.late:
+        if VECTORS in self.work or encoder.result == "tokens":
             told |= {"dimension": encoder.get_embedding_dimension(), "similarity": own.measure}
             told |= {"pooling": list(own.poolings), "normalized": own.ends_normalized}
         return told
@@ -84,12 +82,12 @@ def model_of(encoder: Encoder, names: Sequence[str]) -> Model:
     Raises ValueError for a folder of another use, CheckpointError for a file without that head.
     """
     own = encoder.sentence_config
-    if own.late:  # of late interaction (ColBERT) there is no vector of a text
+    if encoder.result == "tokens":  # of late interaction (ColBERT) there is no vector of a text
         return Model(tuple(names), encoder, {SCORES: {None: _by_tokens(encoder)}})
-    if own.kind == PAIRS or (not own.kind and "classes" in encoder.heads):
+    if encoder.result == "scores" or (not own.kind and "classes" in encoder.heads):
         return _classifier(encoder, names)
-    use, steps = (SPARSE_VECTORS, encoder.sparse_steps) if own.kind == SPARSE else (VECTORS, encoder.pipeline)
-    return Model(tuple(names), encoder, {use: _by_task(encoder, steps)})
+    use = SPARSE_VECTORS if encoder.result == "sparse" else VECTORS
+    return Model(tuple(names), encoder, {use: _by_task(encoder)})
 
 
 def _classifier(encoder: Encoder, names: Sequence[str]) -> Model:
@@ -105,7 +103,7 @@ def _classifier(encoder: Encoder, names: Sequence[str]) -> Model:
         each = [best_labels(row, id2label) for row in (found if raw else likely(found))]
         return [[{"score": number, "label": label} for label, number in row] for row in each]
 
-    kinds: Mapping[str | None, Kind] = {None: Kind(prepare, lambda encoded: np.array(steps.vectors(encoded)), _size)}
+    kinds: Mapping[str | None, Kind] = {None: Kind(prepare, steps.vectors, _size)}
     work = {SCORES: kinds, LABELS: kinds} if single else {LABELS: kinds}
     return Model(tuple(names), encoder, work, lambda found, raw: (found if raw else usual(found))[:, 0], labels)
 
@@ -128,10 +126,10 @@ def names_of(typed: str, given: Sequence[str] = ()) -> tuple[str, ...]:
 # -- kinds of work -------------------------------------------------------------------------------------------------
 
 
-def _by_task(encoder: Encoder, steps_of: Callable[..., Any]) -> Mapping[str | None, Kind]:
+def _by_task(encoder: Encoder) -> Mapping[str | None, Kind]:
     """Make the work of texts for no task and for each prompt: from its name, and the task if it is one."""
     names = (None, *encoder.prompts)
-    return {name: _of_texts(encoder, steps_of(name, task=name if name in OWN else None)) for name in names}
+    return {name: _of_texts(encoder, encoder.pipeline(name, task=name if name in OWN else None)) for name in names}
 
 
 def _of_texts(encoder: Encoder, steps: Any) -> Kind:

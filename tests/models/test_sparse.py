@@ -20,7 +20,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
 from minibert.models.heads import heads
 from minibert.models.heads.sparse import SparseVector, largest
-from minibert.models.sentences.sentences import CHUNK
+from minibert.models.run.pipeline import CHUNK
 
 SETTINGS = "config_sentence_transformers.json"
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]

@@ -28,7 +28,7 @@ import minibert
 from minibert.cli import COMMANDS, _opened, main
 from minibert.equations import FILES
 from minibert.models.run.attributes import INSTEAD
-from minibert.models.sentences.habits import HABITS
+from minibert.models.sentences.sentence_config import HABITS
 from minibert.serve.app import Server
 
 ROOT = Path(__file__).resolve().parents[2]

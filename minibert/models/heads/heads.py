@@ -164,13 +164,6 @@ def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[
         yield words, product(x, part.matrix(buffer), part.bias)
 
 
-def checked_logits(head: BoundHead, tile: Packed, x: Array) -> Array:
-    """Give `logits_of`. Raises as `check_numbers`."""
-    logits = logits_of(head, tile, x)
-    check_numbers(logits)
-    return logits
-
-
 def check_numbers(logits: Array) -> None:
     """Refuse to choose among numbers that have no order. Raises CheckpointError for NaN and infinity."""
     if not (logits < np.inf).all():

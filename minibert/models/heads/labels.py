@@ -1,30 +1,46 @@
-"""Labels of texts, spans that have one, and spans that answer a question, as transformers' pipelines give them."""
+"""Labels and scores: of texts, of spans that have a label or answer a question, as transformers' pipelines compute
+them; of pairs of texts, and documents in the order of their scores, as sentence-transformers' CrossEncoder does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
-from minibert.errors import Text
-from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.equations.sentences import Vector
+from minibert.errors import CheckpointError, Load, Text, error_of
+from minibert.families.parts.activations import TORCH, torch_class
+from minibert.families.parts.config import Config
+from minibert.families.parts.heads import BoundHead
+from minibert.files.tokenizer import Encoded, Texts, listed, refuse_surrogates
+from minibert.models.model import EncoderPipeline
 from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import check_positive
-from minibert.models.sentences.sentences import Sentences
+from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
+from minibert.models.sentences.sentences import Sentences, TextOptions, check_options, complete, given_once, shows
 
-from .heads import checked_logits, refuse_empty, refuse_long, tokens_of
+from .heads import check_numbers, logits_of, refuse_empty, refuse_long, tokens_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Activation = Callable[[Array], Array]
+Pair = tuple[str, str]
 OUTSIDE = "O"  # the label of a token that belongs to no span
 TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # ends an error
 LONGEST = 15  # tokens of an answer
 REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
+KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # activations that a folder may name
+
+
+# -- labels ------------------------------------------------------------------------------------------------------
 
 
 class Label(NamedTuple):
@@ -53,6 +69,46 @@ class Answer(NamedTuple):
     score: float
 
 
+class HeadPipeline(EncoderPipeline):
+    """The pipeline of one head's logits: a number for each label, of a text or of each of its tokens."""
+
+    head: BoundHead
+
+    def take(self, tile: Packed) -> Array | None:
+        """Return the tokens that the head takes."""
+        return tokens_of(self.head, tile)
+
+    def pool(self, tile: Packed, x: Array) -> Any:
+        """Return the logits of a tile's texts, (texts, labels), or one array (tokens, labels) of each text."""
+        logits = logits_of(self.head, tile, x)
+        return np.split(logits, tile.starts[1:]) if self.head.takes == "every" else logits
+
+
+class ClassPipeline(HeadPipeline):
+    """The pipeline of `classify`."""
+
+    def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's texts. Raises ValueError for a text without a token or with too many."""
+        encoded = super().tokenize(texts, start)
+        refuse_long(encoded, self.layer.max_length, start, TRUNCATE)
+        refuse_empty(self.head, encoded, lambda i: Text(start + i, "texts"))
+        return encoded
+
+
+class EntityPipeline(HeadPipeline):
+    """The pipeline of `entities`; `spans` receives each text's tokens as spans of its letters."""
+
+    spans: list[list[tuple[int, int] | None]]
+
+    def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's texts. Raises ValueError for one that is too long."""
+        both = self.tokenizer.encode_with_spans(texts, self.longest, start)
+        encoded = [ids for ids, _ in both]
+        refuse_long(encoded, self.layer.max_length, start, TRUNCATE)
+        self.spans += [spans for _, spans in both]
+        return encoded
+
+
 class Labels(Sentences):
     """A model that gives labels of texts and of their spans, and answers, as transformers' pipelines."""
 
@@ -74,25 +130,18 @@ class Labels(Sentences):
         """
         check_positive("k", k, or_none=True)
         items, _ = listed(texts)
-        head, tokenizer = self.head("classes"), self.sentence_tokenizer
-        longest = self.max_seq_length if self._length_set else None
+        head = self.head("classes")
         several = self.config.get("problem_type")
         if several == REGRESSION:
             raise ValueError(
                 "config.json says problem_type regression: this model gives numbers and no classes; take them from "
                 'logits(**tokenize(text), head="classes")'
             )
-
-        def tokenize(chunk: list[str], start: int) -> list[Encoded]:
-            encoded = tokenizer.encode(chunk, None, True, longest, start)
-            refuse_long(encoded, self.max_length, start, TRUNCATE)
-            refuse_empty(head, encoded, lambda i: Text(start + i, "texts"))
-            return encoded
-
-        activate = sigmoid if several == SEVERAL or head.labels == 1 else softmax
-        take = partial(tokens_of, head)
-        pipeline = self.each_text(tokenize, lambda tile, x: activate(checked_logits(head, tile, x)), take=take)
-        found = [best_labels(row, head.id2label)[:k] for row in pipeline.all(items)]
+        longest = self.max_seq_length if self._length_set else None
+        logits = self.pipeline_of(ClassPipeline, head=head, dim=head.labels, longest=longest).all(items)
+        check_numbers(logits)
+        probabilities = (sigmoid if several == SEVERAL or head.labels == 1 else softmax)(logits)
+        found = [best_labels(row, head.id2label)[:k] for row in probabilities]
         return found[0] if isinstance(texts, str) else found
 
     @overload
@@ -113,20 +162,12 @@ class Labels(Sentences):
         """
         head, items = self.head("token_classes"), listed(texts)[0]
         longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
-        spans: list[list[tuple[int, int] | None]] = []  # of each text's tokens
-
-        def tokenize(chunk: list[str], start: int) -> list[Encoded]:
-            both = self.sentence_tokenizer.encode_with_spans(chunk, longest, start)
-            encoded = [ids for ids, _ in both]
-            refuse_long(encoded, self.max_length, start, TRUNCATE)
-            spans.extend(own for _, own in both)
-            return encoded
-
-        def probabilities(tile: Packed, x: Array) -> list[Array]:
-            return np.split(softmax(checked_logits(head, tile, x)), tile.starts[1:])
-
-        rows = self.each_text(tokenize, probabilities).all(items)
-        found = [list(grouped(*each, head.id2label)) for each in zip(items, spans, rows, strict=True)]
+        pipeline = self.pipeline_of(EntityPipeline, head=head, longest=longest, spans=[])
+        rows = pipeline.all(items)
+        for logits in rows:
+            check_numbers(logits)
+        every = zip(items, pipeline.spans, map(softmax, rows), strict=True)
+        found = [list(grouped(*each, head.id2label)) for each in every]
         return found[0] if isinstance(texts, str) else found
 
     def answer(self, question: str, text: str) -> Answer:
@@ -150,8 +191,8 @@ class Labels(Sentences):
         inside = np.array([span is not None for span in spans])
         if not inside.any():
             raise ValueError(f"the text must have a token to answer with, found {text!r:.40}")
-        pipeline = self.each_text(lambda *_: [encoded], lambda tile, x: [checked_logits(head, tile, x)])
-        (logits,) = pipeline.all([text])
+        (logits,) = self.pipeline_of(HeadPipeline, head=head).vectors([encoded])
+        check_numbers(logits)
         special = tokenizer.named.get("cls")
         counted = inside | (np.array(encoded.input_ids) == (tokenizer.id_of(special) if special else -1))
         first, last, score = best_span(logits, inside, counted)
@@ -216,3 +257,246 @@ def best_span(logits: Array, inside: Array, counted: Array, longest: int = LONGE
     scores = np.where((ahead >= 0) & (ahead < longest) & inside[:, None] & inside, np.outer(start, end), -1)
     first, last = np.unravel_index(int(scores.argmax()), scores.shape)
     return int(first), int(last), float(scores[first, last])
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------
+
+
+class PredictOptions(TextOptions, total=False):
+    """Options of `predict` and `rank`."""
+
+    activation_fn: Activation | None
+    """A function of the logits (n, labels), such as lambda x: x, instead of the folder's."""
+    apply_softmax: bool
+    """Over several labels, after the activation."""
+    convert_to_numpy: Literal[True]
+    """As in `encode`, and so are the next three."""
+    convert_to_tensor: Literal[False]
+    device: Any
+    threads: int | None
+
+
+PREDICT: Mapping[str, Any] = {
+    "prompt_name": None, "prompt": None, "batch_size": 32, "show_progress_bar": None, "activation_fn": None,
+    "apply_softmax": False, "convert_to_numpy": True, "convert_to_tensor": False, "device": None, "threads": None,
+}  # fmt: skip
+"""The defaults, in sentence-transformers' order."""
+
+
+class PairPipeline(HeadPipeline):
+    """The pipeline of `predict`: pairs (first, second), or texts (text,) for a model of labels -> logits."""
+
+    numbered: Callable[[int], int] = staticmethod(int)  # the i-th pair here -> its number at the caller, for messages
+
+    def tokenize(self, pairs: list[tuple[str, ...]], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's pairs. Raises ValueError for a pair without a token."""
+        if len({*map(len, pairs)}) > 1:  # texts and pairs
+            return [ids for i, pair in enumerate(pairs, start) for ids in self.tokenize([pair], i)]
+        firsts, *seconds = zip(*pairs, strict=True)
+        texts, others = [self.prompt + text for text in firsts], seconds[0] if seconds else None
+        encoded = self.tokenizer.encode(texts, others, True, self.longest, start)
+        refuse_empty(self.head, encoded, lambda i: Text(self.numbered(start + i), "pairs"))
+        return encoded
+
+
+class Pairs(Sentences):
+    """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
+
+    @overload
+    def predict(
+        self, pairs: tuple[str, str], *given: Any, **options: Unpack[PredictOptions]
+    ) -> np.float32 | Vector: ...
+    @overload
+    def predict(
+        self, pairs: list[tuple[str, str]] | list[list[str]], *given: Any, **options: Unpack[PredictOptions]
+    ) -> Array: ...
+    @overload
+    def predict(
+        self,
+        pairs: Any = None,
+        *given: Any,
+        inputs: Any = None,
+        sentences: Any = None,
+        **options: Unpack[PredictOptions],
+    ) -> Any: ...
+
+    @shows(PREDICT, PredictOptions)
+    def predict(self, pairs: Any = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any) -> Any:
+        """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
+
+        A model of several labels gives (labels,) and (n, labels). The head `classes` gives the logits; what is done to
+        them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
+        longer text is truncated first, without a message: see `max_seq_length`.
+
+        The options, in its order or by name, are those of `PredictOptions`: `prompt_name`, `prompt`, `batch_size`,
+        `show_progress_bar`, `activation_fn`, ... `inputs` is its name for `pairs`; `sentences` its older one.
+
+        Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
+        without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
+        """
+        asked = complete(PREDICT, self.predict, given, options)
+        check_options(asked)
+        pairs = given_once("one pair of texts or a list of pairs", pairs=pairs, inputs=inputs, sentences=sentences)
+        return _scores(self, pairs, asked, "predict")
+
+    @shows(PREDICT, PredictOptions)
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        *given: Any,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
+
+        -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
+        equal scores the first document comes first. `top_k`: at most this many. All else that is passed, in its order
+        or by name, or raised is as in `predict`; ValueError too for a model of several labels.
+
+        A folder of a MultiVectorEncoder has no pairs: the score is the similarity of `encode_query` and
+        `encode_document`, and a prompt is the query's.
+        """
+        asked = complete(PREDICT, self.rank, given, options)
+        check_options(asked)
+        if not isinstance(query, str):
+            raise TypeError(f"query must be a str, found {type(query).__name__}")
+        if isinstance(documents, str):
+            raise TypeError("documents must be many texts, found one str; predict((query, document)) scores one")
+        items, _ = listed(documents)
+        check_positive("top_k", top_k, or_none=True)
+        if self.result == "tokens":
+            for name in ("activation_fn", "apply_softmax"):
+                if asked[name]:
+                    raise ValueError(f"{name} is for pairs, and this model has none; leave it out")
+            wanted = self.encode_query(query, asked["prompt_name"], asked["prompt"], threads=asked["threads"])
+            every = self.encode_document(items, show_progress_bar=asked["show_progress_bar"], threads=asked["threads"])
+            (scores,) = self.similarity([wanted], every)
+        elif (labels := scoring_head(self).labels) == 1:
+            scores = _scores(self, [(query, text) for text in items], asked, "rank")
+        else:
+            raise ValueError(
+                f"rank needs one number a pair, but this model has {labels} labels; predict gives them all"
+            )
+        check_numbers(scores)
+        found = [{"corpus_id": i, "score": score} for i, score in enumerate(scores.tolist())]
+        if return_documents:
+            found = [each | {"text": text} for each, text in zip(found, items, strict=True)]
+        return sorted(found, key=lambda each: each["score"], reverse=True)[:top_k]
+
+    def logits_pipeline(
+        self, prompt_name: str | None = None, prompt: str | None = None, threads: int | None = None, **steps: Any
+    ) -> PairPipeline:
+        """Return the steps of `predict` up to the logits (labels,), for callers with their own loop.
+
+        Errors are those of `predict`.
+        """
+        head, own = scoring_head(self), self.sentence_config
+        before = own.prompt(prompt_name, prompt)
+        return self.pipeline_of(
+            PairPipeline, threads, head=head, dim=head.labels, prompt=before, longest=own.longest, **steps
+        )
+
+
+def _scores(model: Pairs, pairs: Any, asked: Mapping[str, Any], method: str) -> Any:
+    items, single = pairs_of(pairs)
+    labels, own = scoring_head(model).labels, model.sentence_config
+    if asked["activation_fn"] is None:
+        activate = usual_activation(own.activation, model.config, labels)
+    else:
+        activate = given_activation(asked["activation_fn"])
+    for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
+        refuse_surrogates(item, i)
+    different = list(dict.fromkeys(items))  # once each; without the same bits, equal pairs get equal scores
+    pipeline = model.logits_pipeline(
+        asked["prompt_name"], asked["prompt"], asked["threads"], numbered=lambda i: items.index(different[i])
+    )
+    rows = dict(zip(different, pipeline.all(different, method if asked["show_progress_bar"] else ""), strict=True))
+    logits = np.array([rows[item] for item in items], model.dtype).reshape(len(items), labels)
+    scores = np.asarray(activate(logits))
+    if scores.shape != logits.shape:
+        raise ValueError(f"activation_fn must keep the shape {logits.shape} of the logits, found {scores.shape}")
+    if labels == 1:
+        scores = scores[:, 0]
+    elif asked["apply_softmax"]:
+        scores = softmax(scores)
+    return scores[0] if single else scores
+
+
+def scoring_head(model: Sentences) -> BoundHead:
+    """Give the head whose logits are scores of pairs.
+
+    Raises ValueError for a folder of another use, CheckpointError where there is no such head.
+    """
+    model.sentence_config.check_use(PAIRS)
+    if "next_word" in model.heads and "classes" not in model.heads:
+        raise error_of(
+            CheckpointError,
+            f"the heads of this model are {', '.join(model.heads)}, and rerankers that answer with a word, yes or no, "
+            "are not computed here; ",
+            Load(f"a reranker with a head of classes, such as {RERANKER}"),
+        )
+    return model.head("classes")
+
+
+def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
+    """Make a list of pairs of one pair or many, and say whether it was one. Raises TypeError for anything else.
+
+    >>> pairs_of(("a", "b")), pairs_of([["a", "b"]]), pairs_of([])
+    (([('a', 'b')], True), ([('a', 'b')], False), ([], False))
+    """
+    if isinstance(pairs, str | bytes | Mapping | Set) or hasattr(pairs, "columns") or not isinstance(pairs, Iterable):
+        raise TypeError(f"pairs must be one pair of texts or a list of pairs, found {type(pairs).__name__}")
+    items = list(pairs)
+    single = len(items) == 2 and all(isinstance(each, str) for each in items)
+    return [_pair(each, i) for i, each in enumerate([items] if single else items)], single
+
+
+def _pair(pair: Any, i: int) -> Pair:
+    texts = list(pair) if isinstance(pair, list | tuple | np.ndarray) and np.ndim(pair) < 2 else [pair]
+    if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+        raise error_of(TypeError, Text(i, "pairs"), f" must be a pair of texts, (query, document), found {pair!r:.80}")
+    return str(texts[0]), str(texts[1])
+
+
+# -- what is done to the logits ----------------------------------------------------------------------------------
+
+
+def usual_activation(path: str | None, config: Config, labels: int) -> Activation:
+    """Give the activation that a folder asks for: the first of three places where sentence-transformers has kept it.
+
+    path: of the folder's own settings. Without any: sigmoid for one label, nothing for more. Raises CheckpointError for
+    a class that is not computed here.
+    """
+    own = config.get("sentence_transformers")
+    older = "sbert_ce_default_activation_function"
+    if path is not None:
+        where = SETTINGS
+    elif isinstance(own, Mapping) and "activation_fn" in own:
+        path, where = own["activation_fn"], "config.json: sentence_transformers"
+    else:
+        path, where = config.get(older), f"config.json: {older}"
+    if path is None:
+        return KNOWN["Sigmoid" if labels == 1 else "Identity"]
+    if (name := torch_class(path)) not in KNOWN:
+        known = ", ".join(f"torch.nn.{name}" for name in KNOWN)
+        raise CheckpointError(
+            f"{where} asks for the activation {path!r}, but known are {known}; pass a function of an array as "
+            "activation_fn, or take the logits: activation_fn=lambda x: x"
+        )
+    return KNOWN[name]
+
+
+def given_activation(given: Any) -> Activation:
+    """Take a caller's activation: a function of an array, or a module of torch that is known here.
+
+    Raises TypeError for anything else.
+    """
+    of_torch = type(given).__module__.startswith("torch.nn.")
+    found: Activation | None = KNOWN.get(type(given).__name__) if of_torch else given
+    if not callable(found) or isinstance(found, type):
+        raise TypeError(
+            f"activation_fn must be a function of an array, or torch's {', '.join(KNOWN)}, found {given!r:.80}"
+        )
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypedDict, overload
 
 import numpy as np
@@ -17,7 +16,7 @@ from minibert.families.parts.heads import BoundHead
 from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.files.tokenizer_files import Find
-from minibert.models.model import Model
+from minibert.models.model import EncoderPipeline, Model
 from minibert.models.run.attributes import hinted
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
@@ -38,7 +37,6 @@ class Prediction(TypedDict):
 
 
 Predictions = list[list[Prediction]]  # for each of some tokens the likeliest ones
-Take = Callable[[Packed], Array]  # which of a tile's tokens
 FILE = "generation_config.json"
 # what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
 REFUSED: Mapping[str, Any] = {
@@ -51,6 +49,36 @@ REFUSED: Mapping[str, Any] = {
     "stop_strings": None, "num_return_sequences": 1, "use_mtp": False, "assistant_early_exit": None,
     "is_assistant": False,
 }  # fmt: skip
+
+
+class WordPipeline(EncoderPipeline):
+    """The pipeline of words: for each mask of a text, or for its last token, the k likeliest tokens."""
+
+    head: BoundHead
+    k: int = 1
+    mask_id: int | None = None  # None: the last token
+
+    def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's texts. Raises ValueError for one that is too long: truncated, it asks another
+        question."""
+        encoded = self.tokenizer.encode(texts, start=start)
+        refuse_long(encoded, self.layer.max_length, start)
+        refuse_empty(self.head, encoded, lambda i: Text(start + i))
+        return encoded
+
+    def take(self, tile: Packed) -> Array:
+        """Return the masks of a tile, or each text's last token."""
+        return np.cumsum(tile.lengths) - 1 if self.mask_id is None else np.flatnonzero(tile.ids == self.mask_id)
+
+    def pool(self, tile: Packed, x: Array) -> list[Predictions]:
+        """Return the likeliest tokens of each text."""
+        found: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
+        rows = (each.tolist() for each in (tile.where()[0][self.take(tile)], *likeliest(self.head, x, self.k)))
+        for text, ids, scores in zip(*rows, strict=True):
+            pairs = zip(ids, scores, strict=True)
+            decode = self.tokenizer.decode
+            found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+        return [*found.values()]
 
 
 class Words(Sentences):
@@ -86,7 +114,9 @@ class Words(Sentences):
         if mask_id is None:
             raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
 
-        found = self._predicted(text, head, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
+        found = self.pipeline_of(WordPipeline, head=head, k=k, mask_id=mask_id, tokenizer=tokenizer).all(
+            listed(text)[0]
+        )
         if [] in found:
             advice = f" has no {tokenizer.mask}; write it in place of the word to predict"
             raise error_of(ValueError, Text(found.index([])), advice)
@@ -108,24 +138,9 @@ class Words(Sentences):
         """
         check_positive("k", k)
         head = self.head("next_word")
-        found = self._predicted(text, head, k, lambda tile: np.cumsum(tile.lengths) - 1)
+        tokenizer = self.embeddings.tokenizer
+        found = self.pipeline_of(WordPipeline, head=head, k=k, tokenizer=tokenizer).all(listed(text)[0])
         return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
-
-    def _predicted(self, texts: Texts, head: BoundHead, k: int, take: Take) -> list[Predictions]:
-        """Give for each text and each of its tokens that are taken the k likeliest tokens."""
-        decode = self.embeddings.tokenizer.decode
-
-        def results(tile: Packed, x: Array) -> list[Predictions]:
-            found: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
-            rows = (each.tolist() for each in (tile.where()[0][take(tile)], *likeliest(head, x, k)))
-            for text, ids, scores in zip(*rows, strict=True):
-                pairs = zip(ids, scores, strict=True)
-                found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
-            return [*found.values()]
-
-        pipeline = self.each_text(partial(_encoded, self, head), results, take=take)
-        found: list[Predictions] = pipeline.all(listed(texts)[0])
-        return found
 
     @hinted
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
@@ -145,7 +160,7 @@ class Words(Sentences):
         _check_chance(temperature, seed)
         tokenizer = self.embeddings.tokenizer
         head, ends = self.head("next_word"), self._ends()
-        (encoded,) = _encoded(self, head, [text])
+        (encoded,) = self.pipeline_of(WordPipeline, head=head, tokenizer=tokenizer).tokenize([text], 0)
         ids = new = encoded.input_ids
         longest, begun = self.max_length, len(ids)
         if longest is not None and begun + tokens - 1 > longest:  # the last token is written and not read
@@ -216,14 +231,6 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
         order = np.argsort(-best, axis=1, kind="stable")[:, :k]
         ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
     return ids, np.exp(best - total)
-
-
-def _encoded(model: Model, head: BoundHead, texts: list[str], start: int = 0) -> list[Encoded]:
-    """Give the ids of each text. Raises ValueError for one that is too long: truncated, it is another question."""
-    encoded = model.embeddings.tokenizer.encode(texts, start=start)
-    refuse_long(encoded, model.max_length, start)
-    refuse_empty(head, encoded, lambda i: Text(start + i))
-    return encoded
 
 
 def _check_chance(temperature: Any, seed: Any) -> None:

@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
 
-from minibert.equations.input_layer import Array
+from minibert.equations.input_layer import Array, check_ids
 from minibert.equations.sentences import splade
 from minibert.families.parts.heads import BoundHead
-from minibert.files.tokenizer import Texts, listed
+from minibert.families.parts.steps import Inputs
+from minibert.files.tokenizer import Encoded, Texts, listed
+from minibert.models.model import EncoderPipeline
 from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, finite
-from minibert.models.sentences.arguments import EncodeOptions, given_once
+from minibert.models.run.pipeline import TextPipeline, check_positive, finite
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
-from minibert.models.sentences.sentences import CHUNK, Sentences
+from minibert.models.sentences.sentences import ENCODE, Sentences, check_options, complete, given_once
 
 from .heads import logit_pieces
+
+
+class SparsePipeline(EncoderPipeline):
+    """The pipeline of sparse vectors, from the logits of a text's tokens."""
+
+    head: BoundHead
+    pooling: str
+    activation: str
+    most: int | None  # how many weights of a vector are kept
+
+    def pool(self, tile: Packed, x: Array) -> list[SparseVector]:
+        """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
+        ends = np.cumsum(tile.lengths)
+        full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
+        texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]
+        for words, logits in logit_pieces(self.head, x) if len(full) else ():
+            y = splade(logits, (ends - tile.lengths)[full], self.pooling, self.activation)
+            here, word = np.nonzero(y)
+            texts.append(full[here])
+            ids.append(word + words.start)
+            weights.append(y[here, word])
+        number = np.concatenate(texts)
+        order = np.argsort(number, kind="stable")  # within a text the words stay in their order
+        cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
+        all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
+        spans = pairwise(cuts.tolist())
+        return [largest(SparseVector(all_ids[a:b], all_weights[a:b]), self.most) for a, b in spans]
+
+
+class LookupPipeline(EncoderPipeline):
+    """The pipeline of a Router's queries: each token of a text, counted once, has its weight in a table."""
+
+    weights: Array
+    most: int | None
+
+    def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+        """Make a tile of the tokens of each text that have a weight. Raises IndexError for an id beyond the table."""
+        for i, each in enumerate(encoded):
+            ids = np.unique(check_ids(each.input_ids, len(self.weights), "input_ids"))
+            ids = ids[self.weights[ids] != 0]
+            inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+            put(Packed(inputs, np.array([i]), np.array([len(ids)])), self.weights[ids])
+
+    def pool(self, tile: Packed, x: Array) -> list[SparseVector]:
+        """Return the sparse vector of a tile's one text."""
+        return [largest(SparseVector(tile.ids, x), self.most)]
 
 
 class Sparse(Sentences):
@@ -65,35 +111,30 @@ class Sparse(Sentences):
         check_positive("batch_size", batch_size)
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
-        pipeline, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
-        found = pipeline.all(items, "encode_sparse" if show_progress_bar else "")
+        self.sentence_config.check_use(SPARSE)
+        pipeline = self._sparse_pipeline(max_active_dims, prompt_name=prompt_name, prompt=prompt, task=task)
+        found = pipeline.all(listed(texts)[0], "encode_sparse" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
 
-    def sparse_steps(
-        self,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        task: str | None = None,
-        max_active_dims: int | None = None,
-        threads: int | None = None,
-        held: bool = False,
-    ) -> Pipeline:
-        """Give the steps of `encode_sparse`, for callers with their own loop. What is passed and raised is as there."""
-        own = self.sentence_config
-        own.check_use(SPARSE)
-        asked = EncodeOptions(prompt_name, prompt, task=task)
-        asked.check()
-        check_positive("max_active_dims", max_active_dims, or_none=True)
-        most = own.max_active_dims if max_active_dims is None else max_active_dims
-        table, (tokenize, _) = own.table(task), self._tokenizing(asked)
-        if table:
-            found = lambda tile, x: [largest(SparseVector(tile.ids, x), most)]  # noqa: E731
-            return Pipeline(tokenize, table.compute, found, None, self.dtype, CHUNK)
-        made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
-        return self.each_text(tokenize, lambda *tile: [largest(each, most) for each in made(*tile)], threads, held)
+    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
+        """Return the steps of `encode`, or of `encode_sparse` for a folder of sparse vectors."""
+        if self.result != "sparse":
+            return super().pipeline(*given, held=held, **options)
+        return self._sparse_pipeline(None, held, **complete(ENCODE, self.encode, given, options))
+
+    def _sparse_pipeline(self, most: int | None, held: bool = False, **options: Any) -> TextPipeline:
+        own, asked = self.sentence_config, {**ENCODE, **options}
+        check_options(asked)
+        check_positive("max_active_dims", most, or_none=True)
+        steps = {**self.text_steps(asked, held), "most": own.max_active_dims if most is None else most}
+        if table := own.table(asked["task"]):
+            return self.pipeline_of(LookupPipeline, **steps, weights=table.weights)
+        pooling, activation = own.splade
+        head = self.head("masked_word")
+        return self.pipeline_of(SparsePipeline, **steps, head=head, pooling=pooling, activation=activation)
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
-        method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode
+        method = self.encode_sparse if self.result == "sparse" else self.encode
         return method(*texts, **options)
 
     @overload
@@ -118,24 +159,6 @@ class Sparse(Sentences):
             tokens = self.embeddings.tokens(vector.ids[order])
             found.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
         return found[0] if isinstance(vectors, SparseVector) else found
-
-
-def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: str) -> list[SparseVector]:
-    """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
-    ends = np.cumsum(tile.lengths)
-    full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
-    texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]
-    for words, logits in logit_pieces(head, x) if len(full) else ():
-        y = splade(logits, (ends - tile.lengths)[full], pooling, activation)
-        here, word = np.nonzero(y)
-        texts.append(full[here])
-        ids.append(word + words.start)
-        weights.append(y[here, word])
-    number = np.concatenate(texts)
-    order = np.argsort(number, kind="stable")  # within a text the words stay in their order
-    cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
-    all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
-    return [SparseVector(all_ids[a:b], all_weights[a:b]) for a, b in pairwise(cuts.tolist())]
 
 
 def largest(vector: SparseVector, most: int | None) -> SparseVector:

@@ -1,16 +1,25 @@
 """`SavedFolder`: all that the small files of a model's folder say of its use, as sentence-transformers writes them.
 
-A name is compared with those that are known here; nothing that a file names is ever imported. What a file asks for and
-this package does not compute is refused by its name.
+A name is compared with those that are known here; nothing that a file names is ever imported. An entry that this
+package does not compute is refused by its name. Then its modules behind the transformer: Dense, LayerNorm, Normalize.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from minibert.equations.input_layer import Array, layer_norm
+from minibert.equations.sentences import normalized
 from minibert.errors import CheckpointError
+from minibert.families.parts.activations import TORCH, torch_class
+from minibert.families.parts.bound_blocks import steady
+from minibert.files.tokenizer import Tokenizer
+from minibert.files.tokenizer_files import open_tokenizer
 
 from .folder import (
     FAMILY,
@@ -28,11 +37,22 @@ from .folder import (
     Module,
     by_stanford,
     kind_of,
+    leaves,
 )
-from .router import ROUTER, Router, read_router
-from .sentence_modules import KEYS
 
+After = Callable[[Array], Array]
 Settings = dict[str, Any]
+# the keys of each module's config.json. Any other would be of a setting that is not computed here
+IN_AND_OUT = ("module_input_name", "module_output_name")
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "Dense": ("in_features", "out_features", "bias", "activation_function", "use_residual", *IN_AND_OUT),
+    "LayerNorm": ("dimension",),
+    "Dropout": ("dropout",),
+    "Normalize": IN_AND_OUT,
+}
+SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # what a module works on
+LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
+ROUTER_FILE, ROUTER, ROUTER_WEIGHTS = "router_config.json", "Router", "SparseStaticEmbedding"
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -174,3 +194,134 @@ def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> N
         alone = files.find("config.json") is not None and kind == "SentenceTransformer"
         advice = f"; a copy of the folder without {MODULES} gives the tokens' vectors, and their mean" if alone else ""
         raise CheckpointError(f"{files.where}: {MODULES} {wrong[0]}{advice}")
+
+
+# -- the Router of a SparseEncoder: queries are looked up in a table of weights, documents go through the model --------
+# That is SPLADE without a model for queries, as OpenSearch's folders have it. Any other Router is refused by name.
+
+
+class TokenWeights(NamedTuple):
+    """A weight for each token: of a text those of its tokens, each counted once, however often the text has it."""
+
+    weights: Array
+    tokenizer: Callable[[], Tokenizer]  # opens the tokenizer, which puts no special token around a text
+    longest: int | None  # how many tokens of a text count; None: all
+
+
+class Router(NamedTuple):
+    """The two routes of a Router's file."""
+
+    model: list[Module]  # the modules that documents go through
+    lookup: FolderFiles  # the table of queries
+    default: str  # the task of a text without one
+
+    def weights(self, dtype: np.dtype[Any]) -> TokenWeights:
+        """Read the table of queries. Raises CheckpointError for another file than such a table."""
+        files = self.lookup
+        files.check_keys(files.object("config.json"), ("frozen",))
+        told = files.length(TOKENIZER, files.object(TOKENIZER), "model_max_length")
+        longest = told[0][0] if told else None
+        tokenizer = cache(lambda: open_tokenizer(files.path, None, None, files.place).without_special_tokens())
+        return TokenWeights(files.tensors({"weight": None}, dtype)[0], tokenizer, longest)
+
+
+def read_router(files: FolderFiles) -> Router:
+    """Read a Router's routes. Raises CheckpointError for other routes than a table of queries and a model."""
+    data = files.object(ROUTER_FILE)
+    try:
+        types, structure, more = (data[key] for key in ("types", "structure", "parameters"))
+        routes = [[_module(files, name, types[name]) for name in structure[task]] for task in ("query", "document")]
+        default = next(iter(structure)) if more.get("default_route") is None else more["default_route"]
+        odd = default not in structure or more.get("route_mappings") or not more.get("allow_empty_key", True)
+        (query,), document = routes
+    except (AttributeError, KeyError, TypeError, ValueError):  # no such table, no such name, or no folder inside
+        odd = True
+    if odd or not document or len(structure) != 2 or query.kind != ROUTER_WEIGHTS or not query.type.startswith(FAMILY):
+        raise files.refuse(
+            f"{ROUTER_FILE} must have the routes query, {ROUTER_WEIGHTS} alone, and document, a model, in folders that "
+            f"'types' has, and no other 'parameters' than a 'default_route'; found {data!r:.600}"
+        )
+    return Router(document, files.inside(query.path), default)
+
+
+def _module(files: FolderFiles, name: str, kind: str) -> Module:
+    if leaves(name):
+        raise ValueError(name)
+    return Module(kind.rpartition(".")[2], "/".join(filter(None, (files.folder, name))), kind)
+
+
+# -- the modules behind the transformer ----------------------------------------------------------------------------
+
+
+def read_steps(
+    modules: Sequence[Module],
+    whole: FolderFiles,
+    dim: int,
+    dtype: np.dtype[Any] | None,
+    works_on: str = SENTENCES,
+) -> tuple[tuple[After, ...], int]:
+    """Give the step of each module behind the pooling, one after another, and the width after the last.
+
+    whole: the model's files. works_on: TOKENS where there is no pooling. A Dense then need not say so.
+    """
+    steps = []
+    for module in modules:
+        files, settings = whole.inside(module.path), dict(module.settings)
+        files.check_keys(settings, KEYS[module.kind])
+        reads = settings.get(IN_AND_OUT[0], SENTENCES if module.kind == "Normalize" else works_on)
+        writes = settings.get(IN_AND_OUT[1])
+        for name, found in zip(IN_AND_OUT, (reads, reads if writes is None else writes), strict=True):
+            if found != works_on:
+                raise files.refuse(f"{module.kind} has {name!r} {found!r}, but here it works on {works_on!r} alone")
+        step, dim = STEPS[module.kind](settings, files, dim, dtype)
+        steps.append(step)
+    return tuple(steps), dim
+
+
+def _layer_norm(
+    settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dtype[Any] | None
+) -> tuple[After, int]:
+    if settings.get("dimension") != dim:
+        raise files.refuse(
+            f"LayerNorm is for {settings.get('dimension')!r} numbers, but {dim} come out of the module before"
+        )
+    weight, bias = files.tensors({"norm.weight": (dim,), "norm.bias": (dim,)}, dtype)
+    return partial(layer_norm, weight=weight, bias=bias, eps=LAYER_NORM_EPS), dim
+
+
+def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
+    """`y = f(x @ weight^T + bias)`, plus x or x @ residual^T where the folder says so."""
+    width, out = settings.get("in_features"), settings.get("out_features")
+    if width != dim or type(out) is not int or out < 1:
+        raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {dim} come out of the module before")
+    named = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
+    activation = TORCH.get(torch_class(named))
+    if activation is None:
+        raise files.refuse(f"activation_function {named!r} is not one of torch.nn's {', '.join(TORCH)}")
+    keeps = files.flag(settings, "use_residual", False)
+    shapes: dict[str, tuple[int, ...] | None] = {"linear.weight": (out, dim)}
+    if files.flag(settings, "bias", True):
+        shapes["linear.bias"] = (out,)
+    if keeps and dim != out:
+        shapes["residual.weight"] = (out, dim)
+    found = dict(zip(shapes, files.tensors(shapes, dtype), strict=True))
+    bias, residual = found.get("linear.bias"), found.get("residual.weight")
+    made = partial(dense, weight=found["linear.weight"], bias=bias, residual=residual)
+    return partial(made, activation=activation, keeps=keeps), out
+
+
+def dense(x: Array, weight: Array, bias: Array | None, residual: Array | None, activation: After, keeps: bool) -> Array:
+    """f(x @ weight^T + bias), and what it keeps of x."""
+    y = activation(steady(x, weight, bias))
+    if keeps:
+        y = y + (x if residual is None else steady(x, residual))
+    return y
+
+
+STEPS: Mapping[str, Callable[[dict[str, Any], FolderFiles, int, np.dtype[Any] | None], tuple[After, int]]] = {
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Dropout": lambda settings, files, dim, dtype: (TORCH["Identity"], dim),  # changes nothing outside training
+    "Normalize": lambda settings, files, dim, dtype: (normalized, dim),
+}
+"""Module -> a function of its settings, its files, the width before it and the dtype: the step and the width after."""

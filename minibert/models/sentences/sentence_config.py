@@ -7,7 +7,7 @@ A folder is made for sentence vectors (SentenceTransformer), for scores of pairs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from minibert.errors import Load, Option, error_of, warn
 from minibert.families.parts.block_parts import stays_causal
 from minibert.families.parts.config import Config
 from minibert.families.static import STATIC
+from minibert.models.run.attributes import unexpected
+from minibert.models.run.pipeline import check_positive
 
 from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, is_length
-from .late import LateInteraction
-from .late_config import read_late, read_older
-from .router import TokenWeights
-from .saved_folder import SavedFolder
-from .sentence_modules import read_steps
+from .late import LateInteraction, read_late, read_older
+from .saved_folder import SavedFolder, TokenWeights, read_steps
 
 if TYPE_CHECKING:
     from minibert.models.input_layer import EmbeddingLayer
@@ -42,6 +41,15 @@ TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
 ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args", *TOKENIZER_ARGUMENTS)
 IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast", "low_cpu_mem_usage")
 DTYPES, FORMATS = ("torch_dtype", "dtype"), (None, "auto", "float64", "float32", "float16", "bfloat16")
+
+# arguments of sentence-transformers' constructors -> the values that change nothing here
+HABITS: Mapping[str, tuple[Any, ...]] = {
+    "device": (None, "cpu"), "trust_remote_code": (False, None), "backend": ("torch",),
+    **dict.fromkeys(("model_kwargs", "processor_kwargs", "tokenizer_kwargs", "config_kwargs"), (None, {})),
+    **dict.fromkeys(("modules", "model_card_data", "use_auth_token"), (None,)),
+}  # fmt: skip
+PAGE = 'the page "from sentence-transformers" says what takes its place'
+Result = Literal["dense", "tokens", "sparse", "scores"]
 
 
 class SentenceConfig(NamedTuple):
@@ -111,6 +119,13 @@ class SentenceConfig(NamedTuple):
             said["default_task"] = saved.router.default
             said["query_weights"] = None if dtype is None else saved.router.weights(dtype)
         return cls(kind=saved.kind, **said, **_lengths(settings, saved, config, longest))
+
+    @property
+    def result(self) -> Result:
+        """The kind of result: "dense", a vector of a text; "tokens", one of each token; "sparse"; "scores" of pairs."""
+        if self.late:
+            return "tokens"
+        return "sparse" if self.kind == SPARSE else "scores" if self.kind == PAIRS else "dense"
 
     def check_use(self, wanted: str) -> None:
         """Refuse another use than the folder was saved for; a static model lacks the head, which says why.
@@ -287,3 +302,74 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
         "prompts": prompts, "default_prompt": default, "similarity": similarity, "activation": activation,
         **{key: found[0][0] if found else None for key, found in sizes.items()},
     }  # fmt: skip
+
+
+# -- options of `load_encoder` ------------------------------------------------------------------------------------
+
+
+class SentenceOptions(NamedTuple):
+    """See `load_encoder`; None: as the folder says."""
+
+    prompts: Mapping[str, str] | None = None
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = None
+    similarity_fn_name: str | None = None
+    max_seq_length: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Give the options that are asked for."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def checked(self) -> SentenceOptions:
+        """Give plain values. Raises TypeError and ValueError for what no folder could take."""
+        prompts, measure = self.prompts, self.similarity_fn_name
+        given: Any = {} if prompts is None else prompts
+        if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+            raise error_of(TypeError, Option("prompts"), f" must be texts by name, found {prompts!r:.80}")
+        if not isinstance(name := self.default_prompt_name, str | None):
+            raise error_of(TypeError, Option("default_prompt_name"), f" must be a str, found {name!r}")
+        check_positive("truncate_dim", self.truncate_dim, or_none=True)
+        check_positive("max_seq_length", self.max_seq_length, or_none=True)
+        measure = getattr(measure, "value", measure)  # sentence-transformers has an enum of them
+        if measure is not None and measure not in (*SIMILARITIES, *MAXSIMS):
+            known = ", ".join((*SIMILARITIES, *MAXSIMS))
+            raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
+        return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
+
+    def applied_to(self, own: SentenceConfig) -> SentenceConfig:
+        """Put the caller's options in place of the folder's, but for `max_seq_length`, which an encoder checks.
+
+        Prompts of the folder stay where no other has their name. Raises ValueError for an option without effect on a
+        folder of this kind, and for a default prompt that is not there.
+        """
+        without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",), MULTI: ("truncate_dim",)}
+        for name in set(without.get(own.kind, ())) & self.given().keys():
+            raise error_of(ValueError, Option(name), f" has no effect on a {own.kind}; leave it out")
+        measure, known_here = self.similarity_fn_name, tuple(MAXSIMS if own.result == "tokens" else SIMILARITIES)
+        if measure is not None and measure not in known_here:
+            found = f" of this model must be one of {', '.join(known_here)}, found {measure!r}"
+            raise error_of(ValueError, Option("similarity_fn_name"), found)
+        prompts = {**own.prompts, **(self.prompts or {})}
+        default = own.default_prompt if self.default_prompt_name is None else self.default_prompt_name
+        if default is not None and default not in prompts:
+            found = f" must be one of the prompts {', '.join(map(repr, prompts)) or 'none'}, found {default!r}"
+            raise error_of(ValueError, Option("default_prompt_name"), found)
+        return own._replace(
+            prompts=prompts,
+            default_prompt=default,
+            truncate_dim=own.truncate_dim if self.truncate_dim is None else self.truncate_dim,
+            similarity=self.similarity_fn_name or own.similarity,
+        )
+
+
+AS_THE_FOLDER_SAYS = SentenceOptions()
+
+
+def accept_habits(load_encoder: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Accept other arguments of `load_encoder` that change nothing. Raises TypeError for any that would."""
+    for name, value in given.items():
+        if name not in HABITS:
+            raise unexpected(load_encoder, name)
+        if value not in HABITS[name] and str(value) not in HABITS[name]:  # torch.device("cpu") is "cpu"
+            known = " or ".join(map(repr, HABITS[name]))
+            raise TypeError(f"load_encoder: {name} must be {known}, found {value!r:.80}; {PAGE}")

@@ -1,41 +1,203 @@
-"""Vectors of texts, as sentence-transformers gives them for the same folder."""
+"""`Sentences`: vectors of texts, as sentence-transformers computes them for the same folder; options of `encode`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, signature
 from operator import is_
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
-from minibert.errors import CheckpointError, Text, error_of
-from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
-from minibert.models.model import Model
-from minibert.models.run.attributes import hinted
-from minibert.models.run.blocks import run_model
-from minibert.models.run.packing import TILE_ROWS, Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, chunked, finite, pooled, token_vectors
+from minibert.equations.quantization import STEPS, check_precision, quantized
+from minibert.equations.sentences import Matrix, Vector
+from minibert.errors import CheckpointError, warn
+from minibert.files.tokenizer import Texts, Tokenizer, listed
+from minibert.models.model import EncoderPipeline, Model
+from minibert.models.run.attributes import hinted, unexpected
+from minibert.models.run.pipeline import TextPipeline, check_positive, chunked
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import OUTPUTS, EncodeOptions, given_once, like, quantize, shows, taken
 from .comparing import Given, similarity, similarity_pairwise
-from .sentence_config import SentenceConfig
+from .late import LatePipeline
+from .sentence_config import Result, SentenceConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 S = TypeVar("S", bound="Sentences")
+P = TypeVar("P", bound=EncoderPipeline)
+F = TypeVar("F", bound=Callable[..., Any])
 Prompt = str | None  # its name, then its text
 OfText = Literal["sentence_embedding"]
 Tokens = Literal["token_embeddings"]
-CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
+OUTPUTS = ("sentence_embedding", "token_embeddings")
+KNOWN: Mapping[str, tuple[Any, ...]] = {  # option -> the values that are accepted
+    "convert_to_numpy": (True,), "convert_to_tensor": (False,), "device": (None, "cpu"), "output_value": OUTPUTS,
+    "task": (None, "query", "document"),
+}  # fmt: skip
+OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # their other values mean tensors, or another device
+ENOUGH = 100  # vectors; int8 and uint8 take their ranges from fewer with a warning
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+class TextOptions(TypedDict, total=False):
+    """Options of every method that takes texts, by the names of sentence-transformers."""
+
+    prompt_name: str | None
+    """The name of a prompt of the folder, put before each text, or each pair's first; None: the folder's default."""
+    prompt: str | None
+    """A text put before each text; `prompt_name` then has no effect."""
+    batch_size: int
+    """No effect: texts are split by their tokens, about 512 at once or one text."""
+    show_progress_bar: bool | None
+    """Show a bar of texts on stderr."""
+
+
+class EncodeOptions(TextOptions, total=False):
+    """Options of `encode` beside `output_value`."""
+
+    precision: str | None
+    """"float16", "int8", "uint8", "binary" or "ubinary" quantizes finished vectors of texts: see
+    `equations.quantized`."""
+    convert_to_numpy: Literal[True]
+    """Only True is accepted, as only False for `convert_to_tensor`, and None or "cpu" for `device`."""
+    convert_to_tensor: Literal[False]
+    device: Any
+    normalize_embeddings: bool
+    """Scale each vector to length 1, after `truncate_dim`."""
+    truncate_dim: int | None
+    """Keep only the first numbers of each vector, this many."""
+    task: str | None
+    """"query" or "document" truncates at that task's longest length, if the folder has one."""
+    threads: int | None
+    """The largest number of threads; by default that of `load_encoder`."""
+    ranges: ArrayLike | None
+    """(2, dim), the ranges of int8 and uint8, as `equations.ranges_of` gives them of many vectors; by default the
+    ranges of this call's vectors, with a warning for fewer than 100."""
+
+
+ENCODE: Mapping[str, Any] = {
+    "prompt_name": None, "prompt": None, "batch_size": 32, "show_progress_bar": None, "output_value": OUTPUTS[0],
+    "precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False, "device": None,
+    "normalize_embeddings": False, "truncate_dim": None, "task": None, "threads": None, "ranges": None,
+}  # fmt: skip
+"""The defaults, in sentence-transformers' order."""
+
+
+def shows(defaults: Mapping[str, Any], options: type[Any]) -> Callable[[F], F]:
+    """Show the options in a method's signature, in place of `*given` and `**options`: `help` reads it."""
+    types = {"output_value": "str", **{name: each.__forward_arg__ for name, each in options.__annotations__.items()}}
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    shown = [Parameter(name, kind, default=value, annotation=types[name]) for name, value in defaults.items()]
+
+    def show(method: Any) -> Any:
+        own = list(signature(method).parameters.values())
+        place = [each.name for each in own].index("given")
+        method.__signature__ = signature(method).replace(parameters=[*own[:place], *shown, *own[place + 1 : -1]])
+        return method
+
+    return show
+
+
+def like(method: F) -> Callable[[Callable[..., Any]], F]:
+    """Copy the types and the signature of a method to another."""
+
+    def show(other: Any) -> F:
+        other.__signature__ = signature(method)
+        return cast("F", other)
+
+    return show
+
+
+def complete(
+    defaults: Mapping[str, Any], method: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all options of a call, in order. Raises TypeError for an option that its method does not take."""
+    for name in sorted(named.keys() - defaults.keys()):
+        raise unexpected(method, name)
+    if len(given) > len(defaults):
+        raise TypeError(
+            f"{method.__name__}: takes at most {len(defaults)} options by their position, found {len(given)}"
+        )
+    placed = dict(zip(defaults, given, strict=False))
+    for name in placed.keys() & named.keys():
+        raise TypeError(f"{method.__name__}: got {name} twice, by its position and by its name")
+    return {**defaults, **placed, **named}
+
+
+def check_options(asked: Mapping[str, Any], late: bool = False) -> None:
+    """Check the values of options. late: the model computes vectors of tokens. Raises ValueError."""
+    check_positive("batch_size", asked["batch_size"])
+    for name, known in KNOWN.items():
+        found = asked.get(name, known[0])
+        word = found if isinstance(found, str) else str(found)  # torch.device("cpu") is "cpu"
+        if not any(found is each or word == each for each in known):
+            *others, last = map(repr, known)
+            expected = f"{', '.join(others)} or {last}" if others else last
+            advice = ": this encoder gives NumPy arrays on the CPU; leave it out" if name in OF_ARRAYS else ""
+            raise ValueError(f"{name} must be {expected}, found {found!r}{advice}")
+    check_positive("truncate_dim", asked.get("truncate_dim"), or_none=True)
+    if late and asked["truncate_dim"] is not None:
+        raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
+    if (precision := asked.get("precision")) is not None:
+        check_smaller(precision, OUTPUTS[1] if late else asked["output_value"])
+    if asked.get("ranges") is not None and precision not in STEPS:
+        raise ValueError(f"ranges are for precision int8 or uint8, found {precision!r}; leave them out")
+
+
+def given_once(what: str, **given: Any) -> Any:
+    """Return an argument that has several names. Raises TypeError unless exactly one is used."""
+    found = [value for value in given.values() if value is not None]
+    if len(found) != 1:
+        names, count = ", ".join(given), len(found) or "none"
+        raise TypeError(f"{next(iter(given))} must be {what}, passed once, as {names}; found {count}")
+    return found[0]
+
+
+def check_smaller(precision: str, output_value: str) -> None:
+    """Raise ValueError for an unknown precision, and for any but float32 of tokens."""
+    check_precision(precision)
+    if precision != "float32" and output_value == OUTPUTS[1]:
+        raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
+
+
+def quantize(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
+    """Quantize vectors; warn if int8 or uint8 takes its ranges from few vectors. Raises as `quantized`."""
+    if ranges is None and (warning := warn_few_vectors(precision, len(vectors))):
+        warn(f"{warning}; pass ranges, as equations.ranges_of gives them of others")
+    return quantized(vectors, precision, ranges)
+
+
+def warn_few_vectors(precision: str, count: int) -> str:
+    """Return the warning that ranges come from few vectors, or ""."""
+    if precision not in STEPS or not 1 < count < ENOUGH:
+        return ""
+    return f"{precision} takes its ranges from {count} vectors; {ENOUGH} or more make better ones"
+
+
+# -- the model ---------------------------------------------------------------------------------------------------
+
+
+class _NoModelCard:
+    """Takes what sentence-transformers' evaluators write into a model's card, and keeps nothing."""
+
+    def set_evaluation_metrics(self, *given: Any) -> None:
+        """Do nothing: the evaluator returns its metrics to its caller too."""
 
 
 class Sentences(Model):
     """A model whose folder says how texts become vectors."""
 
     settable = ("max_seq_length",)
+    device = "cpu"
+    model_card_data = _NoModelCard()
 
     def __init__(self, *model: Any, sentence_config: SentenceConfig, **options: Any) -> None:
         super().__init__(*model, **options)
@@ -68,9 +230,14 @@ class Sentences(Model):
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
-        """The numbers of a vector that `encode` gives. A token's vector before pooling has `dim`."""
+        """The count of numbers in a vector of `encode`. A token's vector before pooling has `dim`."""
         own = self.sentence_config
-        return own.dim if own.late else own.width()
+        return own.dim if self.result == "tokens" else own.width()
+
+    @property
+    def result(self) -> Result:
+        """The kind of result: "dense", a vector of a text; "tokens", one of each token; "sparse"; "scores" of pairs."""
+        return self.sentence_config.result
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -78,17 +245,31 @@ class Sentences(Model):
         return MappingProxyType(dict(self.sentence_config.prompts))
 
     @overload
-    def encode(self, texts: str, *prompt: Prompt, output_value: OfText = ..., **options: Any) -> Vector: ...
+    def encode(
+        self, texts: str, *named: Prompt, output_value: OfText = ..., **options: Unpack[EncodeOptions]
+    ) -> Vector: ...
     @overload
-    def encode(self, texts: Iterable[str], *prompt: Prompt, output_value: OfText = ..., **options: Any) -> Matrix: ...
+    def encode(
+        self, texts: Iterable[str], *named: Prompt, output_value: OfText = ..., **options: Unpack[EncodeOptions]
+    ) -> Matrix: ...
     @overload
-    def encode(self, texts: str, *prompt: Prompt, output_value: Tokens, **options: Any) -> Matrix: ...
+    def encode(self, texts: str, *named: Prompt, output_value: Tokens, **options: Unpack[EncodeOptions]) -> Matrix: ...
     @overload
-    def encode(self, texts: Iterable[str], *prompt: Prompt, output_value: Tokens, **options: Any) -> list[Matrix]: ...
-    @overload
-    def encode(self, *texts: Any, **options: Any) -> Any: ...
+    def encode(
+        self, texts: Iterable[str], *named: Prompt, output_value: Tokens, **options: Unpack[EncodeOptions]
+    ) -> list[Matrix]: ...
+    @overload  # by another name of `texts`, or with more options by their position
+    def encode(
+        self,
+        texts: Texts | None = None,
+        *given: Any,
+        inputs: Texts | None = None,
+        sentences: Texts | None = None,
+        output_value: OfText | Tokens = ...,
+        **options: Unpack[EncodeOptions],
+    ) -> Any: ...
 
-    @shows(EncodeOptions)
+    @shows(ENCODE, EncodeOptions)
     def encode(
         self,
         texts: Texts | None = None,
@@ -118,20 +299,20 @@ class Sentences(Model):
         Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
         TokenizerError where there is no tokenizer.
         """
-        try:
-            asked = EncodeOptions(*given, **options)
-        except TypeError:
-            asked = taken(EncodeOptions, self.encode, given, options)  # raises, in the method's words
+        asked = complete(ENCODE, self.encode, given, options)
         own, last, pipeline = self._last
-        if own is not self._sentence_config or not all(map(is_, asked, last)):
-            own, pipeline = self.sentence_config, self.pipeline(*asked)
-            self._last = own, asked, pipeline  # the next call with the very same options need not look at them
+        if own is not self._sentence_config or not all(map(is_, asked.values(), last)):
+            own = self.sentence_config
+            if own.result in ("sparse", "scores"):
+                own.check_use("SentenceTransformer")
+            pipeline = self.pipeline(**asked)
+            self._last = own, tuple(asked.values()), pipeline  # the next call with the same options skips the checks
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
-        found = pipeline.all(items, "encode" if asked.show_progress_bar else "")
-        if asked.precision not in (None, "float32"):
-            found = quantize(found, asked.precision, asked.ranges)
+        found = pipeline.all(items, "encode" if asked["show_progress_bar"] else "")
+        if asked["precision"] not in (None, "float32"):
+            found = quantize(found, asked["precision"], asked["ranges"])
         return found[0] if isinstance(texts, str) else found
 
     @like(encode)
@@ -180,90 +361,57 @@ class Sentences(Model):
             found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
         return found[0] if isinstance(texts, str) else np.array(found, np.int64)
 
-    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> Pipeline:
-        """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
+    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
+        """Return the steps of `encode`, for callers with their own loop. Options and errors are those of `encode`.
 
         held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
         """
-        own, asked = self.sentence_config, EncodeOptions(*given, **options)
-        asked.check(late=own.late is not None)
+        own, asked = self.sentence_config, complete(ENCODE, self.encode, given, options)
+        check_options(asked, own.late is not None)
         if elsewhere := self.block_family.elsewhere:
             raise CheckpointError(
                 f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
-        dim = 0 if own.late else own.width(asked.truncate_dim)  # raises for a folder of another use
-        tokenize, skip = self._tokenizing(asked)
+        dim = None if own.late else own.width(asked["truncate_dim"])  # raises for a folder of another use
+        steps = self.text_steps(asked, held)
         if own.late:
-            results = own.late.results(self.sentence_tokenizer, asked.task, asked.normalize_embeddings)
-            return self.each_text(tokenize, results, asked.threads, held)
-        if asked.output_value == OUTPUTS[1]:
-            return self.each_text(tokenize, token_vectors((finite,)), asked.threads, held)
+            steps |= own.late.steps_of(steps["tokenizer"], asked["task"])
+            return self.pipeline_of(LatePipeline, **steps, normalize=asked["normalize_embeddings"])
+        if asked["output_value"] == OUTPUTS[1]:
+            return self.pipeline_of(EncoderPipeline, **steps)
+        return self.pipeline_of(
+            EncoderPipeline, **steps, dim=dim, poolings=own.poolings, picks=own.picks, after=own.after,
+            skip=self._prompt_tokens(steps["prompt"]), normalize=asked["normalize_embeddings"],
+        )  # fmt: skip
 
-        def pool(rows: Array) -> Array:
-            found = [POOLINGS[name](rows, skip) for name in own.poolings]
-            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+    def text_steps(self, asked: Mapping[str, Any], held: bool = False) -> dict[str, Any]:
+        """Return the attributes of a `TextPipeline` that say how texts become ids, and on how many threads."""
+        own, task = self.sentence_config, asked["task"]
+        table = own.table(task)
+        return {
+            "tokenizer": table.tokenizer() if table else self.sentence_tokenizer,
+            "prompt": own.prompt(asked["prompt_name"], asked["prompt"]),
+            "longest": table.longest if table else own.lengths.get(task or "", own.longest),
+            "threads": asked["threads"], "held": held,
+        }  # fmt: skip
 
-        def pooled_tokens(texts: list[Any], start: int) -> list[Encoded]:
-            encoded = tokenize(texts, start)
-            for i, each in enumerate(encoded, start):
-                if len(each.input_ids) <= skip:  # the largest of no numbers is no number
-                    beyond = " beyond its prompt" if skip else ""
-                    raise error_of(
-                        ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
-                    )
-            return encoded
+    def _prompt_tokens(self, prompt: str) -> int:
+        """Count the first tokens of each text that are the prompt's and not pooled."""
+        own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        if not prompt or own.include_prompt:
+            return 0
+        (alone,) = tokenizer.encode([prompt], None, truncation=True, max_length=own.longest)
+        # in the real call the special token at the end comes after the text
+        return len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
 
-        after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []), finite)
-        read = pooled_tokens if "max" in own.poolings and not own.picks else tokenize
-        return self.each_text(read, pooled(pool, after, own.picks), asked.threads, held, dim)
-
-    def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
-        """Give the step from texts to ids, and how many first tokens of each are the prompt's and not pooled."""
-        own, task = self.sentence_config, asked.task
-        table, before = own.table(task), own.prompt(asked.prompt_name, asked.prompt)
-        tokenizer = table.tokenizer() if table else self.sentence_tokenizer
-        longest = table.longest if table else own.lengths.get(task or "", own.longest)
-        fill = own.late.filling(tokenizer, task) if own.late else None
-        skip = 0
-        if before and not own.include_prompt:
-            (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)
-            # in the real call the special token at the end comes after the text
-            skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
-
-        def tokenize(texts: list[Any], start: int) -> list[Encoded]:
-            if before:  # anything but a str goes to the tokenizer as it is, whose error says where it is
-                texts = [before + text if isinstance(text, str) else text for text in texts]
-            encoded = tokenizer.encode(texts, None, True, longest, start)
-            return fill(encoded) if fill else encoded
-
-        return tokenize, skip
-
-    def each_text(
-        self,
-        tokenize: Callable[[list[Any], int], list[Encoded]],
-        results: Callable[[Packed, Array], Any],
-        threads: int | None = None,
-        held: bool = False,
-        dim: int | None = None,
-        take: Callable[[Packed], Array | None] | None = None,
-    ) -> Pipeline:
-        """Give the steps from texts to one result for each: see `Pipeline`; `take`: as of `blocks.run_model`."""
+    def pipeline_of(self, kind: type[P], threads: int | None = None, **steps: Any) -> P:
+        """Make a pipeline of this model; `steps` are its attributes."""
         threads = self.threads if threads is None else checked_threads(threads)
-        layer, stack, most = self.embeddings, self.stack, threads or cores()
-        table, inside = layer.steps[0].module.table, threads if stack.blocks else 1
-        alone = not stack.blocks and all(step is normalized for step in self.sentence_config.after)
-
-        def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-            packed = layer.pack(encoded)
-            table.expect((packed.inputs.ids["input_ids"],))
-            if alone:  # no matrix product: BLAS has nothing to do, and no thread waits for its turn
-                for tile in packed.tiles(TILE_ROWS):
-                    put(tile, layer.rows(tile))
-                return
-            run_model(layer.rows, stack, packed, put, inside, held, take)
-
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, most > 1, 1 if stack.blocks else most)
+        tokenizer = steps.pop("tokenizer") if "tokenizer" in steps else self.sentence_tokenizer
+        chunk_threads = 1 if self.stack.blocks else threads or cores()
+        steps |= {"layer": self.embeddings, "stack": self.stack, "threads": threads, "chunk_threads": chunk_threads}
+        return kind(tokenizer, self.dtype, **steps)
 
     @hinted
     def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
@@ -319,3 +467,33 @@ class Sentences(Model):
         super().close()
         self._sentence_config, self._changed_tokenizer = SentenceConfig(), None  # the weights of its dense layers too
         self._last = None, (), None
+
+    # -- names of sentence-transformers ------------------------------------------------------------------------------
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """The measure of `similarity`, set by the folder or by `load_encoder`."""
+        return self.sentence_config.measure
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt that `encode` puts before texts if none is named."""
+        return self.sentence_config.default_prompt
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """How many of a vector's first numbers are kept; None: all."""
+        return self.sentence_config.truncate_dim
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, as the folder changes it. Raises TokenizerError if there is none."""
+        return self.sentence_tokenizer
+
+    def get_max_seq_length(self) -> int | None:
+        """The same as `max_seq_length`."""
+        return self.max_seq_length
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The same as `get_embedding_dimension`, by its older name."""
+        return self.get_embedding_dimension()

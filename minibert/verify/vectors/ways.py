@@ -22,7 +22,7 @@ from minibert.families.parts.activations import TORCH
 from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
-from minibert.models.run.pipeline import Pipeline
+from minibert.models.run.pipeline import TextPipeline
 from minibert.verify.judge.formats import narrowed
 from minibert.verify.mistakes.mistake import At, Mistake, reason, with_mistake
 from minibert.verify.mistakes.mistakes import MISTAKES
@@ -104,9 +104,11 @@ class Ways:
         """
 
         @cache
-        def changed() -> Pipeline:  # of vectors as wide as they come
+        def changed() -> TextPipeline:  # of vectors as wide as they come
             made = self.encoder.with_settings(tokenizer and tokenizer(), **{"dim": WIDE, **changes})
-            return made.pipeline(prompt=self.before if prompt is None else prompt)._replace(dim=None)
+            steps = made.pipeline(prompt=self.before if prompt is None else prompt)
+            steps.dim = None if steps.dim == WIDE else steps.dim
+            return steps
 
         def make(texts: list[str]) -> Array:
             asked = [*map(text, texts)]
@@ -117,7 +119,7 @@ class Ways:
         return make
 
     def _vector(
-        self, pipeline: Pipeline, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1,
+        self, pipeline: TextPipeline, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1,
         padding: int = 0, seen: bool = False, plans: Sequence[Plan] = (),
     ) -> Array:  # fmt: skip
         """Compute a text's vector from one hidden state of the tokens that are taken, with padding behind them.
@@ -131,7 +133,7 @@ class Ways:
         kinds = () if types is None or not self.encoder.embeddings.adds_types else (*types[taken], *[0] * padding)
         compute = partial(self._all_states, plans) if plans else self._states
         x = compute(whole, kinds, 0 if seen else padding)[state][pooled]
-        return np.asarray(pipeline.results(self.encoder.embeddings.pack([Encoded([*whole[pooled]], None)]), x)[0])
+        return np.asarray(pipeline.pool(self.encoder.embeddings.pack([Encoded([*whole[pooled]], None)]), x)[0])
 
     def _all_states(
         self, plans: Sequence[Plan], ids: tuple[int, ...], types: tuple[int, ...], unseen: int
