@@ -269,8 +269,9 @@ class EmbeddingLayer(OfModules):
             raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
         poolings, dim = ((), None) if pooling is None else ((pooling,), self.dim)
         return LayerPipeline(
-            self.tokenizer, self.dtype, layer=self, dim=dim, poolings=poolings, normalize=normalize,
-            longest=self.max_length, truncation=truncation, threads=checked_threads(threads), chunk=CHUNK,
+            self.tokenizer, self.dtype, preparation=self.prepare, table=self.steps[0].module.table, rows=self.rows,
+            width=self.dim, dim=dim, poolings=poolings, normalize=normalize, longest=self.max_length,
+            truncation=truncation, threads=checked_threads(threads), chunk=CHUNK,
         )  # fmt: skip
 
     def rows(self, packed: Packed, record: Record = None) -> Array:
@@ -381,7 +382,7 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
 class LayerPipeline(TextPipeline):
     """The pipeline of `embed`: rows without blocks. A text without a token gives zeros, a long one may be an error."""
 
-    layer: EmbeddingLayer
+    width: int  # of a row
     truncation: bool = False
 
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
@@ -390,12 +391,12 @@ class LayerPipeline(TextPipeline):
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
         """Compute the rows of a chunk, tile by tile."""
-        packed = self.layer.pack(encoded)
-        self.layer.steps[0].module.table.expect((packed.inputs.ids["input_ids"],))
-        count = usable_threads(packed.inputs.seq * self.layer.dim, self.threads)
+        packed = self.preparation.pack(encoded)
+        self.table.expect((packed.ids,))
+        count = usable_threads(packed.inputs.seq * self.width, self.threads)
         # each tile gets memory of its own, and more than 2 MB would be fetched anew
-        tiles = packed.tiles(packing.TILE_NUMBERS // 2 // self.layer.dim)
-        parallel_for(lambda tile: put(tile, self.layer.rows(tile)), tiles, count)
+        tiles = packed.tiles(packing.TILE_NUMBERS // 2 // self.width)
+        parallel_for(lambda tile: put(tile, self.rows(tile)), tiles, count)
 
 
 def _modules(steps: Sequence[Bound]) -> dict[str, Any]:

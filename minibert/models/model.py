@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,20 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import normalized
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.module_tree import place, printed
 from minibert.families.parts.steps import Inputs
-from minibert.files.tokenizer import Encoded, Texts
+from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
 from minibert.models.run.attributes import OfModules, advice, hinted
 from minibert.models.run.blocks import Stack, run_blocks, run_model
 from minibert.models.run.changes import run_changed
-from minibert.models.run.packing import ONES, TILE_ROWS, Packed, unpadded
-from minibert.models.run.pipeline import TextPipeline
+from minibert.models.run.packing import ONES, Packed, unpadded
 from minibert.models.run.recorders import Change, Recorder
 
 from .input_layer import EmbeddingLayer
@@ -291,21 +289,3 @@ class Model(OfModules):
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
         self._stack = self._heads = None
         self._layer.close()
-
-
-class EncoderPipeline(TextPipeline):
-    """A `TextPipeline` through the input layer and all blocks of a model."""
-
-    layer: EmbeddingLayer
-    stack: Stack
-
-    def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-        """Take a chunk's ids through the model, tile by tile."""
-        packed, stack = self.layer.pack(encoded), self.stack
-        self.layer.steps[0].module.table.expect((packed.inputs.ids["input_ids"],))
-        if stack.blocks or any(step is not normalized for step in self.after):
-            threads = self.threads if stack.blocks else 1
-            run_model(self.layer.rows, stack, packed, put, threads, self.held, self.take)
-            return
-        for tile in packed.tiles(TILE_ROWS):  # without a matrix product no thread has to wait for BLAS
-            put(tile, self.layer.rows(tile))

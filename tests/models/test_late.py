@@ -24,8 +24,8 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
 from minibert.files.tokenizer import Encoded
 from minibert.files.tokenizer_files import open_tokenizer
-from minibert.models.model import EncoderPipeline
 from minibert.models.run import blocks
+from minibert.models.run.pipeline import TextPipeline
 from minibert.models.sentences import comparing
 from minibert.models.sentences.comparing import TokenVectors, by_tokens
 from minibert.models.sentences.late import Expansion, LateInteraction
@@ -114,7 +114,7 @@ def test_options_of_the_loader() -> None:
             minibert.load_encoder(REFERENCE / name, **options)  # type: ignore[arg-type]
 
 
-class Unseen(EncoderPipeline):
+class Unseen(TextPipeline):
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         return [Encoded(ids, None, unseen=n) for ids, n in texts]
 

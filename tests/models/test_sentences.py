@@ -28,8 +28,8 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_of
 from minibert.equations.sentences import POOLINGS
-from minibert.models import model
 from minibert.models.heads.labels import PREDICT, PredictOptions
+from minibert.models.run import blocks
 from minibert.models.run.pipeline import chunked
 from minibert.models.sentences.sentences import ENCODE, EncodeOptions
 from minibert.show.text.info import info
@@ -190,13 +190,13 @@ def test_equal_texts_are_computed_once(value: Any, monkeypatch: pytest.MonkeyPat
     encoder, texts = opened("sentences-dense"), ["we lived", "above", "we lived ", "the clouds", "above", "we  lived"]
     alone = [encoder.encode(text, output_value=value) for text in texts]
     computed = list[int]()
-    run = model.run_model  # type: ignore[attr-defined]
+    run = blocks.run_model
 
     def counted(rows: Any, stack: Any, packed: Any, *asked: Any) -> Any:
         computed.append(len(packed.texts))
         return run(rows, stack, packed, *asked)
 
-    monkeypatch.setattr(model, "run_model", counted)
+    monkeypatch.setattr(blocks, "run_model", counted)
     found = encoder.encode(texts, output_value=value)
     assert computed == [3]
     for one, other in zip(found, alone, strict=True):

@@ -19,10 +19,9 @@ from minibert.families.parts.activations import TORCH, torch_class
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
 from minibert.files.tokenizer import Encoded, Texts, listed, refuse_surrogates
-from minibert.models.model import EncoderPipeline
 from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.pipeline import TextPipeline, check_positive
 from minibert.models.sentences.folder import PAIRS, RERANKER, SETTINGS
 from minibert.models.sentences.sentences import Sentences, TextOptions, check_options, complete, given_once, shows
 
@@ -69,7 +68,7 @@ class Answer(NamedTuple):
     score: float
 
 
-class HeadPipeline(EncoderPipeline):
+class HeadPipeline(TextPipeline):
     """The pipeline of one head's logits: a number for each label, of a text or of each of its tokens."""
 
     head: BoundHead
@@ -90,7 +89,7 @@ class ClassPipeline(HeadPipeline):
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts. Raises ValueError for a text without a token or with too many."""
         encoded = super().tokenize(texts, start)
-        refuse_long(encoded, self.layer.max_length, start, TRUNCATE)
+        refuse_long(encoded, self.max_length, start, TRUNCATE)
         refuse_empty(self.head, encoded, lambda i: Text(start + i, "texts"))
         return encoded
 
@@ -104,7 +103,7 @@ class EntityPipeline(HeadPipeline):
         """Return the ids of a chunk's texts. Raises ValueError for one that is too long."""
         both = self.tokenizer.encode_with_spans(texts, self.longest, start)
         encoded = [ids for ids, _ in both]
-        refuse_long(encoded, self.layer.max_length, start, TRUNCATE)
+        refuse_long(encoded, self.max_length, start, TRUNCATE)
         self.spans += [spans for _, spans in both]
         return encoded
 

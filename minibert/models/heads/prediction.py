@@ -16,12 +16,12 @@ from minibert.families.parts.heads import BoundHead
 from minibert.files.reading import read_object
 from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.files.tokenizer_files import Find
-from minibert.models.model import EncoderPipeline, Model
+from minibert.models.model import Model
 from minibert.models.run.attributes import hinted
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.pipeline import TextPipeline, check_positive
 from minibert.models.sentences.sentences import Sentences
 from minibert.threads.computing import compute
 
@@ -51,7 +51,7 @@ REFUSED: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class WordPipeline(EncoderPipeline):
+class WordPipeline(TextPipeline):
     """The pipeline of words: for each mask of a text, or for its last token, the k likeliest tokens."""
 
     head: BoundHead
@@ -62,7 +62,7 @@ class WordPipeline(EncoderPipeline):
         """Return the ids of a chunk's texts. Raises ValueError for one that is too long: truncated, it asks another
         question."""
         encoded = self.tokenizer.encode(texts, start=start)
-        refuse_long(encoded, self.layer.max_length, start)
+        refuse_long(encoded, self.max_length, start)
         refuse_empty(self.head, encoded, lambda i: Text(start + i))
         return encoded
 

@@ -13,7 +13,6 @@ from minibert.equations.sentences import splade
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, listed
-from minibert.models.model import EncoderPipeline
 from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import TextPipeline, check_positive, finite
@@ -24,7 +23,7 @@ from minibert.models.sentences.sentences import ENCODE, Sentences, check_options
 from .heads import logit_pieces
 
 
-class SparsePipeline(EncoderPipeline):
+class SparsePipeline(TextPipeline):
     """The pipeline of sparse vectors, from the logits of a text's tokens."""
 
     head: BoundHead
@@ -51,7 +50,7 @@ class SparsePipeline(EncoderPipeline):
         return [largest(SparseVector(all_ids[a:b], all_weights[a:b]), self.most) for a, b in spans]
 
 
-class LookupPipeline(EncoderPipeline):
+class LookupPipeline(TextPipeline):
     """The pipeline of a Router's queries: each token of a text, counted once, has its weight in a table."""
 
     weights: Array

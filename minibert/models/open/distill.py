@@ -25,10 +25,9 @@ from minibert.files.model_folder import check_target, write_model
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_static import LONGEST, StaticTokenizer, static_tokenizer
 from minibert.models.encoder import Encoder
-from minibert.models.model import EncoderPipeline
 from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.pipeline import TextPipeline, check_positive
 from minibert.threads.computing import on_one_thread
 
 from .load_encoder import load_encoder
@@ -105,7 +104,7 @@ def distill(
     return Distilled(target, len(rows), count, float(found.shares.sum()), size)
 
 
-class TokenPipeline(EncoderPipeline):
+class TokenPipeline(TextPipeline):
     """The pipeline of single tokens between the special tokens of a text."""
 
     around: tuple[list[int], list[int]]

@@ -2,8 +2,8 @@
 
     TextPipeline.all -> tokenize -> vectors -> run -> pool
 
-`run` packs the ids and computes rows tile by tile: `EncoderPipeline` by a model, `LayerPipeline` by an input layer.
-Their subclasses override a step: heads compute logits in `pool`, pairs are split in `tokenize`.
+`run` packs the ids and computes rows tile by tile. A subclass overrides a step: heads compute logits in `pool`, pairs
+are split in `tokenize`, an input layer alone has a `run` of its own.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import POOLINGS, normalized
 from minibert.errors import CheckpointError, Option, Text, error_of
+from minibert.files.tables import Table
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.threads.cores import cores
 from minibert.threads.pool import parallel_for, prefetch
 
-from .packing import Packed
+from .packing import TILE_ROWS, Packed, Preparation
+
+if TYPE_CHECKING:
+    from .blocks import Stack
 
 K = TypeVar("K")
 P = TypeVar("P", bound="TextPipeline")
@@ -33,9 +37,14 @@ BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # en
 class TextPipeline:
     """Turns texts into one result each: a pooled vector, or without pooling the vectors of its tokens.
 
-    `steps` sets any of the attributes below, and those of a subclass.
+    `steps` sets any of the attributes below and of a subclass.
     """
 
+    preparation: Preparation  # packs ids
+    table: Table  # of words
+    rows: Callable[[Packed], Array]  # the input layer
+    stack: Stack | None = None  # the blocks
+    max_length: int | None = None  # tokens that the position table has rows for
     dim: int | None = None  # numbers of a vector, the first ones of it; None if results are anything else
     prompt: str = ""  # put before each text
     longest: int | None = None  # tokens; a longer text is truncated
@@ -44,6 +53,7 @@ class TextPipeline:
     skip: int = 0  # first tokens that are not pooled
     after: tuple[Callable[[Array], Array], ...] = ()  # applied to the pooled vectors in turn
     normalize: bool = False
+    take: Any = None  # a method of heads: the tokens of a tile that leave the last block; None: all
     threads: int | None = None
     held: bool = False  # no bit of a result depends on `threads`: see `computing.compute`
     chunk: int = CHUNK
@@ -58,7 +68,8 @@ class TextPipeline:
         """Return the vectors of all texts (texts, dim), or a list of results; a name shows a bar on stderr."""
         if 0 < len(texts) <= self.chunk and not shown_as:
             return self.vectors(self.tokenize(texts, 0))
-        found, start = self._empty(len(texts)), 0
+        found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
+        start = 0
         if self.chunk_threads > 1 and not shown_as:
 
             def compute_chunk(start: int) -> None:
@@ -118,7 +129,8 @@ class TextPipeline:
             self.cut += [each.truncated for each in encoded if each.truncated]
         keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
         different = dict(zip(keys, encoded, strict=True))
-        found: Any = self._empty(len(different))
+        count = len(different)
+        found: Any = [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
 
         def put(tile: Packed, x: Array) -> None:
             results = self.pool(tile, x)  # while the rows are in the cache
@@ -138,12 +150,17 @@ class TextPipeline:
         return [deepcopy(found[numbers[key]]) for key in keys]  # the arrays of a sparse vector too
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-        """Take a chunk's ids through the model; `put` is called with each tile and its rows, on several threads."""
-        raise NotImplementedError
+        """Pack a chunk's ids and take them through the model; `put` is called with each tile and its rows, on several
+        threads."""
+        packed, stack = self.preparation.pack(encoded), self.stack
+        self.table.expect((packed.ids,))
+        if stack and (stack.blocks or any(step is not normalized for step in self.after)):
+            from .blocks import run_model  # here, since the input layer alone does without
 
-    def take(self, tile: Packed) -> Array | None:
-        """Return the tokens of a tile that leave the last block; None: all of them."""
-        return None
+            run_model(self.rows, stack, packed, put, self.threads if stack.blocks else 1, self.held, self.take)
+            return
+        for tile in packed.tiles(TILE_ROWS):  # without a matrix product no thread has to wait for BLAS
+            put(tile, self.rows(tile))
 
     def pool(self, tile: Packed, x: Array) -> Any:
         """Return one result for each text of a tile, of its rows x (tokens, width). Raises CheckpointError for NaN."""
@@ -162,9 +179,6 @@ class TextPipeline:
         y = y[:, : self.dim]
         y = finite(normalized(y) if self.normalize else y)
         return y if self.poolings else [rows.copy() for group in groups for rows in group.of(y)]
-
-    def _empty(self, count: int) -> Any:
-        return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
 
     def noting(self: P, cut: list[int]) -> P:
         """Return the same pipeline, which adds to `cut` the number of tokens that each truncated text has lost."""

@@ -18,8 +18,8 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import normalized
 from minibert.families.parts.activations import TORCH
 from minibert.files.tokenizer import Encoded, Tokenizer
-from minibert.models.model import EncoderPipeline
 from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import TextPipeline
 
 from .folder import MASK, MULTI, FolderFiles, Module, by_stanford
 from .saved_folder import IN_AND_OUT, TOKENS, After, SavedFolder, dense, read_steps
@@ -91,7 +91,7 @@ class LateInteraction(NamedTuple):
         return steps | {"expansion": self.expansion, "mask_id": i}
 
 
-class LatePipeline(EncoderPipeline):
+class LatePipeline(TextPipeline):
     """The pipeline of token vectors: queries are filled up with mask tokens, some tokens of documents left out."""
 
     skipped: Sequence[int] = ()  # ids of tokens that have no vector

@@ -16,7 +16,7 @@ from minibert.equations.quantization import STEPS, check_precision, quantized
 from minibert.equations.sentences import Matrix, Vector
 from minibert.errors import CheckpointError, warn
 from minibert.files.tokenizer import Texts, Tokenizer, listed
-from minibert.models.model import EncoderPipeline, Model
+from minibert.models.model import Model
 from minibert.models.run.attributes import hinted, unexpected
 from minibert.models.run.pipeline import TextPipeline, check_positive, chunked
 from minibert.threads.cores import cores
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 S = TypeVar("S", bound="Sentences")
-P = TypeVar("P", bound=EncoderPipeline)
+P = TypeVar("P", bound=TextPipeline)
 F = TypeVar("F", bound=Callable[..., Any])
 Prompt = str | None  # its name, then its text
 OfText = Literal["sentence_embedding"]
@@ -123,9 +123,7 @@ def complete(
     for name in sorted(named.keys() - defaults.keys()):
         raise unexpected(method, name)
     if len(given) > len(defaults):
-        raise TypeError(
-            f"{method.__name__}: takes at most {len(defaults)} options by their position, found {len(given)}"
-        )
+        raise TypeError(f"{method.__name__}: takes at most {len(defaults)} options by position, found {len(given)}")
     placed = dict(zip(defaults, given, strict=False))
     for name in placed.keys() & named.keys():
         raise TypeError(f"{method.__name__}: got {name} twice, by its position and by its name")
@@ -299,7 +297,9 @@ class Sentences(Model):
         Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
         TokenizerError where there is no tokenizer.
         """
-        asked = complete(ENCODE, self.encode, given, options)
+        asked = {**ENCODE, **options}
+        if given or len(asked) > len(ENCODE):
+            asked = complete(ENCODE, self.encode, given, options)
         own, last, pipeline = self._last
         if own is not self._sentence_config or not all(map(is_, asked.values(), last)):
             own = self.sentence_config
@@ -379,9 +379,9 @@ class Sentences(Model):
             steps |= own.late.steps_of(steps["tokenizer"], asked["task"])
             return self.pipeline_of(LatePipeline, **steps, normalize=asked["normalize_embeddings"])
         if asked["output_value"] == OUTPUTS[1]:
-            return self.pipeline_of(EncoderPipeline, **steps)
+            return self.pipeline_of(TextPipeline, **steps)
         return self.pipeline_of(
-            EncoderPipeline, **steps, dim=dim, poolings=own.poolings, picks=own.picks, after=own.after,
+            TextPipeline, **steps, dim=dim, poolings=own.poolings, picks=own.picks, after=own.after,
             skip=self._prompt_tokens(steps["prompt"]), normalize=asked["normalize_embeddings"],
         )  # fmt: skip
 
@@ -409,9 +409,12 @@ class Sentences(Model):
         """Make a pipeline of this model; `steps` are its attributes."""
         threads = self.threads if threads is None else checked_threads(threads)
         tokenizer = steps.pop("tokenizer") if "tokenizer" in steps else self.sentence_tokenizer
-        chunk_threads = 1 if self.stack.blocks else threads or cores()
-        steps |= {"layer": self.embeddings, "stack": self.stack, "threads": threads, "chunk_threads": chunk_threads}
-        return kind(tokenizer, self.dtype, **steps)
+        layer, stack = self.embeddings, self.stack
+        return kind(
+            tokenizer, self.dtype, preparation=layer.prepare, table=layer.steps[0].module.table, rows=layer.rows,
+            stack=stack, max_length=layer.max_length, threads=threads,
+            chunk_threads=1 if stack.blocks else threads or cores(), **steps,
+        )  # fmt: skip
 
     @hinted
     def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
