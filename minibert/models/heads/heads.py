@@ -16,13 +16,13 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import (
     LABELS,
     NAMES,
-    POOLED,
     POOLERS,
     REFUSED,
     BoundHead,
     Head,
     architectures,
     count_labels,
+    positions_taken,
 )
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
@@ -188,20 +188,12 @@ def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[i
 
 
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
-    """Give the packed tokens that a head takes, of texts that passed `refuse_empty`; None: every one."""
-    if head.takes in ("every", *POOLED):
-        return None
+    """Return the packed tokens that a head takes, of texts that passed `refuse_empty`; None: every one."""
     starts = packed.starts
-    if head.takes == "first":
-        return starts
-    texts = np.split(packed.ids, starts[1:])
-    return np.array([start + _last(ids, head.pad_id) for start, ids in zip(starts, texts, strict=True)], np.int64)
-
-
-def _last(ids: Array, pad_id: int | None) -> int:
-    """The position of the last id that is not padding; the first one where all are."""
-    words = np.arange(len(ids)) if pad_id is None else np.flatnonzero(ids != pad_id)
-    return int(words[-1]) if len(words) else 0
+    if head.takes != "last":
+        return starts if head.takes == "first" else None
+    ends = [positions_taken("last", head.pad_id, (1, len(ids)), ids[None]) for ids in np.split(packed.ids, starts[1:])]
+    return np.concatenate([starts[:0], *ends]) + starts
 
 
 def _means(x: Array, texts: Array) -> tuple[Array, Array]:
@@ -282,23 +274,17 @@ def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array
     Judged as the reference does: the first position even if it is padding, the last one by ids and not by the mask.
     Raises ValueError where that is a token that is not computed.
     """
-    if head.takes == "every":
-        return None
-    batch, seq = keep.shape
-    if seq == 0:
+    if head.takes != "every" and keep.shape[1] == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
-    if head.takes in POOLED:
-        return None
-    positions = np.zeros(batch, np.int64)
-    if head.takes == "last" and head.pad_id is None and batch > 1:
+    if head.takes == "last" and head.pad_id is None and len(keep) > 1:
         raise ValueError(
             f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
-            f"{batch} sequences cannot be found; pass one at a time, without padding"
+            f"{len(keep)} sequences cannot be found; pass one at a time, without padding"
         )
-    if head.takes == "last":  # without ids it is the last position, as in the reference
-        pad_id = None if input_ids is None else head.pad_id
-        positions = np.array([_last(row, pad_id) for row in (keep if input_ids is None else input_ids)], np.int64)
-    hidden = np.flatnonzero(~keep[np.arange(batch), positions])
+    positions = positions_taken(head.takes, head.pad_id, keep.shape, input_ids)
+    if positions is None:
+        return None
+    hidden = np.flatnonzero(~keep[np.arange(len(keep)), positions])
     if len(hidden):
         i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
         raise ValueError(

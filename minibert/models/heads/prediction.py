@@ -11,6 +11,7 @@ import numpy as np
 from minibert.equations.fast import linear
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import drawn, next_word_probabilities
+from minibert.equations.similarity import top_indices
 from minibert.errors import CheckpointError, Text, TokenizerError, error_of
 from minibert.families.parts.heads import BoundHead
 from minibert.files.reading import read_object
@@ -226,9 +227,9 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
         highest = piece.max(axis=1, keepdims=True)
         check_numbers(highest)
         total = np.logaddexp(total, highest + np.log(np.exp(piece - highest).sum(axis=1, keepdims=True)))
-        own = np.sort(np.argpartition(-piece, min(k, piece.shape[1]) - 1, axis=1)[:, :k], axis=1)
+        own = top_indices(piece, k)
         ids, best = np.hstack([ids, words.start + own]), np.hstack([best, np.take_along_axis(piece, own, 1)])
-        order = np.argsort(-best, axis=1, kind="stable")[:, :k]
+        order = top_indices(best, k)
         ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
     return ids, np.exp(best - total)
 

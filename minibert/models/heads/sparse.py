@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array, check_ids
 from minibert.equations.sentences import splade
+from minibert.equations.similarity import top_indices
 from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Encoded, Texts, listed
@@ -154,7 +155,7 @@ class Sparse(Sentences):
             raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")
         found = []
         for vector in items:
-            order = np.argsort(-vector.weights, kind="stable")[:k]
+            (order,) = top_indices(vector.weights[None], len(vector.ids) if k is None else k)
             tokens = self.embeddings.tokens(vector.ids[order])
             found.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
         return found[0] if isinstance(vectors, SparseVector) else found
@@ -168,5 +169,5 @@ def largest(vector: SparseVector, most: int | None) -> SparseVector:
     """
     if most is None or len(vector.ids) <= most:
         return vector
-    keep = np.sort(np.argsort(-np.abs(vector.weights), kind="stable")[:most])
+    keep = np.sort(top_indices(np.abs(vector.weights)[None], most)[0])
     return SparseVector(vector.ids[keep], vector.weights[keep])

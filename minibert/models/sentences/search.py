@@ -12,7 +12,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
 from minibert.equations.sentences import Matrix, cosine
 from minibert.equations.similarity import BLOCK as ROWS
-from minibert.equations.similarity import similarities_to
+from minibert.equations.similarity import similarities_to, top_indices
 from minibert.errors import warn
 from minibert.files.tables import Table
 from minibert.files.tokenizer import Tokenizer
@@ -149,34 +149,15 @@ def searching(queries: Vectors, blocks: Iterable[Vectors], k: int, compare: Comp
                 better = np.flatnonzero(~(row <= scores[i, -1]))
                 if len(better):
                     both = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
-                    (order,) = largest(both[1][None], k)
+                    (order,) = top_indices(both[1][None], k)
                     ids[i], scores[i] = both[0][order], both[1][order]
         else:
-            order = largest(found, k)
+            order = top_indices(found, k)
             some = np.hstack([ids, order + start]), np.hstack([scores, np.take_along_axis(found, order, 1)])
-            order = largest(some[1], k)
+            order = top_indices(some[1], k)
             ids, scores = np.take_along_axis(some[0], order, 1), np.take_along_axis(some[1], order, 1)
         start += len(block)
         yield ids, scores
-
-
-def largest(scores: Array, k: int) -> Array:
-    """Give the places of each row's k largest scores, best first: (n, m) -> (n, k), (n, m) where m < k.
-
-    Of equal scores the first comes first; NaN comes last.
-
-    >>> largest(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
-    array([[3, 1, 0]])
-    """
-    falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
-    if scores.shape[1] <= 2 * k:
-        return np.argsort(falling, axis=1, kind="stable")[:, :k]
-    found = np.empty((len(scores), k), np.int64)
-    for i, row in enumerate(falling):
-        last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
-        some = np.flatnonzero(~(row > last))  # all of them where it is NaN
-        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
-    return found
 
 
 @hinted
@@ -218,7 +199,7 @@ def nearest(table: Table, tokenizer: Tokenizer, word: str, k: int) -> list[tuple
     similarities = similarities_to(np.asarray(table.rows(np.array([row])))[0], blocks)
     ids = np.fromiter(names, np.int64, len(names))
     ids.sort()  # rows that are equally near are ordered by id
-    ids = ids[np.argsort(-similarities[ids], kind="stable")[:k]]
+    ids = ids[top_indices(similarities[ids][None], k)[0]]
     return [(names[i], similarity) for i, similarity in zip(ids.tolist(), similarities[ids].tolist(), strict=True)]
 
 

@@ -16,6 +16,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.sampling import drawn, next_word_probabilities
 from minibert.equations.sentences import cosine, mean
+from minibert.equations.similarity import top_indices
 from minibert.errors import Option, parts_of
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
@@ -270,7 +271,7 @@ class Live:
         activate, chance = page_prediction.activation_of(encoder, self.head)
         k, every = min(COMPARED, self.head.labels), [run.trace["logits"].reshape(-1, self.head.labels) for run in runs]
         now, before = (activate(logits) for logits in every)
-        labels = [_union(*rows) for rows in zip(*(page_prediction.likeliest(x, k) for x in every), strict=True)]
+        labels = [_union(*rows) for rows in zip(*(top_indices(x, k) for x in every), strict=True)]
         names = page_prediction.names_of(encoder, self.head, np.concatenate(labels))
         rows = [
             [[names[i], float(before[row, i]), float(now[row, i])] for i in own.tolist()]

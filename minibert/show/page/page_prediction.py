@@ -15,6 +15,7 @@ import numpy as np
 from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
+from minibert.equations.similarity import top_indices
 from minibert.errors import CheckpointError
 from minibert.families.parts.bound_blocks import Dense
 from minibert.families.parts.heads import BoundHead
@@ -74,7 +75,7 @@ def numbers(
     """
     activate, chance = activation_of(encoder, head)
     logits = trace["logits"].reshape(-1, head.labels)
-    labels = likeliest(logits, min(LIKELIEST, head.labels))
+    labels = top_indices(logits, min(LIKELIEST, head.labels))
     lens, best, highest = [], [], []
     for each in _after_each_block(encoder, head, input_ids, trace):
         chances = activate(each)
@@ -117,12 +118,6 @@ def part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:
         mean=" of the prediction, less the mean logit of all predictions" * (head.labels > 1),
         data=data,
     )
-
-
-def likeliest(logits: Array, k: int) -> Array:
-    """Give the k largest of each row, largest first: (rows, labels) -> which labels (rows, k)."""
-    labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
-    return np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
 
 
 def activation_of(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
