@@ -1,5 +1,5 @@
-"""Labels and scores: of texts, of spans that have a label or answer a question, as transformers' pipelines compute
-them; of pairs of texts, and documents in the order of their scores, as sentence-transformers' CrossEncoder does.
+"""Labels and scores: labels of texts and spans, and answers, as in transformers' pipelines; scores of pairs of texts,
+and documents in the order of their scores, as in sentence-transformers' CrossEncoder.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Pair = tuple[str, str]
 OUTSIDE = "O"  # the label of a token that belongs to no span
 TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # ends an error
 LONGEST = 15  # tokens of an answer
-REGRESSION, SEVERAL = "regression", "multi_label_classification"  # of config.json's problem_type
-KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # activations that a folder may name
+REGRESSION, SEVERAL = "regression", "multi_label_classification"  # values of problem_type in config.json
+KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # activations of scores
 
 
 # -- labels ------------------------------------------------------------------------------------------------------
 
 
 class Label(NamedTuple):
-    """A class by its name, and how likely it is."""
+    """The name of a class and its probability."""
 
     label: str
     probability: float
@@ -60,7 +60,7 @@ class Entity(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A span of a text, text[start:end], and the product of the probabilities that it starts and ends there."""
+    """A span of a text, text[start:end], and p(start) * p(end)."""
 
     text: str
     start: int
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 
 class HeadPipeline(TextPipeline):
-    """The pipeline of one head's logits: a number for each label, of a text or of each of its tokens."""
+    """The pipeline of one head's logits: a number for each label of a text, or of each token."""
 
     head: BoundHead
 
@@ -87,7 +87,7 @@ class ClassPipeline(HeadPipeline):
     """The pipeline of `classify`."""
 
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
-        """Return the ids of a chunk's texts. Raises ValueError for a text without a token or with too many."""
+        """Return the ids of a chunk's texts. Raises ValueError for a text that is empty or too long."""
         encoded = super().tokenize(texts, start)
         refuse_long(encoded, self.max_length, start, TRUNCATE)
         refuse_empty(self.head, encoded, lambda i: Text(start + i, "texts"))
@@ -95,12 +95,12 @@ class ClassPipeline(HeadPipeline):
 
 
 class EntityPipeline(HeadPipeline):
-    """The pipeline of `entities`; `spans` receives each text's tokens as spans of its letters."""
+    """The pipeline of `entities`; `spans` receives the place of each token in its text."""
 
     spans: list[list[tuple[int, int] | None]]
 
     def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
-        """Return the ids of a chunk's texts. Raises ValueError for one that is too long."""
+        """Return the ids of a chunk's texts. Raises ValueError for a text that is too long."""
         both = self.tokenizer.encode_with_spans(texts, self.longest, start)
         encoded = [ids for ids, _ in both]
         refuse_long(encoded, self.max_length, start, TRUNCATE)
@@ -109,7 +109,7 @@ class EntityPipeline(HeadPipeline):
 
 
 class Labels(Sentences):
-    """A model that gives labels of texts and of their spans, and answers, as transformers' pipelines."""
+    """A model that computes labels of texts and spans, and answers, as transformers' pipelines."""
 
     @overload
     def classify(self, texts: str, k: int | None = ...) -> list[Label]: ...
@@ -118,14 +118,14 @@ class Labels(Sentences):
 
     @hinted
     def classify(self, texts: Texts, k: int | None = None) -> Any:
-        """Give the labels of texts with their probabilities, the likeliest first: the head `classes` on each text.
+        """Classify texts by the head `classes`: labels and their probabilities, the likeliest first.
 
-        One str -> a list of `Label(label, probability)`, many -> a list of such lists. `k`: at most this many labels.
-        config.json names them (`id2label`). The probabilities are a softmax; of one label, or with problem_type
-        multi_label_classification, a sigmoid of each. No text is truncated, unless `max_seq_length` was set.
+        One str -> a list of `Label(label, probability)`, many -> a list of lists. k: at most k labels. config.json
+        names the labels (`id2label`). The probabilities are a softmax; for one label, or with problem_type
+        multi_label_classification, sigmoids. No text is truncated, unless `max_seq_length` was set.
 
         Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for
-        problem_type regression and a text that is too long, TokenizerError where there is no tokenizer.
+        problem_type regression and a text that is too long, TokenizerError if there is no tokenizer.
         """
         check_positive("k", k, or_none=True)
         items, _ = listed(texts)
@@ -149,15 +149,15 @@ class Labels(Sentences):
     def entities(self, texts: Iterable[str]) -> list[list[Entity]]: ...
 
     def entities(self, texts: Texts) -> Any:
-        """Give the spans of a text that have a label, in their order: the head `token_classes` on each token.
+        """Find the labelled spans of a text, in order, by the head `token_classes` on each token.
 
-        One str -> a list of `Entity(label, text, start, end, probability)`, many -> a list of such lists. The text is
-        text[start:end] of what was passed. Tokens are joined as transformers' token-classification pipeline does with
-        aggregation_strategy="simple"; the probability is their mean. As there a text is truncated at model_max_length
+        One str -> a list of `Entity(label, text, start, end, probability)`, many -> a list of lists. The span is
+        text[start:end]. Tokens are joined as in transformers' token-classification pipeline with
+        aggregation_strategy="simple"; the probability is their mean. As there, a text is truncated at model_max_length
         of tokenizer_config.json, or at `max_seq_length` if that was set.
 
         Raises TypeError for anything but text, CheckpointError for a file without that head, ValueError for a text that
-        is too long, TokenizerError where there is no tokenizer.
+        is too long, TokenizerError if there is no tokenizer.
         """
         head, items = self.head("token_classes"), listed(texts)[0]
         longest = self.max_seq_length if self._length_set else self.sentence_config.tokenizer_length
@@ -170,16 +170,16 @@ class Labels(Sentences):
         return found[0] if isinstance(texts, str) else found
 
     def answer(self, question: str, text: str) -> Answer:
-        """Find the answer to a question in a text: `Answer(text, start, end, score)`, where text is text[start:end].
+        """Find the answer to a question in a text: `Answer(text, start, end, score)`, the span text[start:end].
 
-        The head `answer` gives two logits for each token of the pair. p(start) and p(end) are softmaxes over the tokens
-        of the text and the classification token, where models trained with questions without an answer put those. The
-        answer is the span of at most 15 tokens, all of the text, with the largest p(start) p(end), which is its score;
-        of equal ones the first, then the shortest. Spaces at its ends are left out. So did transformers' pipeline for
-        question answering, which in addition widened spans to whole words.
+        The head `answer` computes two logits for each token of the pair. p(start) and p(end) are softmaxes over the
+        tokens of the text and the classification token, at which some models put questions without an answer. The
+        answer is the span of at most 15 tokens of the text with the largest p(start) p(end), its score; among equal
+        spans the first, then the shortest. Spaces at its ends are removed. Transformers' pipeline for question
+        answering did the same, and widened spans to whole words.
 
         Raises TypeError for anything but two texts, CheckpointError for a file without that head, ValueError for a pair
-        that is too long and a text without a token, TokenizerError where there is no tokenizer.
+        that is too long and a text without a token, TokenizerError if there is no tokenizer.
         """
         for name, given in (("question", question), ("text", text)):
             if not isinstance(given, str):
@@ -202,7 +202,7 @@ class Labels(Sentences):
 
 
 def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label]:
-    """Name the probabilities of one text, the largest first; of equal ones the first label comes first.
+    """Name the probabilities of one text, the largest first; equal probabilities keep their order.
 
     >>> best_labels(np.array([0.25, 0.5, 0.25]), {0: "sky", 1: "sea", 2: "land"})
     [Label(label='sea', probability=0.5), Label(label='sky', probability=0.25), Label(label='land', probability=0.25)]
@@ -214,11 +214,11 @@ def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label
 def grouped(
     text: str, spans: Sequence[tuple[int, int] | None], probabilities: Array, id2label: Mapping[int, str]
 ) -> Iterator[Entity]:
-    """Join tokens of one label to spans, as transformers does under the name "simple".
+    """Join tokens of one label to spans, as transformers does with "simple".
 
-    spans: where each token stands in the text, None for a special one; probabilities (tokens, labels). A token goes on
-    with the span before it where its label is of the same kind and does not begin with "B-"; a special token between
-    the two does not matter. A span of the label "O" is none.
+    spans: each token's place in the text, None for a special token; probabilities (tokens, labels). A token joins the
+    span before it if its label has the same name and does not begin with "B-"; special tokens between them are ignored.
+    Spans of the label "O" are dropped.
 
     >>> likely = np.eye(3)[[0, 1, 2, 0]]
     >>> [*grouped("in New York", [(0, 2), (3, 6), (7, 11), None], likely, {0: "O", 1: "B-LOC", 2: "I-LOC"})]
@@ -239,10 +239,10 @@ def grouped(
 
 
 def best_span(logits: Array, inside: Array, counted: Array, longest: int = LONGEST) -> tuple[int, int, float]:
-    """Give the first and the last token of the likeliest span, and its score: see `Labels.answer`.
+    """Return the first and the last token of the likeliest span, and its score: see `Labels.answer`.
 
-    logits (tokens, 2); inside, counted (tokens,) of bool: those that may be answered with, and those over which the
-    probabilities add up to 1.
+    logits (tokens, 2); inside, counted (tokens,) of bool: the tokens that an answer may have, and the tokens over which
+    the probabilities add up to 1.
 
     >>> yes = np.array([False, True, True, True])
     >>> first, last, score = best_span(np.log([[1.0, 1], [6, 1], [2, 4], [1, 4]]), inside=yes, counted=yes | ~yes)
@@ -252,7 +252,7 @@ def best_span(logits: Array, inside: Array, counted: Array, longest: int = LONGE
     masked = np.where(counted[:, None], logits.astype(np.float64), -np.inf)
     start, end = np.where(inside[:, None], softmax(masked.T).T, 0).T
     places = np.arange(len(start))
-    ahead = places - places[:, None]  # of the last token before the first
+    ahead = places - places[:, None]  # tokens from the first to the last
     scores = np.where((ahead >= 0) & (ahead < longest) & inside[:, None] & inside, np.outer(start, end), -1)
     first, last = np.unravel_index(int(scores.argmax()), scores.shape)
     return int(first), int(last), float(scores[first, last])
@@ -269,7 +269,7 @@ class PredictOptions(TextOptions, total=False):
     apply_softmax: bool
     """Over several labels, after the activation."""
     convert_to_numpy: Literal[True]
-    """As in `encode`, and so are the next three."""
+    """As in `encode`, and the next three too."""
     convert_to_tensor: Literal[False]
     device: Any
     threads: int | None
@@ -283,9 +283,9 @@ PREDICT: Mapping[str, Any] = {
 
 
 class PairPipeline(HeadPipeline):
-    """The pipeline of `predict`: pairs (first, second), or texts (text,) for a model of labels -> logits."""
+    """The pipeline of `predict`: pairs (first, second), or texts (text,), -> logits."""
 
-    numbered: Callable[[int], int] = staticmethod(int)  # the i-th pair here -> its number at the caller, for messages
+    numbered: Callable[[int], int] = staticmethod(int)  # index here -> index at the caller, for messages
 
     def tokenize(self, pairs: list[tuple[str, ...]], start: int) -> list[Encoded]:
         """Return the ids of a chunk's pairs. Raises ValueError for a pair without a token."""
@@ -323,15 +323,16 @@ class Pairs(Sentences):
     def predict(self, pairs: Any = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any) -> Any:
         """Score pairs of texts as sentence-transformers' CrossEncoder does: one pair -> a number, many -> (n,).
 
-        A model of several labels gives (labels,) and (n, labels). The head `classes` gives the logits; what is done to
-        them is what the folder says, else a sigmoid for one label and nothing for more. Of a pair that is too long the
+        A model of several labels returns (labels,) and (n, labels). The head `classes` computes the logits; the folder
+        may name an activation, else it is a sigmoid for one label and none for more. In a pair that is too long the
         longer text is truncated first, without a message: see `max_seq_length`.
 
-        The options, in its order or by name, are those of `PredictOptions`: `prompt_name`, `prompt`, `batch_size`,
-        `show_progress_bar`, `activation_fn`, ... `inputs` is its name for `pairs`; `sentences` its older one.
+        The options are in `PredictOptions`. They go by name, or in sentence-transformers' order: `prompt_name`,
+        `prompt`, `batch_size`, `show_progress_bar`, `activation_fn`, ... Its names for `pairs` work too: `inputs`, and
+        the older `sentences`.
 
         Raises TypeError for anything but pairs, ValueError for a folder of another use, CheckpointError for a file
-        without that head or an activation that is not computed here, TokenizerError where there is no tokenizer.
+        without that head or an activation that is not computed here, TokenizerError if there is no tokenizer.
         """
         asked = complete(PREDICT, self.predict, given, options)
         check_options(asked)
@@ -348,14 +349,14 @@ class Pairs(Sentences):
         *given: Any,
         **options: Any,
     ) -> list[dict[str, Any]]:
-        """Order documents by how well they answer a query, the best first, as sentence-transformers' CrossEncoder.
+        """Order documents by their score with a query, the best first, as sentence-transformers' CrossEncoder.
 
-        -> a dict for each: corpus_id, its number among the documents; score; and text, with `return_documents`. Of
-        equal scores the first document comes first. `top_k`: at most this many. All else that is passed, in its order
-        or by name, or raised is as in `predict`; ValueError too for a model of several labels.
+        -> a dict for each: corpus_id, its index among the documents; score; and text, with `return_documents`.
+        Documents of equal scores keep their order. top_k: at most this many. The other options and the errors are as in
+        `predict`; ValueError too for a model of several labels.
 
-        A folder of a MultiVectorEncoder has no pairs: the score is the similarity of `encode_query` and
-        `encode_document`, and a prompt is the query's.
+        With the folder of a MultiVectorEncoder the score is the similarity of `encode_query` and `encode_document`, and
+        a prompt goes before the query.
         """
         asked = complete(PREDICT, self.rank, given, options)
         check_options(asked)
@@ -387,10 +388,7 @@ class Pairs(Sentences):
     def logits_pipeline(
         self, prompt_name: str | None = None, prompt: str | None = None, threads: int | None = None, **steps: Any
     ) -> PairPipeline:
-        """Return the steps of `predict` up to the logits (labels,), for callers with their own loop.
-
-        Errors are those of `predict`.
-        """
+        """Return the pipeline of `predict`, up to the logits (labels,). Raises as `predict`."""
         head, own = scoring_head(self), self.sentence_config
         before = own.prompt(prompt_name, prompt)
         return self.pipeline_of(
@@ -405,9 +403,9 @@ def _scores(model: Pairs, pairs: Any, asked: Mapping[str, Any], method: str) -> 
         activate = usual_activation(own.activation, model.config, labels)
     else:
         activate = given_activation(asked["activation_fn"])
-    for i, item in enumerate(items):  # the tokenizer would count them without those that are equal
+    for i, item in enumerate(items):  # before equal pairs are dropped, so that the index is right
         refuse_surrogates(item, i)
-    different = list(dict.fromkeys(items))  # once each; without the same bits, equal pairs get equal scores
+    different = list(dict.fromkeys(items))  # so that equal pairs get equal scores
     pipeline = model.logits_pipeline(
         asked["prompt_name"], asked["prompt"], asked["threads"], numbered=lambda i: items.index(different[i])
     )
@@ -424,9 +422,9 @@ def _scores(model: Pairs, pairs: Any, asked: Mapping[str, Any], method: str) -> 
 
 
 def scoring_head(model: Sentences) -> BoundHead:
-    """Give the head whose logits are scores of pairs.
+    """Return the head for scores of pairs.
 
-    Raises ValueError for a folder of another use, CheckpointError where there is no such head.
+    Raises ValueError for a folder of another use, CheckpointError without that head.
     """
     model.sentence_config.check_use(PAIRS)
     if "next_word" in model.heads and "classes" not in model.heads:
@@ -440,7 +438,7 @@ def scoring_head(model: Sentences) -> BoundHead:
 
 
 def pairs_of(pairs: Any) -> tuple[list[Pair], bool]:
-    """Make a list of pairs of one pair or many, and say whether it was one. Raises TypeError for anything else.
+    """Return one pair or many as a list, and whether it was one. Raises TypeError for anything else.
 
     >>> pairs_of(("a", "b")), pairs_of([["a", "b"]]), pairs_of([])
     (([('a', 'b')], True), ([('a', 'b')], False), ([], False))
@@ -463,9 +461,9 @@ def _pair(pair: Any, i: int) -> Pair:
 
 
 def usual_activation(path: str | None, config: Config, labels: int) -> Activation:
-    """Give the activation that a folder asks for: the first of three places where sentence-transformers has kept it.
+    """Return a folder's activation, from the first of the three places that sentence-transformers has used for it.
 
-    path: of the folder's own settings. Without any: sigmoid for one label, nothing for more. Raises CheckpointError for
+    path: from the folder's settings. The default is a sigmoid for one label, none for more. Raises CheckpointError for
     a class that is not computed here.
     """
     own = config.get("sentence_transformers")
@@ -488,10 +486,7 @@ def usual_activation(path: str | None, config: Config, labels: int) -> Activatio
 
 
 def given_activation(given: Any) -> Activation:
-    """Take a caller's activation: a function of an array, or a module of torch that is known here.
-
-    Raises TypeError for anything else.
-    """
+    """Check a caller's activation: a function of an array, or a known module of torch. Raises TypeError."""
     of_torch = type(given).__module__.startswith("torch.nn.")
     found: Activation | None = KNOWN.get(type(given).__name__) if of_torch else given
     if not callable(found) or isinstance(found, type):

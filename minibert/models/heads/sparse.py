@@ -1,4 +1,4 @@
-"""Sparse vectors of texts (SPLADE): one weight for each word of the vocabulary, most of them zero."""
+"""Sparse vectors of texts (SPLADE): a weight for each word of the vocabulary, most of them zero."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .heads import logit_pieces
 
 
 class SparsePipeline(TextPipeline):
-    """The pipeline of sparse vectors, from the logits of a text's tokens."""
+    """The pipeline of sparse vectors, pooled from the logits of a text's tokens."""
 
     head: BoundHead
     pooling: str
     activation: str
-    most: int | None  # how many weights of a vector are kept
+    most: int | None  # weights of a vector that are kept; None: all
 
     def pool(self, tile: Packed, x: Array) -> list[SparseVector]:
-        """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
+        """Pool the logits of a tile's tokens, some words at a time, so that memory never holds all logits."""
         ends = np.cumsum(tile.lengths)
         full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
         texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]
@@ -52,13 +52,13 @@ class SparsePipeline(TextPipeline):
 
 
 class LookupPipeline(TextPipeline):
-    """The pipeline of a Router's queries: each token of a text, counted once, has its weight in a table."""
+    """The pipeline of a Router's queries: the weights of a text's tokens, each token once, from a table."""
 
     weights: Array
     most: int | None
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-        """Make a tile of the tokens of each text that have a weight. Raises IndexError for an id beyond the table."""
+        """Make a tile of each text's tokens with a non-zero weight. Raises IndexError for an id beyond the table."""
         for i, each in enumerate(encoded):
             ids = np.unique(check_ids(each.input_ids, len(self.weights), "input_ids"))
             ids = ids[self.weights[ids] != 0]
@@ -71,7 +71,7 @@ class LookupPipeline(TextPipeline):
 
 
 class Sparse(Sentences):
-    """A model that gives sparse vectors of texts, as sentence-transformers' SparseEncoder."""
+    """A model that computes sparse vectors of texts, as sentence-transformers' SparseEncoder."""
 
     @overload
     def encode_sparse(self, texts: str, *options: Any, **named: Any) -> SparseVector: ...
@@ -96,15 +96,15 @@ class Sparse(Sentences):
     ) -> Any:
         """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
 
-        One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
-        vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
-        the text's tokens, of the head `masked_word`, or as the folder says.
+        One str -> `SparseVector(ids, weights)`, many -> a list: the non-zero weights of the vocabulary's words, which
+        `decode` names. A weight is the largest log(1 + relu(logit)) over the text's tokens, by the head `masked_word`;
+        a folder may name another pooling and activation.
 
-        max_active_dims  how many weights are kept, those of the largest absolute value; None: as the folder says
-        task             "query" or "document"; a folder with a Router looks a query's weights up in a table, and says
-                         which of the two a text without a task is
-        batch_size       without effect, as in `encode`
-        inputs           sentence-transformers' name for `texts`; sentences: its older one
+        max_active_dims  the number of weights that are kept, the largest absolute values; None: the folder's number
+        task             "query" or "document"; a folder with a Router looks up a query's weights in a table, and has
+                         a default task
+        batch_size       no effect, as in `encode`
+        inputs           sentence-transformers' name for `texts`; sentences: the older name
 
         Raises as `encode`, and CheckpointError for a file without that head.
         """
@@ -117,7 +117,7 @@ class Sparse(Sentences):
         return found[0] if isinstance(texts, str) else found
 
     def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
-        """Return the steps of `encode`, or of `encode_sparse` for a folder of sparse vectors."""
+        """Return the pipeline of `encode`, or of `encode_sparse` for a SparseEncoder's folder."""
         if self.result != "sparse":
             return super().pipeline(*given, held=held, **options)
         return self._sparse_pipeline(None, held, **complete(ENCODE, self.encode, given, options))
@@ -143,11 +143,11 @@ class Sparse(Sentences):
     def decode(self, vectors: Sequence[SparseVector], k: int | None = ...) -> list[list[tuple[str, float]]]: ...
 
     def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
-        """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].
+        """List the words of a sparse vector with their weights, the largest first: [(token, weight), ...].
 
-        Many -> a list of such lists. `k`: at most this many words. Of equal weights the smaller id comes first.
+        Many vectors -> a list of lists. k: at most k words. Words of equal weights are in the order of their ids.
 
-        Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
+        Raises TypeError for anything but results of `encode_sparse`, ValueError for a k below 1.
         """
         check_positive("k", k, or_none=True)
         items = vectors_of(vectors, "vectors")
@@ -162,7 +162,7 @@ class Sparse(Sentences):
 
 
 def largest(vector: SparseVector, most: int | None) -> SparseVector:
-    """Keep the `most` weights of the largest absolute value; of equal ones those with the smaller ids.
+    """Keep the `most` weights of the largest absolute value; among equal weights the smaller ids.
 
     >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, -3.0, 2.0])), most=2).ids
     array([5, 7])

@@ -48,8 +48,6 @@ class TextModel(NamedTuple):
         Those of tokens have a name in `MAXSIMS`.
         """
         own = self.model.sentence_config
-        if self.result == "sparse":
-            return {"similarity": own.similarity or "dot", "normalized": False}
         return {"similarity": own.measure, "normalized": own.normalizes()}
 
     def sha256(self) -> dict[str, str]:

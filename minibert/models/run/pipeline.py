@@ -3,7 +3,7 @@
     TextPipeline.all -> tokenize -> vectors -> run -> pool
 
 `run` packs the ids and computes rows tile by tile. A subclass overrides a step: heads compute logits in `pool`, pairs
-are split in `tokenize`, an input layer alone has a `run` of its own.
+are split in `tokenize`, and an input layer alone has another `run`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class TextPipeline:
     """
 
     preparation: Preparation  # packs ids
-    table: Table  # of words
+    table: Table  # the word table
     rows: Callable[[Packed], Array]  # the input layer
     stack: Stack | None = None  # the blocks
     max_length: int | None = None  # tokens that the position table has rows for
     dim: int | None = None  # numbers of a vector, the first ones of it; None if results are anything else
-    prompt: str = ""  # put before each text
+    prompt: str = ""  # goes before each text
     longest: int | None = None  # tokens; a longer text is truncated
     poolings: tuple[str, ...] = ()  # names in `POOLINGS`, concatenated
     picks: Callable[[Array], Array] | None = None  # instead of pooling: ids (texts, seq) -> the position of one token
@@ -109,7 +109,7 @@ class TextPipeline:
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts behind the prompt, truncated. start: the number of the first, for messages.
 
-        Raises ValueError for a text without a token if the largest number of each column is taken.
+        Raises ValueError for a text without a token with pooling "max".
         """
         if self.prompt:  # the tokenizer's error for anything but a str gives its number
             texts = [self.prompt + text if isinstance(text, str) else text for text in texts]

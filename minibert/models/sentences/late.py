@@ -1,8 +1,8 @@
 """Late interaction: a vector for each token of a text, as sentence-transformers' MultiVectorEncoder computes them.
 
-A query may be filled up with mask tokens, whose vectors count as those of its own tokens do; some tokens of a document,
-such as punctuation, may be left out. Older folders say so in places of their own: those of PyLate (up to 3), and those
-of Stanford's ColBERT, which have no modules.json.
+A query may be filled up with mask tokens, whose vectors count as its other vectors do; some tokens of a document, such
+as punctuation, may be left out. Older folders keep these settings elsewhere: PyLate's (up to version 3), and Stanford's
+ColBERT, which has no modules.json.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ from .folder import MASK, MULTI, FolderFiles, Module, by_stanford
 from .saved_folder import IN_AND_OUT, TOKENS, After, SavedFolder, dense, read_steps
 
 TASKS = ("query", "document")
-USUAL = TASKS[1]  # the task of a text without one
+USUAL = TASKS[1]  # the default task
 PUNCTUATION = list(string.punctuation)
-METADATA = "artifact.metadata"  # of Stanford's ColBERT
+METADATA = "artifact.metadata"  # the settings of Stanford's ColBERT
 PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # a task -> PyLate's key
-MARKERS = ("[unused0]", "[unused1]")  # stand before Stanford's queries and documents, unless its file names others
-OWN = ("query_length", "document_length", "query_expansion")  # of a transformer, which PyLate has elsewhere
+MARKERS = ("[unused0]", "[unused1]")  # the default prefixes of Stanford's queries and documents
+OWN = (
+    "query_length",
+    "document_length",
+    "query_expansion",
+)  # transformer settings that PyLate has elsewhere
 FLAT = (*OWN, "do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words")
 FLAGS = ("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "mask_punctuation")
 CLASSIC = 32  # tokens of a query in the first ColBERT
@@ -56,18 +60,18 @@ class Expansion(NamedTuple):
 
 
 class LateInteraction(NamedTuple):
-    """Makes vectors of a text's tokens after the last block."""
+    """The settings of late interaction: what is computed after the last block, and which tokens count."""
 
-    steps: tuple[tuple[Callable[[Array], Array], tuple[str, ...]], ...] = ()  # each with the tasks that it is for
+    steps: tuple[tuple[Callable[[Array], Array], tuple[str, ...]], ...] = ()  # each with its tasks
     expansion: Expansion | None = None
-    skipped: tuple[str, ...] = ()  # tokens that are left out
-    skips: tuple[str, ...] = (USUAL,)  # in texts of these tasks
-    prefixes: tuple[str, ...] = ()  # of prompts, one token each if the vocabulary has it
+    skipped: tuple[str, ...] = ()  # tokens without a vector
+    skips: tuple[str, ...] = (USUAL,)  # the tasks in which they have none
+    prefixes: tuple[str, ...] = ()  # parts of prompts, a token each if the vocabulary has it
 
     def steps_of(self, tokenizer: Tokenizer, task: str | None) -> dict[str, Any]:
-        """Return the attributes of a `LatePipeline` for texts of a task.
+        """Return the attributes of a `LatePipeline` for a task.
 
-        Raises ValueError if the tokenizer does not have the mask token, or puts padding before a text.
+        Raises ValueError if the tokenizer has no such mask token, or pads on the left.
         """
         words = self.skipped if (task or USUAL) in self.skips else ()
         steps: dict[str, Any] = {
@@ -92,19 +96,19 @@ class LateInteraction(NamedTuple):
 
 
 class LatePipeline(TextPipeline):
-    """The pipeline of token vectors: queries are filled up with mask tokens, some tokens of documents left out."""
+    """The pipeline of token vectors."""
 
     skipped: Sequence[int] = ()  # ids of tokens that have no vector
     expansion: Expansion | None = None
     mask_id: int = 0
 
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
-        """Return the ids of a chunk's texts, filled up."""
+        """Return the ids of a chunk's texts; queries are filled up with mask tokens."""
         encoded = super().tokenize(texts, start)
         return [self.expansion.filled(each, self.mask_id) for each in encoded] if self.expansion else encoded
 
     def pool(self, tile: Packed, x: Array) -> list[Array]:
-        """Return the vectors of each text's tokens that count: (tokens, dim)."""
+        """Return the vectors of each text's tokens, without the skipped ones: (tokens, dim)."""
         kept = np.split(~np.isin(tile.ids, self.skipped), tile.starts[1:])
         return [rows[some] for rows, some in zip(super().pool(tile, x), kept, strict=True)]
 
@@ -113,21 +117,21 @@ class LatePipeline(TextPipeline):
 
 
 class LegacySettings(NamedTuple):
-    """Settings of older folders in other places than today's."""
+    """The settings of older folders, moved to the places that today's folders have."""
 
-    settings: Mapping[str, Any] = {}  # of the transformer, where its own file does not say them
-    prompts: Mapping[str, str] = {}  # put before texts of a task
-    prefixes: tuple[str, ...] = ()  # which were put there as tokens
-    modules: tuple[Module, ...] = ()  # behind those of the folder
+    settings: Mapping[str, Any] = {}  # transformer settings that its own file lacks
+    prompts: Mapping[str, str] = {}  # task -> prompt
+    prefixes: tuple[str, ...] = ()  # parts of these prompts that are one token
+    modules: tuple[Module, ...] = ()  # to append to the folder's
 
 
 def read_older(saved: SavedFolder) -> LegacySettings:
-    """Read the keys of PyLate's in config_sentence_transformers.json; without modules those of Stanford's ColBERT."""
+    """Read PyLate's keys in config_sentence_transformers.json; without modules.json the keys of Stanford's ColBERT."""
     top, modules, settings = saved.files, saved.modules, saved.settings
     metadata = {} if modules else top.object(METADATA)
     for older in (settings, metadata):
         for key in FLAGS:
-            top.flag(older, key, False)  # raises for "false", which would count as true
+            top.flag(older, key, False)  # raises for the text "false", which would count as true
     if not modules:
         return _of_stanford(metadata)
     prompts: dict[str, Any] = dict(settings.get("prompts") or {})
@@ -151,7 +155,7 @@ def read_older(saved: SavedFolder) -> LegacySettings:
 
 
 def _completing(skipped: Any) -> tuple[Module, ...]:
-    """Give the modules that the code of older folders had built in."""
+    """Return the modules that were part of the code for older folders."""
     return Module(MASK, "", "", {"skiplist_words": skipped}), Module("Normalize", "", "", {IN_AND_OUT[0]: TOKENS})
 
 
@@ -177,9 +181,9 @@ def read_late(
     longest: int | None,
     dtype: np.dtype[Any] | None,
 ) -> tuple[LateInteraction, int]:
-    """Read the modules behind the transformer, and how a query is filled up; and the width of a token's vector.
+    """Read the modules after the transformer and how queries are filled up; return the width of a token's vector too.
 
-    settings: the transformer's, `older` among them. longest: rows of the position table.
+    settings: the transformer's, with `older.settings`. longest: rows of the position table.
     """
     steps: list[tuple[After, tuple[str, ...]]] = []
     own, masked = LateInteraction(prefixes=older.prefixes), False
@@ -197,7 +201,7 @@ def read_late(
             steps += [(step, TASKS) for step in made]
     expansion = _expansion(settings, saved.beside, longest)
     if expansion and not (masked or expansion.attend):
-        expansion = None  # neither attended to nor scored
+        expansion = None  # the mask tokens would be neither attended to nor scored
     return own._replace(steps=tuple(steps), expansion=expansion), dim
 
 
@@ -242,7 +246,7 @@ def _expansion(settings: Mapping[str, Any], files: FolderFiles, longest: int | N
 
 
 def _stanford(top: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
-    """The map of the tokens, which stands among the transformer's tensors."""
+    """Read the linear map of the token vectors, which is among the transformer's tensors."""
     if dtype is None:
         return normalized, int(top.object(METADATA).get("dim", 128))
     weight = top.matrix("linear.weight", dtype)

@@ -1,7 +1,7 @@
-"""`SavedFolder`: all that the small files of a model's folder say of its use, as sentence-transformers writes them.
+"""`SavedFolder`: the small files of a folder that sentence-transformers saved, and the modules after its transformer.
 
-A name is compared with those that are known here; nothing that a file names is ever imported. An entry that this
-package does not compute is refused by its name. Then its modules behind the transformer: Dense, LayerNorm, Normalize.
+A class that a file names is compared with a list of known names and never imported. A module or setting that is not
+computed here is refused by its name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .folder import (
 
 After = Callable[[Array], Array]
 Settings = dict[str, Any]
-# the keys of each module's config.json. Any other would be of a setting that is not computed here
+# the keys of each module's config.json; any other key may change the result and is refused
 IN_AND_OUT = ("module_input_name", "module_output_name")
 KEYS: Mapping[str, tuple[str, ...]] = {
     "Dense": ("in_features", "out_features", "bias", "activation_function", "use_residual", *IN_AND_OUT),
@@ -50,8 +50,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "Dropout": ("dropout",),
     "Normalize": IN_AND_OUT,
 }
-SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # what a module works on
-LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's own, which no folder changes
+SENTENCES, TOKENS = "sentence_embedding", "token_embeddings"  # the input of a module
+LAYER_NORM_EPS = 1e-5  # the default of torch.nn.LayerNorm; no folder changes it
 ROUTER_FILE, ROUTER, ROUTER_WEIGHTS = "router_config.json", "Router", "SparseStaticEmbedding"
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -60,12 +60,12 @@ POOLING_FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
-}  # several are laid side by side in this order
+}  # several are concatenated in this order
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)  # the first was once named after its model
-# what a folder is saved as -> how its modules may begin, in words too, and those of which any number may follow
+)  # older folders name it after the model
+# class of a folder -> its possible first modules, the same for messages, and the modules that may follow in any number
 MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]]] = {
     "SentenceTransformer": (
         (("Transformer", "Pooling"), (STATIC_MODULE,)),
@@ -79,12 +79,12 @@ MODULES_OF: Mapping[str, tuple[tuple[tuple[str, ...], ...], str, tuple[str, ...]
 INSTEAD = {
     "LogitScore": f"; take a reranker with a head of classes, such as {RERANKER}, for one that answers yes or no",
     ROUTER: "; save one of its routes as a model: model[0].sub_modules has the modules of each",
-}  # of modules that are not computed
-SIZED = ("Pooling", "Dense", "LayerNorm")  # modules that are nothing without the sizes in their config.json
-OTHERS = ("pylate.models.Dense.Dense",)  # classes of another library that are the same
+}  # module that is not computed -> advice
+SIZED = ("Pooling", "Dense", "LayerNorm")  # modules whose config.json has their sizes
+OTHERS = ("pylate.models.Dense.Dense",)  # the same class in another library
 
 
-# -- oddities: keys and values that older or other programs write. The next one is a row ---------------------------
+# -- oddities: keys and values that older or other programs write; a new one is a new row -------------------------
 
 
 class Oddity(NamedTuple):
@@ -92,17 +92,17 @@ class Oddity(NamedTuple):
 
     name: str
     kind: str
-    mend: Callable[[Settings, FolderFiles], Settings]  # the settings, and their files for errors -> today's settings
+    mend: Callable[[Settings, FolderFiles], Settings]  # settings, their files for errors -> today's settings
 
 
 def _older_width(settings: Settings, files: FolderFiles) -> Settings:
-    """Give the width of a pooling under its key of today, unless that is there too."""
+    """Rename the older key of a pooling's width, unless today's key is present too."""
     rest = {key: value for key, value in settings.items() if key != "word_embedding_dimension"}
     return {"embedding_dimension": settings["word_embedding_dimension"], **rest} if len(rest) < len(settings) else rest
 
 
 def _pooling_by_flags(settings: Settings, files: FolderFiles) -> Settings:
-    """Give the poolings whose flags are set as a list."""
+    """List the poolings whose flags are set."""
     flagged = [mode for flag, mode in POOLING_FLAGS.items() if files.flag(settings, flag, False)]
     rest = {key: value for key, value in settings.items() if key not in POOLING_FLAGS}
     return {"pooling_mode": flagged, **rest} if flagged else rest
@@ -115,7 +115,7 @@ ODDITIES = (
 
 
 def mended(kind: str, files: FolderFiles) -> Settings:
-    """Read a module's settings as if they had been written today."""
+    """Read a module's settings in today's form."""
     settings = files.object("config.json")
     for oddity in ODDITIES:
         if oddity.kind == kind:
@@ -127,20 +127,20 @@ def mended(kind: str, files: FolderFiles) -> Settings:
 
 
 class SavedFolder(NamedTuple):
-    """The small files of a model's folder, each opened once."""
+    """The small files of a model's folder, each read once."""
 
-    files: FolderFiles  # of the whole folder
-    kind: str = ""  # the class that the folder was saved as, a name in `USES`; "" without modules.json
-    modules: tuple[Module, ...] = ()  # in their order, with their settings; of a Router those of documents
-    router: Router | None = None  # of a SparseEncoder whose queries are looked up
+    files: FolderFiles  # the top folder
+    kind: str = ""  # the folder's class, a name in `USES`; "" without modules.json
+    modules: tuple[Module, ...] = ()  # in order, with their settings; for a Router its document modules
+    router: Router | None = None  # set for a SparseEncoder that looks up its queries
     settings: Mapping[str, Any] = {}  # config_sentence_transformers.json
     transformer: Mapping[str, Any] = {}  # the settings of the first module
-    transformer_file: str = TRANSFORMER_CONFIGS[0]  # which says them
+    transformer_file: str = TRANSFORMER_CONFIGS[0]  # the file of these settings
     tokenizer: Mapping[str, Any] = {}  # tokenizer_config.json
 
     @property
     def beside(self) -> FolderFiles:
-        """The files beside the transformer or the static rows; without modules.json those of the top folder."""
+        """The folder of the transformer or the static rows; without modules.json the top folder."""
         return self.files.inside(self.modules[0].path if self.modules else "")
 
     @property
@@ -150,7 +150,7 @@ class SavedFolder(NamedTuple):
 
     @classmethod
     def read(cls, files: FolderFiles) -> SavedFolder:
-        """Read a folder. Raises CheckpointError that names the first module or file that is not understood."""
+        """Read a folder. Raises CheckpointError with the name of the first unknown module or file."""
         modules, kind, router = files.modules(), "", None
         if modules is not None:
             kind = kind_of(files)
@@ -178,7 +178,7 @@ class SavedFolder(NamedTuple):
 
 
 def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> None:
-    """Refuse a list that is not that of the modules of such a folder in their order."""
+    """Refuse a list of modules that a folder of this class cannot have."""
     beginnings, wanted, more = MODULES_OF[kind]
     known, kinds = dict.fromkeys((*chain(*beginnings), *more)), tuple(module.kind for module in modules)
     wrong = [
@@ -196,27 +196,26 @@ def _refuse_fault(modules: Sequence[Module], kind: str, files: FolderFiles) -> N
         raise CheckpointError(f"{files.where}: {MODULES} {wrong[0]}{advice}")
 
 
-# -- the Router of a SparseEncoder: queries are looked up in a table of weights, documents go through the model --------
-# That is SPLADE without a model for queries, as OpenSearch's folders have it. Any other Router is refused by name.
+# -- the Router of a SparseEncoder: SPLADE without a model for queries, as in OpenSearch's folders --------------------
 
 
 class TokenWeights(NamedTuple):
-    """A weight for each token: of a text those of its tokens, each counted once, however often the text has it."""
+    """A weight for each token of the vocabulary; a text has the weights of its tokens, each token once."""
 
     weights: Array
-    tokenizer: Callable[[], Tokenizer]  # opens the tokenizer, which puts no special token around a text
-    longest: int | None  # how many tokens of a text count; None: all
+    tokenizer: Callable[[], Tokenizer]  # opens the tokenizer, without special tokens
+    longest: int | None  # tokens of a text that count; None: all
 
 
 class Router(NamedTuple):
-    """The two routes of a Router's file."""
+    """The two routes of a Router's file: queries are looked up in a table, documents go through the model."""
 
-    model: list[Module]  # the modules that documents go through
-    lookup: FolderFiles  # the table of queries
-    default: str  # the task of a text without one
+    model: list[Module]  # modules for documents
+    lookup: FolderFiles  # the table for queries
+    default: str  # the default task
 
     def weights(self, dtype: np.dtype[Any]) -> TokenWeights:
-        """Read the table of queries. Raises CheckpointError for another file than such a table."""
+        """Read the table for queries. Raises CheckpointError for any other file."""
         files = self.lookup
         files.check_keys(files.object("config.json"), ("frozen",))
         told = files.length(TOKENIZER, files.object(TOKENIZER), "model_max_length")
@@ -226,7 +225,7 @@ class Router(NamedTuple):
 
 
 def read_router(files: FolderFiles) -> Router:
-    """Read a Router's routes. Raises CheckpointError for other routes than a table of queries and a model."""
+    """Read a Router. Raises CheckpointError for routes other than a table for queries and a model for documents."""
     data = files.object(ROUTER_FILE)
     try:
         types, structure, more = (data[key] for key in ("types", "structure", "parameters"))
@@ -234,7 +233,7 @@ def read_router(files: FolderFiles) -> Router:
         default = next(iter(structure)) if more.get("default_route") is None else more["default_route"]
         odd = default not in structure or more.get("route_mappings") or not more.get("allow_empty_key", True)
         (query,), document = routes
-    except (AttributeError, KeyError, TypeError, ValueError):  # no such table, no such name, or no folder inside
+    except (AttributeError, KeyError, TypeError, ValueError):  # an unknown key or name, or a path outside the folder
         odd = True
     if odd or not document or len(structure) != 2 or query.kind != ROUTER_WEIGHTS or not query.type.startswith(FAMILY):
         raise files.refuse(
@@ -260,9 +259,9 @@ def read_steps(
     dtype: np.dtype[Any] | None,
     works_on: str = SENTENCES,
 ) -> tuple[tuple[After, ...], int]:
-    """Give the step of each module behind the pooling, one after another, and the width after the last.
+    """Return a function for each module after the pooling, and the width after the last.
 
-    whole: the model's files. works_on: TOKENS where there is no pooling. A Dense then need not say so.
+    whole: the model's files. works_on: TOKENS without pooling; a Dense then need not name its input.
     """
     steps = []
     for module in modules:
@@ -290,7 +289,7 @@ def _layer_norm(
 
 
 def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dtype[Any] | None) -> tuple[After, int]:
-    """`y = f(x @ weight^T + bias)`, plus x or x @ residual^T where the folder says so."""
+    """`y = f(x @ weight^T + bias)`, plus x or x @ residual^T with `use_residual`."""
     width, out = settings.get("in_features"), settings.get("out_features")
     if width != dim or type(out) is not int or out < 1:
         raise files.refuse(f"Dense maps {width!r} numbers to {out!r}, but {dim} come out of the module before")
@@ -311,7 +310,7 @@ def _dense(settings: dict[str, Any], files: FolderFiles, dim: int, dtype: np.dty
 
 
 def dense(x: Array, weight: Array, bias: Array | None, residual: Array | None, activation: After, keeps: bool) -> Array:
-    """f(x @ weight^T + bias), and what it keeps of x."""
+    """f(x @ weight^T + bias), plus x or x @ residual^T if it keeps x."""
     y = activation(steady(x, weight, bias))
     if keeps:
         y = y + (x if residual is None else steady(x, residual))
@@ -321,7 +320,7 @@ def dense(x: Array, weight: Array, bias: Array | None, residual: Array | None, a
 STEPS: Mapping[str, Callable[[dict[str, Any], FolderFiles, int, np.dtype[Any] | None], tuple[After, int]]] = {
     "Dense": _dense,
     "LayerNorm": _layer_norm,
-    "Dropout": lambda settings, files, dim, dtype: (TORCH["Identity"], dim),  # changes nothing outside training
+    "Dropout": lambda settings, files, dim, dtype: (TORCH["Identity"], dim),  # identity outside training
     "Normalize": lambda settings, files, dim, dtype: (normalized, dim),
 }
-"""Module -> a function of its settings, its files, the width before it and the dtype: the step and the width after."""
+"""Module -> its reader: settings, files, the width before it and the dtype -> its function and the width after it."""

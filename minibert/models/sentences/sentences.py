@@ -122,11 +122,10 @@ def complete(
     """Return all options of a call, in order. Raises TypeError for an option that its method does not take."""
     for name in sorted(named.keys() - defaults.keys()):
         raise unexpected(method, name)
-    if len(given) > len(defaults):
-        raise TypeError(f"{method.__name__}: takes at most {len(defaults)} options by position, found {len(given)}")
     placed = dict(zip(defaults, given, strict=False))
-    for name in placed.keys() & named.keys():
-        raise TypeError(f"{method.__name__}: got {name} twice, by its position and by its name")
+    if len(given) > len(defaults) or (twice := placed.keys() & named.keys()):
+        found = f"found {len(given)}" if len(given) > len(defaults) else f"{', '.join(twice)} is there twice"
+        raise TypeError(f"{method.__name__}: takes at most {len(defaults)} options by position, {found}")
     return {**defaults, **placed, **named}
 
 
@@ -184,10 +183,10 @@ def warn_few_vectors(precision: str, count: int) -> str:
 
 
 class _NoModelCard:
-    """Takes what sentence-transformers' evaluators write into a model's card, and keeps nothing."""
+    """A model card for sentence-transformers' evaluators, which drops what they write into it."""
 
     def set_evaluation_metrics(self, *given: Any) -> None:
-        """Do nothing: the evaluator returns its metrics to its caller too."""
+        """Do nothing: the evaluator also returns its metrics."""
 
 
 class Sentences(Model):
@@ -206,11 +205,11 @@ class Sentences(Model):
 
     @property
     def max_seq_length(self) -> int | None:
-        """At how many tokens `encode` and its kin truncate a text, special tokens among them; None: no limit.
+        """The most tokens of a text, with special tokens; `encode` truncates longer texts. None: no limit.
 
-        The folder says so. It can be set to any integer from 1 to `max_length`, or to None for `max_length` itself. A
-        call that is running keeps the length it began with. `pickle` and `copy.deepcopy` keep what was set. A folder
-        may set its own length for the task of `encode_query` or `encode_document`; that one is used.
+        The folder sets it. A caller can set any integer from 1 to `max_length`, or None for `max_length`. A running
+        call keeps the length it began with. `pickle` and `copy.deepcopy` keep a length that was set. If the folder has
+        a length for the task of `encode_query` or `encode_document`, that length is used.
 
         Raises ValueError for a length beyond the position table, or for anything but an integer >= 1.
         """
@@ -223,8 +222,9 @@ class Sentences(Model):
             check_positive("max_seq_length", length)
             if limit is not None and length > limit:
                 raise ValueError(f"max_seq_length must be at most {limit}, the position table's rows; found {length}")
-        said = (limit, "the position table") if length is None else (int(length), "max_seq_length, which was set")
-        self._sentence_config = self.sentence_config._replace(longest=said[0], longest_from=said[1])
+        source = "the position table" if length is None else "max_seq_length, which was set"
+        longest = limit if length is None else int(length)
+        self._sentence_config = self.sentence_config._replace(longest=longest, longest_from=source)
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
@@ -239,7 +239,7 @@ class Sentences(Model):
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The folder's prompts, name -> the words before a text; "query" and "document" are always there."""
+        """The folder's prompts, name -> the text put before each text; "query" and "document" are always there."""
         return MappingProxyType(dict(self.sentence_config.prompts))
 
     @overload
@@ -278,24 +278,25 @@ class Sentences(Model):
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
-        The options, in its order or by name, are those of `EncodeOptions`: `prompt_name`, `prompt`, `batch_size`,
-        `show_progress_bar`, `output_value`, `precision`, ... `inputs` is its name for `texts`; `sentences` its older
-        one.
+        The options are in `EncodeOptions`. They go by name, or in sentence-transformers' order: `prompt_name`,
+        `prompt`, `batch_size`, `show_progress_bar`, `output_value`, `precision`, ... Its names for `texts` work too:
+        `inputs`, and the older `sentences`. output_value="token_embeddings" returns the vectors of each text's tokens
+        before pooling, a list of (tokens, dim).
 
-        The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-        longest length. A longer text is truncated there: see `tokens_cut`. Of equal texts among 512 one goes through
-        the model. Without modules.json a vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a
-        list of (tokens, dim): see `encode_query`, and `encode_document`, which this counts as.
+        The folder says how to compute vectors: modules.json lists pooling, dense layers and norms; other files have
+        the prompts and the longest length. A longer text is truncated: see `tokens_cut`. Identical texts within 512 are
+        encoded once. Without modules.json a vector is the mean over the tokens. With the folder of a MultiVectorEncoder
+        the result is a list of (tokens, dim), as of `encode_document`.
 
-        Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32, whatever
-        `torch_dtype` a folder asks for. sentence-transformers computes in such a narrow format, unless told otherwise;
-        on MiniLM its numbers are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
+        Weights stored as float16 or bfloat16 are converted to float32 and the vectors computed in it, whatever
+        `torch_dtype` the folder names. sentence-transformers computes in that narrow format by default; on MiniLM its
+        numbers then differ by up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length.
 
-        The other texts may change each number by 1e-6 of the vector's length (measured on MiniLM: 2.6e-7), and so may
-        threads of BLAS: see `same_bits` of `load_encoder`.
+        The texts of the same call may change each number by 1e-6 of the vector's length (measured on MiniLM: 2.6e-7),
+        and so may threads of BLAS: see `same_bits` of `load_encoder`.
 
         Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
-        TokenizerError where there is no tokenizer.
+        TokenizerError if there is no tokenizer.
         """
         asked = {**ENCODE, **options}
         if given or len(asked) > len(ENCODE):
@@ -321,10 +322,10 @@ class Sentences(Model):
     ) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
-        Where the folder has no such prompt, as many have none, nothing is put before a text: then this is `encode`
-        without a prompt. `prompts` and `minibert info` say which there are; `load_encoder(prompts=...)` adds others.
-        Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them; of a MultiVectorEncoder's
-        token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
+        Many folders have no such prompt; then this is `encode` without a prompt. `prompts` and `minibert info` list the
+        prompts; `load_encoder(prompts=...)` adds to them. With a SparseEncoder's folder the result is sparse vectors,
+        as of `encode_sparse`. With a MultiVectorEncoder's it is one array (tokens, dim) for each text; the mask tokens
+        that fill a query up have rows in it.
         """
         return self._for_task("query", texts, prompt_name, prompt, given, options)
 
@@ -332,7 +333,7 @@ class Sentences(Model):
     def encode_document(
         self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
     ) -> Any:
-        """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
+        """Encode documents for a search: as `encode_query`, with the prompt "document"."""
         return self._for_task("document", texts, prompt_name, prompt, given, options)
 
     def _for_task(self, task: str, texts: Any, prompt_name: Prompt, prompt: Prompt, given: Any, options: Any) -> Any:
@@ -350,7 +351,7 @@ class Sentences(Model):
     ) -> Vector: ...
 
     def tokens_cut(self, texts: Any, prompt_name: Prompt = None, prompt: Prompt = None, task: Prompt = None) -> Any:
-        """Count the tokens that `encode` leaves out of each text: one str -> an int, many -> (n,) int64.
+        """Count the tokens of each text that `encode` truncates: one str -> an int, many -> (n,) int64.
 
         A text with its prompt and the special tokens is truncated at `max_seq_length`. `prompt_name="query",
         task="query"` counts for `encode_query`. Raises as `encode`.
@@ -362,7 +363,7 @@ class Sentences(Model):
         return found[0] if isinstance(texts, str) else np.array(found, np.int64)
 
     def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
-        """Return the steps of `encode`, for callers with their own loop. Options and errors are those of `encode`.
+        """Return the pipeline of `encode`, for callers with their own loop. Options and errors are as in `encode`.
 
         held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
         """
@@ -386,7 +387,7 @@ class Sentences(Model):
         )  # fmt: skip
 
     def text_steps(self, asked: Mapping[str, Any], held: bool = False) -> dict[str, Any]:
-        """Return the attributes of a `TextPipeline` that say how texts become ids, and on how many threads."""
+        """Return the attributes of a `TextPipeline` for tokenizing, and its threads."""
         own, task = self.sentence_config, asked["task"]
         table = own.table(task)
         return {
@@ -397,13 +398,12 @@ class Sentences(Model):
         }  # fmt: skip
 
     def _prompt_tokens(self, prompt: str) -> int:
-        """Count the first tokens of each text that are the prompt's and not pooled."""
+        """Count the prompt's tokens, which are first in each text and not pooled; 0 if they are pooled."""
         own, tokenizer = self.sentence_config, self.sentence_tokenizer
         if not prompt or own.include_prompt:
             return 0
-        (alone,) = tokenizer.encode([prompt], None, truncation=True, max_length=own.longest)
-        # in the real call the special token at the end comes after the text
-        return len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
+        ((ids, *_),) = tokenizer.encode([prompt], None, truncation=True, max_length=own.longest)
+        return len(ids) - (bool(ids) and tokenizer.is_special(ids[-1]))  # a text comes before the last special token
 
     def pipeline_of(self, kind: type[P], threads: int | None = None, **steps: Any) -> P:
         """Make a pipeline of this model; `steps` are its attributes."""
@@ -418,24 +418,25 @@ class Sentences(Model):
 
     @hinted
     def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
-        """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
+        """Compare vectors by the folder's measure, or by cosine if it names none: (n, dim), (m, dim) -> (n, m).
 
-        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative. Both
-        may be lists of `SparseVector`, which are compared by dot product where the folder says nothing; or token
-        vectors, queries first, which are compared by `equations.sentences.maxsim`: a list of (tokens, dim), or one.
+        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative.
+        Lists of `SparseVector` are compared by dot product if the folder names no measure; token vectors, queries
+        first, by `equations.sentences.maxsim`: a list of (tokens, dim), or one array.
 
         Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
-        infinity, and for integers of an eighth of the model's width or less: bits, which `minibert.search` compares.
+        infinity, and for packed bits (integers of an eighth of the model's width or less), which `minibert.search`
+        compares.
         """
         own = self.sentence_config
         return similarity(own.similarity, embeddings1, embeddings2, own.dim)
 
     @hinted
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
-        """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
+        """Compare the i-th vectors of both by the folder's measure: (n, dim), (n, dim) -> (n,).
 
-        One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
-        ValueError for two numbers of vectors.
+        One vector (dim,) is compared with each vector of the second argument; two single vectors return one number.
+        Raises as `similarity`, and ValueError if both have several vectors, but not equally many.
         """
         own = self.sentence_config
         return similarity_pairwise(own.similarity, embeddings1, embeddings2, own.dim)
@@ -443,12 +444,12 @@ class Sentences(Model):
     @property
     def sentence_config(self) -> SentenceConfig:
         """The folder's settings of sentence vectors."""
-        self.stack  # noqa: B018  raises where the encoder is closed
+        self.stack  # noqa: B018  raises if the encoder is closed
         return self._sentence_config
 
     @property
     def sentence_tokenizer(self) -> Tokenizer:
-        """The tokenizer, as the folder changes it: a lowercasing step before it, prefixes as one token each."""
+        """The tokenizer with the folder's changes: lowercased texts, prefixes as one token each."""
         own = self.sentence_config
         if self._changed_tokenizer is None:
             found = self.embeddings.tokenizer
@@ -457,16 +458,16 @@ class Sentences(Model):
         return self._changed_tokenizer
 
     def with_settings(self: S, tokenizer: Tokenizer | None = None, **changes: Any) -> S:
-        """Share this model's weights with one that has other fields of `SentenceConfig`, or another tokenizer.
+        """Return a model with the same weights, but other fields of `SentenceConfig` or another tokenizer.
 
-        Closing the one does not close the other.
+        Closing one does not close the other.
         """
         made, own = object.__new__(type(self)), self.sentence_config._replace(**changes)
         vars(made).update(vars(self), _sentence_config=own, _changed_tokenizer=tokenizer, _last=(None, (), None))
         return made
 
     def close(self) -> None:
-        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        """Drop all weights. Returned arrays stay valid; later calls raise ValueError. Closing twice is fine."""
         super().close()
         self._sentence_config, self._changed_tokenizer = SentenceConfig(), None  # the weights of its dense layers too
         self._last = None, (), None
@@ -485,7 +486,7 @@ class Sentences(Model):
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many of a vector's first numbers are kept; None: all."""
+        """The number of a vector's first numbers that are kept; None: all."""
         return self.sentence_config.truncate_dim
 
     @property
