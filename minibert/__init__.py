@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from minibert.models.open.load import load as load
     from minibert.models.open.load_encoder import load_encoder as load_encoder
     from minibert.models.sentences.comparing import SparseVector as SparseVector
+    from minibert.models.sentences.comparing import TokenVectors as TokenVectors
     from minibert.models.sentences.search import search as search
     from minibert.models.sentences.search import semantic_search as semantic_search
-    from minibert.models.sentences.token_vectors import TokenVectors as TokenVectors
     from minibert.verify.report import Comparison as Comparison
     from minibert.verify.verify import compare as compare
 
@@ -52,9 +52,8 @@ _FILES = {
     "minibert.models.open.distill": ("Distilled", "distill"),
     "minibert.models.open.load": ("load",),
     "minibert.models.open.load_encoder": ("load_encoder",),
-    "minibert.models.sentences.comparing": ("SparseVector",),
+    "minibert.models.sentences.comparing": ("SparseVector", "TokenVectors"),
     "minibert.models.sentences.search": ("search", "semantic_search"),
-    "minibert.models.sentences.token_vectors": ("TokenVectors",),
     "minibert.verify.report": ("Comparison",),
     "minibert.verify.verify": ("compare",),
 }

@@ -20,8 +20,8 @@ from minibert.equations.quantization import BITS, STEPS, quantized, ranges_of
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
+from minibert.models.sentences.comparing import TokenVectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
-from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind, prefetch
 
 from .shards import Said, about, batches, column_of, compared, difference, locked, none_of, shards_of, write
@@ -174,14 +174,15 @@ def _computed(
         raise error_of(ValueError, *advice, place=places[bad[0]])
     cut, read, found = 0, said["read"], list[Any]()
 
-    def tokenize(rows: list[int], start: int) -> list[Any]:
+    def tokenize(rows: list[int]) -> list[Any]:
         nonlocal cut
         encoded = _tokenized(pipeline, [every[i] for i in rows], [places[i] for i in rows])
         cut += sum(ids.truncated > 0 for ids in encoded)
         return encoded
 
     chunks = [*chunked(good, pipeline.chunk)]
-    for rows, made in zip(chunks, pipeline._replace(tokenize=tokenize).stream(chunks, prefetching=True), strict=True):
+    for rows, encoded in zip(chunks, prefetch(tokenize, chunks, pipeline.prefetching), strict=True):
+        made = pipeline.vectors(encoded)
         found.append(TokenVectors.of(made, "vectors") if model.result == "tokens" else made)
         progress(read + rows[-1] + 1, texts.expected)
     if bad:  # they may be the last ones

@@ -25,9 +25,8 @@ from minibert.equations.quantization import BITS, PRECISIONS
 from minibert.equations.sentences import MAXSIMS, SIMILARITIES
 from minibert.files.lines import reading
 from minibert.files.writing import atomic_file, naming, sync_folder
-from minibert.models.sentences.comparing import SparseVector, Vectors
+from minibert.models.sentences.comparing import SparseVector, TokenVectors, Vectors, rows_of
 from minibert.models.sentences.search import BLOCK
-from minibert.models.sentences.token_vectors import TokenVectors, rows_of
 
 from .texts import VECTOR, arrow
 

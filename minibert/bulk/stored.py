@@ -13,9 +13,17 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, dequantized, hamming, quantized
 from minibert.equations.sentences import SIMILARITIES, dot
-from minibert.models.sentences.comparing import Given, SparseVector, Vectors, similarity, token_vectors_of, vectors_of
+from minibert.models.sentences.comparing import (
+    Given,
+    SparseVector,
+    Vectors,
+    by_tokens,
+    changed,
+    similarity,
+    token_vectors_of,
+    vectors_of,
+)
 from minibert.models.sentences.search import BLOCK, search
-from minibert.models.sentences.token_vectors import by_tokens, changed
 
 from . import shards
 from .texts import VECTOR

@@ -69,8 +69,8 @@ def run(arguments: Any) -> None:
     from minibert.bulk.shards import check_folder
     from minibert.bulk.texts import ROWS, Texts
     from minibert.models.open.vectors import open_vectors
-    from minibert.models.sentences.arguments import warn_few_vectors
-    from minibert.models.sentences.sentence_options import SentenceOptions
+    from minibert.models.sentences.sentence_config import SentenceOptions
+    from minibert.models.sentences.sentences import warn_few_vectors
     from minibert.show.text import counted
 
     folder = arguments.output

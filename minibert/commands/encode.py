@@ -49,15 +49,14 @@ def run(arguments: Any) -> None:
 
     from minibert.equations.quantization import BITS, PRECISIONS
     from minibert.models.run.pipeline import chunked
-    from minibert.models.sentences.arguments import OUTPUTS, check_smaller
-    from minibert.models.sentences.folder import SPARSE
+    from minibert.models.sentences.sentences import OUTPUTS, check_smaller
 
     ending_of(arguments.output, "mean")  # raises before anything is read
     cut: list[int] = []
     precision = arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        late, sparse = encoder.sentence_config.late is not None, encoder.sentence_config.kind == SPARSE
+        late, sparse = encoder.result == "tokens", encoder.result == "sparse"
         check_smaller(precision, OUTPUTS[late or sparse])
         pooling = None if late or sparse else "mean"
         ending = ending_of(arguments.output, pooling)
@@ -66,7 +65,7 @@ def run(arguments: Any) -> None:
         if sparse:
             if arguments.normalize:
                 raise ValueError("--normalize is for dense vectors; leave it out")
-            steps = encoder.sparse_steps(prompt_name, prompt, task).noting(cut)
+            steps = encoder.pipeline(prompt_name, prompt, task=task).noting(cut)
             _give_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
             tell_truncated(len(cut))
             return
@@ -103,7 +102,7 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
     import numpy as np
 
     from minibert.equations.quantization import STEPS, quantized
-    from minibert.models.sentences.arguments import warn_few_vectors
+    from minibert.models.sentences.sentences import warn_few_vectors
 
     if precision in STEPS and (parts := [*vectors]):
         vectors = [np.concatenate(parts)]

@@ -48,7 +48,7 @@ def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: b
     own = encoder.sentence_config
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
-    if own.late:
+    if encoder.result == "tokens":
         tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
         return
     pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)

@@ -73,7 +73,7 @@ def run(arguments: Any) -> None:
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the options of then. Raises ValueError for another model."""
     from minibert.models.open.vectors import open_vectors
-    from minibert.models.sentences.sentence_options import SentenceOptions
+    from minibert.models.sentences.sentence_config import SentenceOptions
 
     meta, hub, name = stored.meta, from_hub(arguments), arguments.named or stored.meta["model_path"]
     hub["revision"] = hub["revision"] or (meta["commit"] if arguments.named is None else None)
@@ -103,7 +103,7 @@ def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
     """Give the steps from questions to vectors, with the prompt for queries."""
     encoder = model.model
     name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
-    return (encoder.sparse_steps if model.result == "sparse" else encoder.pipeline)(name, prompt, task="query")
+    return encoder.pipeline(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ def table(encoder: Encoder, texts: list[str], cut: list[int]) -> Iterator[str]:
 
     Of late interaction each is a query in its line, and a document in its column.
     """
-    if encoder.sentence_config.late:
+    if encoder.result == "tokens":
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
     else:
         vectors = others = encoder.pipeline().noting(cut).all(texts)
@@ -80,7 +80,7 @@ def nearest(
     from minibert.models.sentences.comparing import token_vectors_of
     from minibert.models.sentences.search import searching
 
-    late = encoder.sentence_config.late
+    late = encoder.result == "tokens"
     query: Vectors = encoder.encode_query([text])
     cut += filter(None, [encoder.tokens_cut(text, "query", task="query")])
     pipeline = encoder.pipeline("document", task="document").noting(cut)

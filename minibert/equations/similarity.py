@@ -91,5 +91,24 @@ def nearest_tokens(table: Array, query: int | Array, k: int = 10) -> tuple[Array
     if vector.shape != (dim,) or not np.all(np.isfinite(vector)):
         raise ValueError(f"query must be an id or {dim} finite numbers, the table's width; found shape {vector.shape}")
     similarities = similarities_to(vector, (table[start : start + BLOCK] for start in range(0, vocab, BLOCK)))
-    ids = np.argsort(-similarities, kind="stable")[:k]
+    (ids,) = top_indices(similarities[None], k)
     return ids, similarities[ids]
+
+
+def top_indices(scores: Array, k: int) -> Array:
+    """Return the indices of each row's k largest scores, best first: (n, m) -> (n, k), or (n, m) if m < k.
+
+    Of equal scores the first comes first; NaN comes last.
+
+    >>> top_indices(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
+    array([[3, 1, 0]])
+    """
+    falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
+    if scores.shape[1] <= 2 * k:
+        return np.argsort(falling, axis=1, kind="stable")[:, :k]
+    found = np.empty((len(scores), k), np.int64)
+    for i, row in enumerate(falling):
+        last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
+        some = np.flatnonzero(~(row > last))  # all of them if it is NaN
+        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
+    return found

@@ -16,6 +16,7 @@ from minibert.equations.blocks import softmax
 from minibert.equations.heads import drawn, next_word_probabilities
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import cosine, mean
+from minibert.equations.similarity import top_indices
 from minibert.errors import Option, parts_of
 from minibert.http_guard import check_fields
 from minibert.models.encoder import Encoder
@@ -27,7 +28,7 @@ from .attention import PARTS, named_kinds, opened_cell, shares_of, terms_of
 from .live_state import SAVED, State, change_of, read_question, read_state, with_replaced
 from .page import KEPT, Beside, Run, check_size, contents, first_choice, render_page, shown_tokens
 from .page_parts import as_json, rendered
-from .prediction import activation_of, likeliest, names_of, shown_head, token_name
+from .prediction import activation_of, names_of, shown_head, token_name
 from .text import visible
 
 MOST_TOKENS = 128
@@ -245,7 +246,7 @@ class Live:
         logits = [run.trace["logits"].reshape(-1, self.head.labels) for run in runs]
         now, before = map(activate, logits)
         k = min(COMPARED, self.head.labels)
-        labels = [_union(*rows) for rows in zip(*(likeliest(x, k) for x in logits), strict=True)]
+        labels = [_union(*rows) for rows in zip(*(top_indices(x, k) for x in logits), strict=True)]
         names = names_of(encoder, self.head, np.concatenate(labels))
         rows = [
             [[names[i], float(before[row, i]), float(now[row, i])] for i in likely.tolist()]

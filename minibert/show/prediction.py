@@ -23,6 +23,7 @@ import numpy as np
 from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
+from minibert.equations.similarity import top_indices
 from minibert.errors import CheckpointError
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual, Dense
 from minibert.families.parts.heads import POOLED, BoundHead
@@ -208,12 +209,6 @@ def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
             return None, f"<section><h2>What the model predicts</h2><p>{escape(visible(str(error)))}</p></section>"
 
 
-def likeliest(logits: Array, k: int) -> Array:
-    """Return the labels of the k largest logits of each row, largest first: (rows, labels) -> (rows, k)."""
-    labels = np.argpartition(-logits, k - 1, axis=1)[:, :k]
-    return np.take_along_axis(labels, np.argsort(-np.take_along_axis(logits, labels, 1), axis=1, kind="stable"), 1)
-
-
 def activation_of(encoder: Encoder, head: BoundHead) -> tuple[Callable[[Array], Array], bool]:
     """Return the function from logits (n, labels) to the numbers shown, and whether they are probabilities."""
     kind = encoder.config.get("problem_type") if head.name == "classes" else None
@@ -251,7 +246,7 @@ def prediction_numbers(
     """
     activate, chance = activation_of(encoder, head)
     logits = trace["logits"].reshape(-1, head.labels)
-    labels = likeliest(logits, min(LIKELIEST, head.labels))
+    labels = top_indices(logits, min(LIKELIEST, head.labels))
     lens, best, highest = [], [], []
     for each in _after_each_block(encoder, head, input_ids, trace):
         chances = activate(each)

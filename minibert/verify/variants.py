@@ -22,7 +22,7 @@ from minibert.families.parts.bound_blocks import TORCH
 from minibert.families.parts.plan import Plan, Step, by_key, value
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.encoder import Encoder
-from minibert.models.run.pipeline import Pipeline
+from minibert.models.run.pipeline import TextPipeline
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import Formula
@@ -102,9 +102,11 @@ class Variants:
         """
 
         @cache
-        def changed() -> Pipeline:  # without truncation of the vectors
+        def changed() -> TextPipeline:  # without truncation of the vectors
             made = self.encoder.with_settings(tokenizer and tokenizer(), **{"dim": WIDE, **changes})
-            return made.pipeline(prompt=self.prompt if prompt is None else prompt)._replace(dim=None)
+            steps = made.pipeline(prompt=self.prompt if prompt is None else prompt)
+            steps.dim = None if steps.dim == WIDE else steps.dim
+            return steps
 
         def make(texts: list[str]) -> Array:
             changed_texts = [*map(text, texts)]
@@ -115,7 +117,7 @@ class Variants:
         return make
 
     def _vector(
-        self, pipeline: Pipeline, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1,
+        self, pipeline: TextPipeline, encoded: Encoded, taken: slice = ALL, pooled: slice = ALL, state: int = -1,
         padding: int = 0, seen: bool = False, plans: Sequence[Plan] = (),
     ) -> Array:  # fmt: skip
         """Compute a text's vector from one hidden state of the tokens in `taken`, with padding after them.
@@ -132,7 +134,7 @@ class Variants:
         compute = partial(self._all_states, plans) if plans else self._states
         x = compute(padded, padded_types, 0 if seen else padding)[state][pooled]
         tile = self.encoder.embeddings.pack([Encoded([*padded[pooled]], None)])
-        return np.asarray(pipeline.results(tile, x)[0])
+        return np.asarray(pipeline.pool(tile, x)[0])
 
     def _all_states(
         self, plans: Sequence[Plan], ids: tuple[int, ...], types: tuple[int, ...], unseen: int

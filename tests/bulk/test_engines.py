@@ -25,7 +25,7 @@ import minibert
 from minibert.bulk.job import bulk
 from minibert.bulk.texts import Texts
 from minibert.models.open.vectors import open_vectors
-from minibert.models.run import pipeline
+from minibert.threads.pool import prefetch
 
 TINY = REFERENCE / "sentences-dense"
 MOST_BYTES = 4096  # measured: 290
@@ -96,9 +96,13 @@ def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool
     """`threads` decides, not the number of cores: with a process for each core, each has one thread."""
     texts = ["we"] * 2049  # more than one chunk
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    with mock.patch("minibert.models.run.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
+    asked = mock.Mock(side_effect=prefetch)
+    with (
+        mock.patch("minibert.models.run.pipeline.prefetch", asked),
+        mock.patch("minibert.bulk.job.prefetch", asked),
+    ):
         minibert.load_encoder(TINY, threads=count).encode(texts)
         opened = open_vectors(TINY, threads=count)
         with opened.model:
             bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
-    assert [call.args[2] for call in asked.call_args_list] == [ahead] * 2
+    assert [call.args[2] for call in asked.call_args_list] == [ahead] * 3

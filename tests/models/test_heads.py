@@ -139,7 +139,7 @@ def test_the_word_table_where_the_head_has_its_own_is_seen(name: str, tmp_path: 
 
 
 def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "_last", lambda ids, pad_id: len(ids) - 1)
+    monkeypatch.setattr(computing, "positions_taken", lambda takes, pad_id, shape, ids: np.full(shape[0], shape[1] - 1))
     case = HEAD_CASE["gpt2-classes"]
     inputs, traces = case.read
     with case.load() as encoder:  # what the mask keeps ends with pad ids, which the reference passes over

@@ -207,15 +207,22 @@ def mean_of_texts(x: Array, real: Array) -> Array:
 
 def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
     """Select a head's tokens from hidden states (batch, seq, dim): all, or a row for each text (batch, dim)."""
-    if takes in ("every", "late"):
-        return x
     if takes == "mean":
         return mean_of_texts(x, real)
-    if takes == "first":
-        return np.asarray(x[:, 0])
-    words = np.ones(real.shape, bool) if ids is None or pad_id is None else ids != pad_id
-    last = real.shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
-    return np.asarray(x[np.arange(len(x)), np.where(words.any(1), last, 0)])
+    found = positions_taken(takes, pad_id, real.shape, ids)
+    return x if found is None else np.asarray(x[np.arange(len(x)), found])
+
+
+def positions_taken(takes: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
+    """Return the position in each sequence of the one token that a head takes, (batch,); None if it takes all.
+
+    "last" is the last id that is not `pad_id`, or the first if all are; without ids or `pad_id` the last position.
+    """
+    if takes not in ("first", "last"):
+        return None
+    words = np.ones(shape, bool) if ids is None or pad_id is None else ids != pad_id
+    last = shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
+    return np.where(words.any(1) & (takes == "last"), last, 0)
 
 
 def architectures(config: Config) -> list[str]:

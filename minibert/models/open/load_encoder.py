@@ -23,9 +23,12 @@ from minibert.models.heads.heads import Heads
 from minibert.models.heads.prediction import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
-from minibert.models.sentences.habits import accept_habits
-from minibert.models.sentences.sentence_config import SentenceConfig
-from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
+from minibert.models.sentences.sentence_config import (
+    AS_THE_FOLDER_SAYS,
+    SentenceConfig,
+    SentenceOptions,
+    accept_habits,
+)
 from minibert.threads.cores import cores, memory
 from minibert.threads.kernels import kernel
 from minibert.threads.pool import checked_threads, parallel_for
