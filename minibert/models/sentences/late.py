@@ -8,7 +8,7 @@ ColBERT, which has no modules.json.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ class Expansion(NamedTuple):
 class LateInteraction(NamedTuple):
     """The settings of late interaction: what is computed after the last block, and which tokens count."""
 
-    steps: tuple[tuple[Callable[[Array], Array], tuple[str, ...]], ...] = ()  # each with its tasks
+    steps: tuple[After, ...] = ()  # applied to the last hidden states in turn
     expansion: Expansion | None = None
     skipped: tuple[str, ...] = ()  # tokens without a vector
     skips: tuple[str, ...] = (USUAL,)  # the tasks in which they have none
@@ -74,10 +74,8 @@ class LateInteraction(NamedTuple):
         Raises ValueError if the tokenizer has no such mask token, or pads on the left.
         """
         words = self.skipped if (task or USUAL) in self.skips else ()
-        steps: dict[str, Any] = {
-            "after": tuple(step for step, tasks in self.steps if (task or USUAL) in tasks),
-            "skipped": [i for word in words if (i := tokenizer.id_of(word)) is not None],
-        }
+        ids = [i for word in words if (i := tokenizer.id_of(word)) is not None]
+        steps: dict[str, Any] = {"after": self.steps, "skipped": ids}
         if self.expansion is None or task != TASKS[0]:
             return steps
         if tokenizer.pads_left:
@@ -185,11 +183,10 @@ def read_late(
 
     settings: the transformer's, with `older.settings`. longest: rows of the position table.
     """
-    steps: list[tuple[After, tuple[str, ...]]] = []
-    own, masked = LateInteraction(prefixes=older.prefixes), False
+    own, steps, masked = LateInteraction(prefixes=older.prefixes), list[After](), False
     if not saved.modules:
         step, dim = _stanford(saved.files, dim, dtype)
-        steps.append((step, TASKS))
+        steps.append(step)
     for module in (*saved.modules[1:], *older.modules):
         files = saved.files.inside(module.path)
         if module.kind == MASK:
@@ -198,7 +195,7 @@ def read_late(
             own, masked = _mask(own, module.settings, files), True
         else:
             made, dim = read_steps([module], saved.files, dim, dtype, TOKENS)
-            steps += [(step, TASKS) for step in made]
+            steps += made
     expansion = _expansion(settings, saved.beside, longest)
     if expansion and not (masked or expansion.attend):
         expansion = None  # the mask tokens would be neither attended to nor scored
@@ -209,15 +206,10 @@ def _mask(own: LateInteraction, settings: Mapping[str, Any], files: FolderFiles)
     files.check_keys(settings, ("skiplist_words", "skiplist_tasks", "keep_only_token_ids"))
     if only := settings.get("keep_only_token_ids"):
         raise files.refuse(f"'keep_only_token_ids' {only!r:.80} is not computed here; known are skiplist_words")
-    return own._replace(
-        skipped=_strings(settings.get("skiplist_words") or [], "skiplist_words", files),
-        skips=_tasks(settings, "skiplist_tasks", files),
-    )
-
-
-def _tasks(settings: Mapping[str, Any], key: str, files: FolderFiles) -> tuple[str, ...]:
-    found = settings.get(key)
-    return (USUAL,) if found is None else _strings([found] if isinstance(found, str) else found, key, files)
+    tasks = settings.get("skiplist_tasks")
+    tasks = [USUAL] if tasks is None else [tasks] if isinstance(tasks, str) else tasks
+    words = _strings(settings.get("skiplist_words") or [], "skiplist_words", files)
+    return own._replace(skipped=words, skips=_strings(tasks, "skiplist_tasks", files))
 
 
 def _strings(value: Any, key: str, files: FolderFiles) -> tuple[str, ...]:

@@ -197,10 +197,10 @@ def _splade(saved: SavedFolder) -> tuple[str, str]:
     settings, files = saved.modules[1].settings, saved.files.inside(saved.modules[1].path)
     names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
     files.check_keys(settings, (*names, "embedding_dimension", "word_embedding_dimension", "chunk_size"))
-    pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
-    for (name, known), found in zip(names.items(), (pooling, activation), strict=True):
-        if found not in known:
+    for name, known in names.items():
+        if (found := settings.get(name, known[0])) not in known:
             raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {found!r}")
+    pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
     return pooling, activation
 
 
@@ -266,9 +266,8 @@ def _lengths(
     own: Any = tokenizer.get("model_max_length")
     tasks = ((task, files.length(named, settings, f"{task}_length")) for task in ("query", "document"))
     lengths = {task: min(most, longest or most) for task, told in tasks for most, _ in told}
-    return dict(
-        longest=limit, longest_from=source, lengths=lengths, tokenizer_length=int(own) if is_length(own) else None
-    )
+    tokenizer_length = int(own) if is_length(own) else None
+    return dict(longest=limit, longest_from=source, lengths=lengths, tokenizer_length=tokenizer_length)
 
 
 def _prompts(saved: SavedFolder) -> dict[str, Any]:
@@ -284,10 +283,7 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
     named, usually = settings.get("similarity_fn_name"), {SPARSE: "dot", MULTI: "maxsim"}.get(kind)
     similarity = named if named in tuple(MAXSIMS if kind == MULTI else SIMILARITIES) else usually
-    if kind not in (MULTI, PAIRS) and named not in (
-        None,
-        similarity,
-    ):  # PyLate's name one for single vectors
+    if kind not in (MULTI, PAIRS) and named not in (None, similarity):  # PyLate's folders name another
         warn(
             f"{files.where}: {SETTINGS}: 'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}; vectors "
             f"are compared by {usually or 'cosine'}, as in sentence-transformers"
@@ -352,12 +348,9 @@ class SentenceOptions(NamedTuple):
         if default is not None and default not in prompts:
             found = f" must be one of the prompts {', '.join(map(repr, prompts)) or 'none'}, found {default!r}"
             raise error_of(ValueError, Option("default_prompt_name"), found)
-        return own._replace(
-            prompts=prompts,
-            default_prompt=default,
-            truncate_dim=own.truncate_dim if self.truncate_dim is None else self.truncate_dim,
-            similarity=self.similarity_fn_name or own.similarity,
-        )
+        dim = own.truncate_dim if self.truncate_dim is None else self.truncate_dim
+        similarity = measure or own.similarity
+        return own._replace(prompts=prompts, default_prompt=default, truncate_dim=dim, similarity=similarity)
 
 
 AS_THE_FOLDER_SAYS = SentenceOptions()

@@ -174,9 +174,8 @@ def quantize(vectors: Array, precision: str, ranges: ArrayLike | None = None) ->
 
 def warn_few_vectors(precision: str, count: int) -> str:
     """Return the warning that ranges come from few vectors, or ""."""
-    if precision not in STEPS or not 1 < count < ENOUGH:
-        return ""
-    return f"{precision} takes its ranges from {count} vectors; {ENOUGH} or more make better ones"
+    few = precision in STEPS and 1 < count < ENOUGH
+    return f"{precision} takes its ranges from {count} vectors; {ENOUGH} or more make better ones" if few else ""
 
 
 # -- the model ---------------------------------------------------------------------------------------------------
@@ -269,12 +268,7 @@ class Sentences(Model):
 
     @shows(ENCODE, EncodeOptions)
     def encode(
-        self,
-        texts: Texts | None = None,
-        *given: Any,
-        inputs: Texts | None = None,
-        sentences: Texts | None = None,
-        **options: Any,
+        self, texts: Texts | None = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
@@ -428,8 +422,7 @@ class Sentences(Model):
         infinity, and for packed bits (integers of an eighth of the model's width or less), which `minibert.search`
         compares.
         """
-        own = self.sentence_config
-        return similarity(own.similarity, embeddings1, embeddings2, own.dim)
+        return similarity(self.sentence_config.similarity, embeddings1, embeddings2, self.sentence_config.dim)
 
     @hinted
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
@@ -438,8 +431,7 @@ class Sentences(Model):
         One vector (dim,) is compared with each vector of the second argument; two single vectors return one number.
         Raises as `similarity`, and ValueError if both have several vectors, but not equally many.
         """
-        own = self.sentence_config
-        return similarity_pairwise(own.similarity, embeddings1, embeddings2, own.dim)
+        return similarity_pairwise(self.sentence_config.similarity, embeddings1, embeddings2, self.sentence_config.dim)
 
     @property
     def sentence_config(self) -> SentenceConfig:
