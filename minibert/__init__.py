@@ -3,8 +3,8 @@
     layer = minibert.load("bert-base-uncased")        # a folder or a Hub name
     layer(**layer.tokenize("We lived above the clouds"))
 
-`import minibert` itself loads nothing: each name imports what it needs when it is first used. Therefore the command
-line can answer Ctrl-C while numpy is imported, and a user of the input layer does not wait for the blocks' code.
+`import minibert` loads nothing: each name imports its file when it is first used. Therefore the command line can
+answer Ctrl-C while NumPy is imported, and a user of the input layer does not wait for the code of blocks.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from minibert.models.open.load import load as load
     from minibert.models.open.load_encoder import load_encoder as load_encoder
     from minibert.models.sentences.comparing import SparseVector as SparseVector
+    from minibert.models.sentences.comparing import TokenVectors as TokenVectors
     from minibert.models.sentences.search import search as search
     from minibert.models.sentences.search import semantic_search as semantic_search
-    from minibert.models.sentences.token_vectors import TokenVectors as TokenVectors
-    from minibert.verify.library import Comparison as Comparison
-    from minibert.verify.library import compare as compare
+    from minibert.verify.report import Comparison as Comparison
+    from minibert.verify.verify import compare as compare
 
 __version__ = "0.1.0"
 
-# the public names, by the file that each one is from
+# file -> the public names that it defines
 _FILES = {
     "minibert.equations.input_layer": ("sinusoidal_positions",),
     "minibert.errors": ("CheckpointError", "HubError", "MinibertError", "TokenizerError", "UnknownFamilyError"),
@@ -52,20 +52,14 @@ _FILES = {
     "minibert.models.open.distill": ("Distilled", "distill"),
     "minibert.models.open.load": ("load",),
     "minibert.models.open.load_encoder": ("load_encoder",),
-    "minibert.models.sentences.comparing": ("SparseVector",),
+    "minibert.models.sentences.comparing": ("SparseVector", "TokenVectors"),
     "minibert.models.sentences.search": ("search", "semantic_search"),
-    "minibert.models.sentences.token_vectors": ("TokenVectors",),
-    "minibert.verify.library": ("Comparison", "compare"),
+    "minibert.verify.report": ("Comparison",),
+    "minibert.verify.verify": ("compare",),
 }
 
-_GONE = (
-    dict.fromkeys(
-        ("community_detection", "paraphrase_mining", "paraphrase_mining_embeddings"),
-        "sklearn.cluster groups the vectors of encode",
-    )
-    | dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), "load_encoder opens its models")
-    | {"Embedder": "send an engine's workers load_encoder(...), whose pickle is its name and options, and call encode"}
-)
+# classes of sentence-transformers
+_INSTEAD = dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), "load_encoder opens its models")
 
 __all__ = [name for names in _FILES.values() for name in names]
 
@@ -79,7 +73,7 @@ def __getattr__(name: str) -> Any:
             return found
     from .errors import did_you_mean
 
-    instead = f"; {_GONE[name]}" if name in _GONE else did_you_mean(name, __all__)
+    instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, __all__)
     raise AttributeError(f"module 'minibert' has no attribute {name!r}{instead}")
 
 

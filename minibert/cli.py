@@ -1,4 +1,4 @@
-"""The command line: finds the command, runs it, and prints errors in plain words.
+"""The command line: find the command, run it, print errors in plain words.
 
 Commands are files in `commands/`; only the one that is called is imported. Nothing else is imported before `main` can
 answer Ctrl-C.
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from minibert.commands.common import Parser
 
-INTERRUPTED = 130  # exit code of a process that Ctrl-C ended; what SIGTERM ended has 143
-READER_GONE = 141  # exit code of one that wrote into a closed pipe
+INTERRUPTED = 130  # exit code of a process that Ctrl-C ended; after SIGTERM it is 143
+READER_GONE = 141  # exit code of a process that wrote into a closed pipe
 
-# each is a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments). Its line of the help stands here,
-# so that `minibert --help` imports none of them
+# each command is a file of commands/ with ABOUT, EXAMPLE, declare(parser) and run(arguments). Its line of the help is
+# here, so that `minibert --help` imports no command
 GROUPS = {
     "learning": {
         "explain": "show each step of the layer for a text",
@@ -69,8 +69,11 @@ OPTIONS = {"truncation": "--truncate"}  # options whose name is not the function
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give the exit code: 0 for success, 1 for an error or for numbers that differ, 2 for a
-    wrong argument, and of verify 2 for what could not be compared, 3 where the Hub could not be reached."""
+    """Run the command line and return the exit code.
+
+    0: success. 1: an error, or numbers that differ. 2: a wrong argument; in verify also numbers that could not be
+    compared. 3: in verify, the Hub could not be reached.
+    """
     pressed: list[int] = []
     try:
         if "_ARGCOMPLETE" in os.environ:
@@ -85,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the pipe has stopped
         _discard_stdout()
         return READER_GONE
-    except Exception as error:  # noqa: BLE001  a person at a terminal is told what is wrong, not where in the code
+    except Exception as error:  # noqa: BLE001  a person at a terminal reads a message, and no traceback
         if pressed:
             return 128 + pressed[-1]
         from minibert.commands.common import escaped
@@ -99,9 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _noting_signals(pressed: list[int]) -> Iterator[None]:
-    """Note each Ctrl-C and SIGTERM, and let both raise KeyboardInterrupt, so that no half-written folder stays.
+    """Note each Ctrl-C and SIGTERM, and raise KeyboardInterrupt for both, so that no half-written folder stays.
 
-    Some libraries turn it into another error, as NumPy's C code does during its import.
+    Some libraries turn KeyboardInterrupt into another error, such as NumPy's C code while it is imported.
     """
     from signal import SIG_DFL, SIGINT, SIGTERM, default_int_handler, getsignal, signal
     from threading import current_thread, main_thread
@@ -110,7 +113,7 @@ def _noting_signals(pressed: list[int]) -> Iterator[None]:
         pressed.append(number)
         default_int_handler(number, frame)
 
-    # a program that calls `main` may have its own handlers; under nohup a signal is ignored
+    # a program that calls `main` may have handlers too, and under nohup a signal is ignored: both stay
     usual = {SIGINT: default_int_handler, SIGTERM: SIG_DFL} if current_thread() is main_thread() else {}
     ours = {number: handler for number, handler in usual.items() if getsignal(number) is handler}
     for number in ours:
@@ -123,7 +126,7 @@ def _noting_signals(pressed: list[int]) -> Iterator[None]:
 
 
 def _discard_stdout() -> None:
-    """Point stdout at nothing, so that Python's own flush at exit cannot fail."""
+    """Redirect stdout to the null device, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -161,14 +164,14 @@ def _run(argv: list[str]) -> int:
 
 
 def _complete() -> None:
-    """Answer the shell, which asks at TAB and puts its line into variables; argcomplete then ends the process."""
+    """Complete the command line that the shell passes in variables at TAB; argcomplete then ends the process."""
     from argparse import ArgumentParser
 
     from argcomplete import autocomplete
 
-    words = (os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])] + "|").split()  # "|" is where the cursor stands
+    words = (os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])] + "|").split()  # "|" marks the cursor
     if len(words) > 2 and words[1] in COMMANDS:
-        os.environ["_ARGCOMPLETE"] = "2"  # the words of this parser begin at the second
+        os.environ["_ARGCOMPLETE"] = "2"  # this parser's words begin at the second word
         parser: ArgumentParser = _opened(words[1])[1]
     else:
         parser = ArgumentParser()
@@ -179,7 +182,7 @@ def _complete() -> None:
 
 
 def _opened(name: str) -> tuple[Any, Parser]:
-    """Import one command's file, and make its parser."""
+    """Import one command's file and build its parser."""
     from importlib import import_module
 
     from minibert.commands.common import Parser
@@ -192,13 +195,13 @@ def _opened(name: str) -> tuple[Any, Parser]:
 
 
 def _in_words(error: Exception) -> str:
-    """Give an error's message in a shell's words; for an unexpected error, its class too."""
+    """Return an error's message with names as a shell writes them; for an unexpected error, its class too."""
     from minibert.errors import MinibertError, parts_of
 
     foreseen = (MinibertError, ValueError, TypeError, IndexError, OSError, ImportError)
     message = "".join(map(_in_shell, parts_of(error)))
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        missing = isinstance(error, FileNotFoundError)  # of two names the second is where the first was to go
+        missing = isinstance(error, FileNotFoundError)  # filename2: the target of a move
         message = f"{error.filename if missing else error.filename2 or error.filename}: {error.strerror}"
     if not message or not isinstance(error, foreseen):
         message = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -206,7 +209,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _in_shell(part: object) -> str:
-    """Say an argument of a function, or what to do, as the command line calls it.
+    """Return a part of a message as the command line writes it: an option for an argument of a function.
 
     >>> from minibert.errors import Load, Option
     >>> _in_shell(Option("truncation", True)), _in_shell(Option("bad_rows", "skip")), _in_shell("words")

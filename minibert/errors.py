@@ -1,4 +1,4 @@
-"""minibert raises these exceptions.
+"""The exceptions that minibert raises, and messages that carry data.
 
     Exception
     └── MinibertError
@@ -7,11 +7,11 @@
         ├── HubError             a name could not be resolved or fetched
         └── TokenizerError       there is no tokenizer, it cannot be read, or it refuses a text
 
-Misuse of a function stays builtin: `TypeError` (a float where an id belongs), `IndexError` (an id past the
-table), `ValueError` (shapes that disagree, a sequence too long).
+Misuse of a function raises a builtin error: `TypeError` (a float as an id), `IndexError` (an id past the table),
+`ValueError` (shapes that disagree, a sequence too long).
 
-Every message says what was expected, what was found, where, and what to do. Where it names an argument or the number of
-a text, the error carries them as data too (`error_of`): a command line has other words for both.
+A message says what was expected, what was found, at which place, and what to do. If it names an argument or the number
+of a text, the error carries them as data too (`error_of`), since the command line writes both in another form.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TokenizerError(MinibertError):
 
 
 class Option(NamedTuple):
-    """An argument in a message, and what to pass for it, where that is said.
+    """An argument in a message, and the value to pass for it, if the message has one.
 
     >>> str(Option("truncation", True)), str(Option("prompt"))
     ('truncation=True', 'prompt')
@@ -61,7 +61,7 @@ class Option(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One of several texts in a message, counted from 0. `argument`: the name of those texts, for "texts[3]".
+    """One of several texts in a message, counted from 0. `argument`: the argument that has the texts, for "texts[3]".
 
     >>> str(Text(3)), str(Text(3, "texts"))
     ('text 3', 'texts[3]')
@@ -75,7 +75,7 @@ class Text(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Name the model to load instead, for a message. `option`: the option of a command that names a model.
+    """The model to load instead, in a message. `option`: the command's option that names a model.
 
     >>> str(Load("a reranker"))
     'load a reranker'
@@ -92,7 +92,7 @@ E = TypeVar("E", bound=Exception)
 
 
 def error_of(kind: type[E], *parts: object, place: str = "") -> E:
-    """Make an error of words and data: the message is all parts in a row, after the place where there is one.
+    """Return an error whose message is all parts in a row, after the place, if there is one.
 
     >>> error = error_of(ValueError, Text(3), " is too long; pass ", Option("truncation", True))
     >>> str(error), parts_of(error)[2]
@@ -105,7 +105,7 @@ def error_of(kind: type[E], *parts: object, place: str = "") -> E:
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside this package that led here."""
+    """Warn at the line of the caller, outside this package."""
     frame, depth = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("minibert."):
         frame, depth = frame.f_back, depth + 1
@@ -113,7 +113,7 @@ def warn(message: str) -> None:
 
 
 def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Give the known word that is most like this one; None where none is."""
+    """Return the known word that is most similar to this word; None if no word is similar."""
     from difflib import get_close_matches  # for errors alone
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
@@ -121,12 +121,12 @@ def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the nearest known word, or "" if none is near."""
-    names = {name.lstrip("-"): name for name in known}  # two dashes alone make no word like another
+    names = {name.lstrip("-"): name for name in known}  # two leading dashes make no words similar
     near = nearest_name(word.lstrip("-"), names, cutoff=0.7)
     return f"; did you mean {names[near]}?" if near else ""
 
 
 def parts_of(error: BaseException) -> tuple[object, ...]:
-    """Give the parts of an error's message; one that was not made by `error_of` has one, its text."""
+    """Return the parts of an error's message; the text alone if `error_of` did not make the error."""
     parts: tuple[object, ...] = getattr(error, "parts", (str(error),))
     return parts

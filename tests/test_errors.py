@@ -1,4 +1,4 @@
-"""Errors carry data, and the library speaks no shell: the command line says an argument in its own words."""
+"""Errors carry data, and the library names no option of a shell: the command line rewrites arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = " --local-dir FOLDER`"  # the end of another program's command line, whi
 
 
 def messages(source: str) -> Iterator[str]:
-    """Every text in a file that is no docstring."""
+    """Every string in a file except docstrings."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -31,7 +31,7 @@ def messages(source: str) -> Iterator[str]:
 
 def test_the_library_speaks_no_shell() -> None:
     # servers are started by their commands alone, whose options their answers name; options.py is read by both
-    own = {"commands", "cli.py", "serve", "live", "options.py"}
+    own = {"commands", "cli.py", "serve", "live_server.py", "options.py"}
     files = [path for path in PACKAGE.rglob("*.py") if not own & {*path.relative_to(PACKAGE).parts}]
     assert len(files) > 50
     found = {(path.name, text) for path in files for text in messages(path.read_text(encoding="utf-8"))}
@@ -58,7 +58,7 @@ def test_a_place_is_data_too() -> None:
 
 
 def test_words_in_a_name_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only the data becomes an option: a folder may be called as an argument is."""
+    """Only the data becomes an option: a folder may have the name of an argument."""
     model, made = write(tmp_path / "model"), tmp_path / "pass truncation=True"
     made.mkdir()
     assert main(["extract", str(model), "-o", str(made)]) == 1

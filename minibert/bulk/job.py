@@ -23,9 +23,8 @@ from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.open.vectors import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
-from minibert.models.sentences.comparing import Vectors
+from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
-from minibert.models.sentences.token_vectors import TokenVectors, changed, rows_of
 from minibert.threads.pool import behind, prefetch
 
 from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference, metadata_of, shards_of

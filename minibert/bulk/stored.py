@@ -26,9 +26,18 @@ from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, dequantized, hamming, quantized
 from minibert.equations.sentences import MAXSIMS, SIMILARITIES, dot
 from minibert.files.reading import reading
-from minibert.models.sentences.comparing import Given, SparseVector, Vectors, similarity, token_vectors_of, vectors_of
+from minibert.models.sentences.comparing import (
+    Given,
+    SparseVector,
+    TokenVectors,
+    Vectors,
+    by_tokens,
+    changed,
+    similarity,
+    token_vectors_of,
+    vectors_of,
+)
 from minibert.models.sentences.search import BLOCK, search
-from minibert.models.sentences.token_vectors import TokenVectors, by_tokens, changed
 
 from .texts import VECTOR, arrow
 

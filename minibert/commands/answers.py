@@ -14,7 +14,7 @@ Answers = Iterator[list[str]]  # the lines below each text
 
 def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> None:
     """Print each text, bold on a terminal, with its lines below it, and an empty line between two texts."""
-    from minibert.show.text.text import styles
+    from minibert.show.text import styles
 
     bold, _ = styles(coloured())
     for i, (text, lines) in enumerate(zip(texts, answers, strict=True)):
@@ -23,7 +23,7 @@ def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> Non
 
 def beside(names: Sequence[str], numbers: Iterable[str], quote: str = "") -> list[str]:
     """Format each name with its number, one a line, the numbers in one column. `quote` is put around a name."""
-    from minibert.show.text.text import columns_of, fitting, padded
+    from minibert.show.text import columns_of, fitting, padded
 
     names = [f"{quote}{fitting(name)}{quote}" for name in names]
     wide = max(map(columns_of, names), default=0)

@@ -16,12 +16,6 @@ ABOUT = """Reads Parquet, JSON lines, CSV or plain lines, and writes their colum
 vectors in shards. Memory does not grow with the number of rows. If a run ends
 early, the same command continues after the last shard. --check writes nothing:
 it compares each column in FOLDER with its checksum."""
-GONE = {
-    "--workers": "one process uses all cores; on many machines run scripts/bulk_ray.py, or give each process its own "
-    "files and its own FOLDER",
-    "--vectors": "the vectors are those of `minibert encode`; `minibert embed -o FILE.npy` writes the input layer's",
-    "--truncate": "a text that is too long is truncated, as by `minibert encode`",
-}
 EXAMPLE = "minibert bulk questions.parquet -o ./vectors --model ./all-MiniLM-L6-v2"
 EVERY = 5.0  # seconds between two lines of progress
 
@@ -31,7 +25,6 @@ def declare(parser: Parser) -> None:
     from minibert.bulk.texts import FORMATS, ID
     from minibert.equations.quantization import PRECISIONS
 
-    parser.gone = GONE
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="files; default, or -: each line of stdin is a text")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write or continue"
@@ -71,7 +64,7 @@ def declare(parser: Parser) -> None:
     add_prompts(parser)
     add_options(parser, "sentences", "measure")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
-    add_options(parser, "bits")
+    add_options(parser, "weights", "bits")
 
 
 def run(arguments: Any) -> None:
@@ -80,9 +73,9 @@ def run(arguments: Any) -> None:
     from minibert.bulk.stored import check_folder
     from minibert.bulk.texts import ROWS, Texts
     from minibert.models.open.vectors import open_vectors
-    from minibert.models.sentences.arguments import warn_few_vectors
-    from minibert.models.sentences.sentence_options import SentenceOptions
-    from minibert.show.text.text import counted
+    from minibert.models.sentences.sentence_config import SentenceOptions
+    from minibert.models.sentences.sentences import warn_few_vectors
+    from minibert.show.text import counted
 
     folder = arguments.output
     if arguments.check:
@@ -97,8 +90,8 @@ def run(arguments: Any) -> None:
     texts = Texts(arguments.inputs, *columns, arguments.rows_per_shard or ROWS)
     sentences = SentenceOptions(**sentence_options(arguments))
     options = {name: getattr(arguments, name) for name in ("prompt_name", "prompt", "same_bits")}
-    threads = arguments.threads
-    model = open_vectors(arguments.model, asked=sentences, threads=threads, **from_hub(arguments), **options)
+    memory = {name: getattr(arguments, name) for name in ("threads", "mmap")}  # a continued run may change these
+    model = open_vectors(arguments.model, asked=sentences, **from_hub(arguments), **options, **memory)
     settings = {
         "minibert": arguments.version,
         "model": arguments.model,

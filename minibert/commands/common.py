@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,11 +48,10 @@ class Parser(argparse.ArgumentParser):
     """The parser of one command. A wrong argument ends the run with one line, which names the nearest option or value,
     and exit code 2.
 
-    `usual` is the default model; `gone`: removed option -> its replacement.
+    `usual` is the default model.
     """
 
     usual = DEFAULT_MODEL
-    gone: Mapping[str, str] = {}
     prepare: Callable[[], object] | None = None  # called before arguments are parsed, and not for `minibert help`
 
     def __init__(self, name: str, about: str, example: str) -> None:
@@ -85,9 +84,7 @@ class Parser(argparse.ArgumentParser):
         if self.prepare is not None:
             self.prepare()
         for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse completes the beginning of a name
-            if (remedy := self.gone.get(name := word.partition("=")[0])) is not None:
-                self.error(f"{name} has gone: {remedy}")
-            known = any(each.startswith(name) for each in self._option_string_actions)
+            known = any(each.startswith(word.partition("=")[0]) for each in self._option_string_actions)
             if word.startswith("--") and " " not in word and not known:
                 self._refuse_option(word)  # argparse would first report another argument as missing or wrong
         # after "--" every argument is a text, which argparse's intermixed parsing ignores

@@ -13,10 +13,6 @@ from .common import Command, Parser, add_model, from_hub, load_model, print_line
 
 def declare_distill(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {
-        "--force": "what exists is never replaced; choose another name, or remove it first",
-        "--texts": "how often a token stands in texts is guessed by Zipf's law alone",
-    }
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
         "--dims", type=int, default=256, metavar="N", help="numbers in a row, at most the model's width (default: 256)"
@@ -35,7 +31,7 @@ def run_distill(arguments: Any) -> None:
 
 
 def _told(made: Any, width: int) -> Iterator[str]:
-    from minibert.show.text.text import size
+    from minibert.show.text import size
 
     yield f"{made.folder}: {made.tokens:,} tokens, {made.dims} numbers each"
     yield f"size            {size(made.size)}"
@@ -45,7 +41,6 @@ def _told(made: Any, width: int) -> Iterator[str]:
 
 def declare_extract(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {"--force": "what exists is never replaced; choose another name, or remove it first"}
     add_model(parser, side=False, argument=True)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     parser.add_argument(
@@ -58,7 +53,7 @@ def declare_extract(parser: Parser) -> None:
 def run_extract(arguments: Any) -> None:
     """Write the folder, and print how much smaller it is."""
     from minibert.models.open.extract import extract
-    from minibert.show.text.text import size
+    from minibert.show.text import size
 
     made = extract(arguments.model, arguments.output, arguments.dtype, **from_hub(arguments))
     share = made.bytes_after / made.bytes_before

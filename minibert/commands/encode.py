@@ -43,8 +43,6 @@ def declare_encode(parser: Parser) -> None:
     """Add the arguments."""
     from minibert.equations.quantization import PRECISIONS
 
-    remedy = "it changed no vector; `minibert similar`, `bulk` and `serve` have it, which compare vectors"
-    parser.gone = {"--similarity-fn-name": remedy}
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),
@@ -69,15 +67,14 @@ def run_encode(arguments: Any) -> None:
 
     from minibert.equations.quantization import BITS, PRECISIONS
     from minibert.models.run.pipeline import chunked
-    from minibert.models.sentences.arguments import OUTPUTS, check_smaller
-    from minibert.models.sentences.folder import SPARSE
+    from minibert.models.sentences.sentences import OUTPUTS, check_smaller
 
     ending_of(arguments.output, "mean")  # raises before anything is read
     truncated: list[int] = []
     precision = arguments.precision
     chunks = chunks_of(arguments)
     with load_model(arguments) as encoder:
-        late, sparse = encoder.sentence_config.late is not None, encoder.sentence_config.kind == SPARSE
+        late, sparse = encoder.result == "tokens", encoder.result == "sparse"
         check_smaller(precision, OUTPUTS[late or sparse])
         pooling = None if late or sparse else "mean"
         ending = ending_of(arguments.output, pooling)
@@ -86,7 +83,7 @@ def run_encode(arguments: Any) -> None:
         if sparse:
             if arguments.normalize:
                 raise ValueError("--normalize is for dense vectors; leave it out")
-            steps = encoder.sparse_steps(prompt_name, prompt, task).noting(truncated)
+            steps = encoder.pipeline(prompt_name, prompt, task=task).noting(truncated)
             _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
             tell_truncated(len(truncated))
             return
@@ -125,7 +122,7 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
     import numpy as np
 
     from minibert.equations.quantization import STEPS, quantized
-    from minibert.models.sentences.arguments import warn_few_vectors
+    from minibert.models.sentences.sentences import warn_few_vectors
 
     if precision in STEPS and (parts := [*vectors]):
         vectors = [np.concatenate(parts)]
@@ -139,7 +136,6 @@ def _smaller(vectors: Iterable[Any], precision: str) -> Iterator[Any]:
 
 def declare_embed(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {"--pair": "a second text changes nothing before attention; pass it as another text"}
     add_texts(parser)
     parser.add_argument(
         "--pooling", default="mean", metavar="{mean,max,none}",

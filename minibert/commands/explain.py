@@ -1,4 +1,4 @@
-"""`minibert explain`: a text's way through the layer."""
+"""`minibert explain`: the steps of one text through the input layer or a block; on a terminal or as a page."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = dict.fromkeys(("--full", "--token"), "--html FILE shows the numbers of every token")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
-    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; empty: ignored")
+    parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
     parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")
     parser.add_argument(
         "--head", type=int, metavar="N", help="with --block: show the scores and weights of this head (default: 0)"
@@ -47,7 +46,7 @@ def run(arguments: Any) -> int:
     if arguments.text is None:
         arguments.without_text()
     if arguments.port or arguments.no_browser:
-        raise ValueError(f"--{'port' if arguments.port else 'no-browser'} is of the page of --live; add --live")
+        raise ValueError(f"--{'port' if arguments.port else 'no-browser'} is an option of --live; add --live")
     if arguments.beside is not None and arguments.html is None:
         raise ValueError("--beside compares two texts on a page; add --html page.html")
     if any(given is not None for given in (arguments.block, arguments.head)):
@@ -56,7 +55,7 @@ def run(arguments: Any) -> int:
     if arguments.html is not None:
         _write_page(arguments, arguments.html)
         return 0
-    from minibert.show.text.explain import explain
+    from minibert.show.explain import explain
 
     with load_layer(arguments, lazy=not arguments.whole) as layer:
         print_lines(explain(layer, arguments.text, arguments.pair, coloured(), arguments.truncate))
@@ -65,7 +64,7 @@ def run(arguments: Any) -> int:
 
 def _write_page(arguments: Any, html: Path) -> None:
     from minibert.files.writing import output_ending, write_output
-    from minibert.show.page.page import page
+    from minibert.show.page import page
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
@@ -80,8 +79,8 @@ def _serve_page(arguments: Any) -> int:
     """Serve the page that computes, until Ctrl-C."""
     import webbrowser
 
-    from minibert.show.live.live import Live
-    from minibert.show.live.server import LiveServer
+    from minibert.show.live import Live
+    from minibert.show.live_server import LiveServer
 
     from .serve import listen
 
@@ -90,11 +89,11 @@ def _serve_page(arguments: Any) -> int:
             raise ValueError(
                 f"--live shows every block, head and token, and takes a second text there; leave out --{name}"
             )
-    arguments.whole = True  # a page that computes has use for all of the model
+    arguments.whole = True  # a page that computes needs the whole model
     with load_layer(arguments) as layer, _with_blocks(arguments, layer) as model:
         live = Live(model, shown_name(arguments.model))
         text = live.usual_text() if arguments.text is None else arguments.text
-        live.state({"text": text})  # an error of the text is one of the command
+        live.state({"text": text})  # a text that the model refuses ends the command
         with LiveServer(listen("127.0.0.1", arguments.port), lambda: live.page(text), live.answers) as server:
             tell(f"{server.url}  Ctrl-C ends it")
             if not arguments.no_browser and has_browser():
@@ -104,14 +103,14 @@ def _serve_page(arguments: Any) -> int:
 
 
 def has_browser() -> bool:
-    """Whether a browser with windows can open here: not over ssh, nor on a Linux machine without a display."""
+    """Check whether a browser can open a window here: not over ssh, nor on a Linux machine without a display."""
     shown = sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(shown) and not os.environ.get("SSH_CONNECTION")
 
 
 def _with_blocks(arguments: Any, layer: EmbeddingLayer) -> Encoder | EmbeddingLayer:
-    """Load the whole model if its blocks are on this machine or --whole is given; otherwise give the layer."""
-    from minibert.show.text.info import stored_blocks
+    """Load the whole model if its blocks are on this machine or --whole is given; otherwise return the layer."""
+    from minibert.show.info import stored_blocks
 
     if layer.side == "decoder" or not stored_blocks(layer):
         return layer
@@ -133,7 +132,7 @@ def _explain_block(arguments: Any) -> None:
         raise ValueError("--html shows every block, head and token; leave out --block and --head")
     if arguments.block is None:
         raise ValueError("--head needs a block; add --block 0")
-    from minibert.show.text.blocks import explain_block
+    from minibert.show.explain import explain_block
 
     with load_model(arguments) as encoder:
         given = arguments.pair, coloured(), arguments.truncate

@@ -16,11 +16,11 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: Any) -> None:
-    """Print the module tree and the sizes."""
+    """Print the modules and the sizes."""
     from minibert.models.open.load import assemble, family_of, open_model
-    from minibert.show.text.info import info
+    from minibert.show.info import info
 
-    # lazy: only sizes are needed
+    # lazy: sizes alone are needed
     opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)
     family = family_of(opened)
     source = opened.source()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minibert.show.pictures import OF_BLOCKS, PICTURES
+from minibert.show.pictures import PICTURES, picture
 
 from .common import Parser, add_model, load_layer, load_model, shown_name, tell
 
@@ -15,16 +15,16 @@ EXAMPLE = 'minibert plot sum --text "We lived above the clouds" -o sum.svg'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    kinds = "\n".join(f"  {name:14} {says}" for name, (_, says) in PICTURES.items())
+    kinds = "\n".join(f"  {name:14} {each.about}" for name, each in PICTURES.items())
     parser.epilog = f"pictures:\n{kinds}\n\n{parser.epilog}"
     parser.add_argument("kind", choices=PICTURES, metavar="PICTURE", help="a picture from the list below")
     parser.add_argument(
-        "--text", metavar="TEXT", help="the text for sum, attention, terms and patching; for rows, its first token"
+        "--text", metavar="TEXT", help="the text for sum, attention, terms and patching; rows shows its first token"
     )
-    parser.add_argument("--other", metavar="TEXT", help="for patching: a text of as many tokens, with other words")
+    parser.add_argument("--other", metavar="TEXT", help="for patching: another text of as many tokens")
     parser.add_argument(
         "--token", type=int, metavar="N",
-        help="for sum and rows: the token at this position, as explain counts them; for patching: whose prediction",
+        help="for sum and rows: the token at this position, as explain counts; for patching: the predicting token",
     )  # fmt: skip
     parser.add_argument("--block", type=int, metavar="N", help="for attention: the block, counted from 0")
     parser.add_argument("--head", type=int, metavar="N", help="for attention: the head, counted from 0")
@@ -49,17 +49,15 @@ def run(arguments: Any) -> None:
 
     if output is None and plt.get_backend().lower() in ("agg", "cairo", "pdf", "pgf", "ps", "svg", "template"):
         raise ValueError("there is no display to open a window on; write a file: -o FILE.svg, .png or .pdf")
-    from minibert.show.pictures import picture
-
+    needs_blocks = PICTURES[arguments.kind].needs_blocks
     # most pictures show one small table
-    loaded = load_model(arguments) if arguments.kind in OF_BLOCKS else load_layer(arguments, lazy=True)
+    loaded = load_model(arguments) if needs_blocks else load_layer(arguments, lazy=True)
     with loaded as layer:
         if output is not None:
             refuse_model_file(output)  # before anything is drawn
-        model = shown_name(arguments.model)
-        asked = (arguments.text, arguments.token, model, arguments.block, arguments.head, arguments.other)
-        figure = picture(arguments.kind, layer, *asked)
-        if arguments.kind in OF_BLOCKS and (arguments.block is None) != (arguments.head is None):
+        choices = {name: getattr(arguments, name) for name in ("text", "token", "block", "head", "other")}
+        figure = picture(arguments.kind, layer, model=shown_name(arguments.model), **choices)
+        if needs_blocks and (arguments.block is None) != (arguments.head is None):
             tell(f"this is block {arguments.block or 0}, head {arguments.head or 0}; --block and --head choose another")
         if output is None:
             plt.show()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import MinibertError, Option, error_of, parts_of
-from minibert.models.open.options import OPTIONS
 
 from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines, tell, tell_truncated, texts_of
 
@@ -31,8 +30,6 @@ EXAMPLE = 'minibert search ./vectors "How do I reset my password?" -k 3'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    gone = ("--" + name.replace("_", "-") for group in ("sentences", "measure") for name in OPTIONS[group])
-    parser.gone = dict.fromkeys(gone, "a question has the options that made the vectors; --prompt changes its words")
     parser.add_argument("folder", type=Path, metavar="VECTORS", help="a folder that `minibert bulk` wrote")
     parser.add_argument("texts", nargs="*", metavar="QUESTION", help="one or more questions; or use --questions")
     parser.add_argument(
@@ -75,7 +72,7 @@ def run(arguments: Any) -> None:
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the same options. Raises ValueError for another model."""
     from minibert.models.open.vectors import open_vectors
-    from minibert.models.sentences.sentence_options import SentenceOptions
+    from minibert.models.sentences.sentence_config import SentenceOptions
 
     meta, hub, name = stored.meta, from_hub(arguments), arguments.named or stored.meta["model_path"]
     hub["revision"] = hub["revision"] or (meta["commit"] if arguments.named is None else None)
@@ -105,7 +102,7 @@ def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
     """Return the steps from questions to vectors, with the prompt for queries."""
     encoder = model.model
     name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
-    return (encoder.sparse_steps if model.result == "sparse" else encoder.pipeline)(name, prompt, task="query")
+    return encoder.pipeline(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:

@@ -31,7 +31,6 @@ RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 def declare_similar(parser: Parser) -> None:
     """Add the arguments."""
-    parser.gone = {"--rerank": "it prints lines; put them into a file, and let `minibert rank` order them"}
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="two or more texts; with --file one")
     parser.add_argument(
         "--file", metavar="LINES", help="a file of texts, one per line; - for stdin; empty lines are skipped"
@@ -64,7 +63,7 @@ def table(encoder: Encoder, texts: list[str], truncated: list[int]) -> Iterator[
 
     With late interaction a text is a query in its line, and a document in its column.
     """
-    if encoder.sentence_config.late:
+    if encoder.result == "tokens":
         vectors, others = encoder.encode_query(texts), encoder.encode_document(texts)
     else:
         vectors = others = encoder.pipeline().noting(truncated).all(texts)
@@ -85,7 +84,7 @@ def nearest(
     from minibert.models.sentences.comparing import token_vectors_of
     from minibert.models.sentences.search import searching
 
-    late = encoder.sentence_config.late
+    late = encoder.result == "tokens"
     query: Vectors = encoder.encode_query([text])
     truncated += filter(None, [encoder.tokens_cut(text, "query", task="query")])
     pipeline = encoder.pipeline("document", task="document").noting(truncated)
@@ -133,7 +132,7 @@ def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: b
     own = encoder.sentence_config
     for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
         yield f"{each['score']:7.3f}  {each['text']}"
-    if own.late:
+    if encoder.result == "tokens":
         tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
         return
     pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)

@@ -12,34 +12,22 @@ from typing import TYPE_CHECKING, Any, TextIO
 from .common import Parser, add_model, from_hub, print_lines
 
 if TYPE_CHECKING:
-    from minibert.verify.report import Report
+    from minibert.verify.report import Comparison
 
 ABOUT = """Compares with a port's numbers (--against), or else with transformers, or with
-the numbers that ship with minibert. --vectors says which mistake vectors show.
+the numbers that ship with minibert. --vectors finds the mistake in vectors.
 
 exit code 0 if all is equal within the tolerance, 1 if something differs, 2 if
 something could not be compared or for a wrong argument, 3 if the Hub could not
 be reached."""
 NOT_COMPARED, NO_HUB = 2, 3  # no verdict: the check could not be made
-FORMAT = 1  # of the object that --json prints
+FORMAT = 1  # version of the object that --json prints
 INTERMEDIATES = ("encoder", "side", "against", "save", "only", "batches", "format")  # not for vectors
-GONE = {
-    **dict.fromkeys(
-        ("--url", "--served-as", "--api-key-env"),
-        "no server is asked: ask it with its own client, save the vectors by numpy.save, and pass the file with "
-        "--vectors; GOLDEN.md has it",
-    ),
-    "--small": "name few batches, as in --batches plain left_pad",
-    "--all-batches": "every batch is wanted unless --batches names some; leave it out",
-    "--text": "put the texts into a file, one a line, and pass it with --texts",
-    "--prompt-name": "pass the prompt itself with --prompt",
-}
 EXAMPLE = "minibert verify ./all-MiniLM-L6-v2 --against my_port.safetensors"
 
 
 def declare(parser: Parser) -> None:
     """Add the arguments, in four groups."""
-    parser.gone = GONE
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
         help="allow differences up to X: of an intermediate |here - there| / max(1, |there|), of a vector the share of "
@@ -47,8 +35,8 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--texts", type=_file, metavar="FILE",
-        help='texts, one a line, or JSON lines with "text": those of the vectors, in order (default: those of '
-        "--print-texts); else texts to compare too, ids included",
+        help='texts, one per line, or JSON lines with "text": the texts of the vectors, in order (default: those of '
+        "--print-texts); without --vectors, texts to compare too, with their ids",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument(
@@ -67,8 +55,8 @@ def declare(parser: Parser) -> None:
     )
     whole.add_argument(
         "--against", type=_file, metavar="FILE",
-        help="compare with such a file that has a port's numbers; a missing intermediate, in any batch of the file, "
-             "is an error like a difference. Also reads a folder of transformers' "
+        help="compare with a port's numbers in a file as --save writes it; an intermediate missing in any of its "
+             "batches is an error like a difference. Also reads a folder of transformers' "
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     whole.add_argument(
@@ -78,25 +66,27 @@ def declare(parser: Parser) -> None:
     )  # fmt: skip
     whole.add_argument(
         "--only", nargs="+", metavar="KEY",
-        help="with --against: these intermediates alone, as in --only position_ids sum, to port stage by stage",
+        help="with --against: only these intermediates, as in --only position_ids sum, to port stage by stage",
     )  # fmt: skip
     whole.add_argument(
         "--batches", nargs="+", metavar="NAME",
-        help="these batches alone (default: all; one that the file of --against lacks is an error)",
+        help="only these batches (default: all; a batch that the file of --against lacks is an error)",
     )  # fmt: skip
     vectors.add_argument(
         "--vectors", type=_file, metavar="FILE",
-        help="vectors that another program gives (.npy, .jsonl): are they the model's, and if not, which setting or "
-        "mistake gives them?",
+        help="another program's vectors (.npy, .jsonl): are they the model's, and if not, which setting or mistake "
+        "makes them?",
     )  # fmt: skip
     vectors.add_argument(
-        "--print-texts", action="store_true", help="print texts that tell mistakes apart, as JSON lines with the reason"
+        "--print-texts",
+        action="store_true",
+        help="print texts that tell mistakes apart, as JSON lines with the reason for each",
     )
     vectors.add_argument("--prompt", metavar="TEXT", help="the text that the model puts before each text")
 
 
 def _file(word: str) -> Path:
-    """Read a path. An empty word, as a variable that is not set, would be the folder that we are in."""
+    """Read a path. An empty one, from an unset variable, would be the current folder."""
     if not word:
         raise ArgumentTypeError("it is empty; name a file or a folder")
     return Path(word)
@@ -121,8 +111,8 @@ def _run(arguments: Any) -> int:
     if arguments.seeds:
         return _seeds(arguments)
     from minibert.files.writing import is_stdout, output_ending
-    from minibert.verify.sides.texts import TEXTS, read_texts
-    from minibert.verify.sides.traces import ENDINGS
+    from minibert.verify.shipped import TEXTS, read_texts
+    from minibert.verify.traces import ENDINGS
     from minibert.verify.verify import verify
 
     model, tolerance, hub = arguments.model, arguments.tolerance, from_hub(arguments)
@@ -131,7 +121,7 @@ def _run(arguments: Any) -> int:
         return 0
     texts = None if arguments.texts is None else read_texts(arguments.texts)
     if arguments.vectors is not None:
-        from minibert.verify.vectors.vectors import verify_vectors
+        from minibert.verify.vectors import verify_vectors
 
         _refuse(arguments, INTERMEDIATES, "{} is for intermediates, not for vectors; leave it out")
         given = {"prompt": arguments.prompt, "tolerance": tolerance, **hub}
@@ -139,9 +129,9 @@ def _run(arguments: Any) -> int:
     _refuse(arguments, ("prompt",), "{} is for --vectors; leave it out")
     if arguments.save is not None:
         output_ending(arguments.save, ENDINGS)
-    hub |= {name: getattr(arguments, name) for name in ("encoder", "side", "against", "save", "only")}
-    hub |= {"kinds": arguments.batches, "form": arguments.format or "float32"}
-    report = verify(model, texts or (), tolerance=tolerance, **hub)
+    options = hub | {name: getattr(arguments, name) for name in INTERMEDIATES}
+    options["format"] = arguments.format or "float32"
+    report = verify(model, texts or (), tolerance=tolerance, **options)
     return _tell(arguments, report, sys.stderr if arguments.save is not None and is_stdout(arguments.save) else None)
 
 
@@ -149,7 +139,7 @@ def _object(**found: Any) -> str:
     return json.dumps({"format": FORMAT, **found})
 
 
-def _tell(arguments: Any, report: Report, file: TextIO | None = None) -> int:
+def _tell(arguments: Any, report: Comparison, file: TextIO | None = None) -> int:
     """Print a report, as lines or as one object."""
     print_lines([_object(**report.as_object())] if arguments.json else report.lines, file)
     return 0 if report.passed else 1
@@ -163,7 +153,7 @@ def _refuse(arguments: Any, names: Sequence[str], why: str) -> None:
 
 
 def _seeds(arguments: Any) -> int:
-    from minibert.verify.seeds import SEEDS, verify_seed
+    from minibert.verify.printed import SEEDS, verify_seed
 
     others = (*INTERMEDIATES, "vectors", "prompt", "texts", "tolerance", "named", "revision")
     _refuse(arguments, others, "--seeds names its own models and commits; leave out all else but --local-files-only")

@@ -1,8 +1,8 @@
 """The math: every formula as a function of arrays.
 
 Arrays come in, an array goes out. Nothing here knows a file, a config or a model's name.
-May import: NumPy and the standard library. `from minibert.equations import attention` gives any formula of the files
-named in `FILES`. They stand in the order of reading, which README.md of this folder explains.
+May import: NumPy and the standard library. `from minibert.equations import attention` imports any formula of the files
+named in `FILES`. The files are listed in the order of reading, which README.md of this folder explains.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from importlib import import_module
 from typing import Any
 
 FILES = (
-    "input_layer", "activations", "blocks", "nine_terms", "heads", "whole_models", "sampling", "rotary",
-    "gated_blocks", "rotary_scaling", "attention_positions", "disentangled", "sentences", "similarity", "static",
-    "quantization",
+    "input_layer", "activations", "blocks", "nine_terms", "heads", "whole_models", "rotary", "gated_blocks",
+    "rotary_scaling", "attention_positions", "sentences", "similarity", "static", "quantization",
 )  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Find a formula in the files, which are read when they are asked for: the input layer needs one alone."""
+    """Return a formula; its file is imported now. The input layer alone needs a single file."""
     for file in FILES if not name.startswith("_") and name not in (*FILES, "fast") else ():
         if name in (found := _formulas(file)):
             return found[name]

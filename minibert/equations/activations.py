@@ -1,11 +1,11 @@
 """Activations: functions applied to each number between two maps, which would else be one map.
 
-Any shape -> the same, number by number, in the dtype of x. Most models have one of the first eight, of which `gelu`
-(BERT), `gelu_tanh` (GPT-2) and `silu` (Llama) are the ones to read. Config words and torch's classes for them are in
-`families.parts.activations`.
+Any shape -> the same, number by number, in the dtype of x. Most models have one of the first eight. Read `gelu` (BERT),
+`gelu_tanh` (GPT-2) and `silu` (Llama). The names that configs use, and torch's classes, are in
+`families.parts.bound_blocks`.
 
 Source: Hendrycks, Gimpel 2016, "Gaussian Error Linear Units" (arXiv:1606.08415): gelu, exact, by tanh and by the
-logistic function. The others name theirs.
+logistic function. Another source is named with its formula.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Activation = Callable[[Array], Array]
 
 
 def erf(x: Array) -> Array:
-    """Give the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
+    """Compute the error function, which NumPy does not have: `erf(x) = 2 / sqrt(pi) * integral_0^x exp(-t^2) dt`.
 
     Any shape -> the same: one call of math.erf for each number, exact and slow.
 
@@ -44,7 +44,7 @@ def gelu(x: Array) -> Array:
 
 
 def gelu_tanh(x: Array) -> Array:
-    """Give gelu's approximation by tanh: `y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2`.
+    """Approximate gelu by tanh: `y = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2`.
 
     Any shape -> the same. "gelu_new" of GPT-2, "gelu_pytorch_tanh" and "gelu_fast".
 
@@ -67,7 +67,7 @@ def relu(x: Array) -> Array:
 def silu(x: Array) -> Array:
     """Multiply x by the logistic function: `y = x / (1 + exp(-x))`; also called swish.
 
-    The exponent is limited to 88, since beyond it exp overflows in float32; there y is zero, or nearly.
+    The exponent is limited to 88, because exp of more overflows in float32; y is then zero, or nearly.
 
     >>> silu(np.array([0.0, 1.0])).round(4)
     array([0.    , 0.7311])
@@ -76,7 +76,7 @@ def silu(x: Array) -> Array:
 
 
 def quick_gelu(x: Array) -> Array:
-    """Give gelu's approximation by the logistic function: `y = x / (1 + exp(-1.702 x))`.
+    """Approximate gelu by the logistic function: `y = x / (1 + exp(-1.702 x))`.
 
     Any shape -> the same. Up to 2.1e-2 from gelu; CLIP's activation. The exponent is limited as in `silu`.
 
@@ -87,7 +87,7 @@ def quick_gelu(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """Give the logistic function, between 0 and 1: `y = 1 / (1 + exp(-x))`.
+    """Compute the logistic function, between 0 and 1: `y = 1 / (1 + exp(-x))`.
 
     >>> sigmoid(np.array([-1.0, 0.0, 1.0])).round(4)
     array([0.2689, 0.5   , 0.7311])
@@ -96,7 +96,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def tanh(x: Array) -> Array:
-    """Give the hyperbolic tangent, between -1 and 1: `y = (exp(x) - exp(-x)) / (exp(x) + exp(-x))`.
+    """Compute the hyperbolic tangent, between -1 and 1: `y = (exp(x) - exp(-x)) / (exp(x) + exp(-x))`.
 
     >>> tanh(np.array([0.0, 1.0])).round(4)
     array([0.    , 0.7616])
@@ -107,7 +107,7 @@ def tanh(x: Array) -> Array:
 def leaky_relu(x: Array, slope: float = 0.01) -> Array:
     """Multiply negative numbers by a small slope: `y = x where x > 0, else slope x`.
 
-    With a slope that was learned it is PReLU. Source: He et al. 2015 (arXiv:1502.01852).
+    With a learned slope it is PReLU. Source: He et al. 2015 (arXiv:1502.01852).
 
     >>> leaky_relu(np.array([-2.0, 3.0])), leaky_relu(np.array([-2.0, 3.0]), slope=0.25)
     (array([-0.02,  3.  ]), array([-0.5,  3. ]))

@@ -1,7 +1,7 @@
 """The other position schemes that act inside attention: ALiBi, T5's and DeBERTa's buckets.
 
-None of them adds anything to the word rows. Where a model uses one, its input layer knows nothing of positions,
-and attention asks for them: as a number added to the scores, or, in `rotary`, as a rotation of queries and keys.
+None of these schemes adds anything to the word rows. The input layer of a model with such a scheme knows nothing of
+positions. Attention uses them: as a number added to the scores, or, in `rotary`, as a rotation of queries and keys.
 
     ALiBi               BLOOM                                 a slope per head, times the key's position
     relative bias       T5, mT5, MPNet                        a learned number per head and bucket of distances
@@ -13,12 +13,16 @@ only positions are the relative bias, in the attention scores of each stack.
 Here are the formulas, arrays in and arrays out; `attention_schemes` binds them to a checkpoint's numbers.
 
 Buckets, rows and every bias taken from a table equal the reference's at lengths up to 4096, in the settings of
-all published models. Where floats are computed, the docstring states the measured difference.
+all published models. For computed floats the docstring states the measured difference.
+
+DeBERTa's scores stand last. A token's content is its query and its key. A position is the row of a distance, mapped as
+keys or as queries are.
 
 Sources
     Press, Smith, Lewis 2021, "Train Short, Test Long" (arXiv:2108.12409): ALiBi
     Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (arXiv:1910.10683): T5's buckets
     He et al. 2021, "DeBERTa" (arXiv:2006.03654) and "DeBERTaV3" (arXiv:2111.09543): log buckets
+    DeBERTaV2's reference implementation: the scores of content and position, each in both directions
 """
 
 from __future__ import annotations
@@ -41,15 +45,15 @@ def _relative_position(query_length: int, key_length: int, past_length: int = 0)
 
 
 def _log(ratio: Array) -> Array:
-    """Take the logarithm of a float32, rounded once to float32.
+    """Compute the logarithm of a float32, rounded once to float32.
 
-    NumPy's own float32 logarithm differs by a bit from processor to processor, and one bit moves a bucket.
+    NumPy's float32 logarithm differs by a bit from processor to processor, and one bit moves a bucket.
     """
     return np.log(ratio.astype(np.float32).astype(np.float64)).astype(np.float32)
 
 
 def alibi_slopes(heads: int) -> Array:
-    """Give each head its slope: the cost of one token of distance.
+    """Compute each head's slope: the cost of one token of distance.
 
         slope[i] = 2^(-8i / heads),  i = 1..heads                              heads a power of two
         otherwise the slopes of P, the next lower power of two, and then every other slope of 2P
@@ -57,7 +61,8 @@ def alibi_slopes(heads: int) -> Array:
     -> (heads,), float32. The base 2^(-8 / P) is rounded to float32 before it is raised to the power i, as the
     reference does: for 1..64 heads the slopes differ from torch's by at most 7.5e-9, in at most 1 head.
 
-    Raises ValueError for heads below 1. Source: Press et al. 2021; the rule for other counts is their code's.
+    Raises ValueError for heads below 1. Source: Press et al. 2021; the rule for counts that are no power of two is in
+    their code.
 
     >>> alibi_slopes(3)  # 2^-4 and 2^-8, then the first of four heads' slopes
     array([0.0625    , 0.00390625, 0.25      ], dtype=float32)
@@ -93,14 +98,14 @@ def alibi_key_positions(attention_mask: ArrayLike) -> Array:
 
 
 def alibi_bias(attention_mask: ArrayLike, heads: int) -> Array:
-    """Give each head and key the number that is added to the scaled scores: `bias = slope * key position`.
+    """Compute the number that is added to the scaled scores of a head and a key: `bias = slope * key position`.
 
     attention_mask (batch, key) -> (batch, heads, 1, key), float32; the 1 stands for every query. The reference
     holds the same numbers as (batch * heads, 1, key).
 
-    The paper subtracts slope * (query - key). That differs by slope * query, a constant in each row of scores,
-    which softmax removes. At 4096 keys and 1..64 heads the difference from torch is at most 3.1e-5, where the
-    bias is above 256: at most 2.0e-7 of the bias.
+    The paper subtracts slope * (query - key). The difference is slope * query, a constant in each row of scores,
+    which softmax removes. At 4096 keys and 1..64 heads the difference from torch is at most 3.1e-5, at a bias above
+    256: at most 2.0e-7 of the bias.
 
     Raises as `alibi_slopes` and `alibi_key_positions`. Source: Press et al. 2021; BLOOM's reference.
 
@@ -124,9 +129,9 @@ def relative_buckets(
 
     with small' the buckets that are left. relative_position = key - query, any shape -> the same shape, int64.
 
-    The trap: the sign. It is key minus query here, query minus key in DeBERTa. Equal to torch for every distance
-    up to 4096 in 3171 of 3172 settings swept (72 buckets, distance 100: one distance falls elsewhere). The
-    logarithm is rounded to float32 as there: in float64, 20 settings would differ.
+    The trap: the sign. It is key minus query here, query minus key in DeBERTa. The buckets equal torch's for every
+    distance up to 4096 in 3171 of 3172 settings swept (72 buckets, distance 100: one distance falls into another
+    bucket). The logarithm is rounded to float32 as in torch: in float64, 20 settings would differ.
 
     Raises TypeError for floats, ValueError for too few buckets or a max_distance not above the small ones.
     Source: Raffel et al. 2020; MPNet uses 32 buckets and distance 128, bidirectional.
@@ -161,9 +166,9 @@ def relative_bias(
     table (rows, heads) -> (heads, query, key), in the table's dtype, added to the scores of self-attention.
     With a cache the queries are the tokens `past_length, past_length + 1, ...`, and key_length counts all keys.
 
-    These are all the positions T5 has: it adds no sinusoids and no position rows, whatever a notebook says. One
-    table per stack, stored in its first block, serves all its blocks; cross-attention has none. T5 adds the bias
-    to scores that are **not** divided by sqrt(head_dim), MPNet to scores that are. Equal to torch to the bit.
+    T5 has no other positions: it adds no sinusoids and no position rows, whatever a notebook says. One table per
+    stack, stored in its first block, serves all blocks of the stack; cross-attention has none. T5 adds the bias to
+    scores that are **not** divided by sqrt(head_dim), MPNet to scores that are. The bias equals torch's to the bit.
 
     Raises as `relative_buckets`; IndexError for a table with too few rows; ValueError for negative lengths.
     Source: Raffel et al. 2020, section 2.1.
@@ -182,7 +187,7 @@ def relative_bias(
 
 
 def log_buckets(relative_position: ArrayLike, buckets: int, max_positions: int) -> Array:
-    """Keep small distances, and squeeze larger ones by their logarithm, sign kept.
+    """Keep small distances, and squeeze larger distances by their logarithm; the sign stays.
 
         mid = buckets // 2
         bucket = r                                                                          |r| <= mid
@@ -191,9 +196,9 @@ def log_buckets(relative_position: ArrayLike, buckets: int, max_positions: int) 
     relative_position r = query - key (T5 has it the other way round), any shape -> the same shape, int64.
     Distances from max_positions on get buckets past +-(buckets - 1): `log_bucket_rows` clips them.
 
-    ceil is a matter of the quotient's last bit, so the logarithms are rounded to float32 as in torch: every
-    distance up to 4096 is equal in 1933 of 1941 settings swept, in the other 8 all but one, far past the clip;
-    in float64, 122 settings would differ.
+    ceil depends on the quotient's last bit, so the logarithms are rounded to float32 as in torch: every distance up
+    to 4096 is equal in 1933 of 1941 settings swept; in each of the 8 settings left, one distance far past the clip
+    differs. In float64, 122 settings would differ.
 
     Raises TypeError for floats; ValueError for buckets below 2 or max_positions not above mid + 1.
     Source: He et al. 2021, DeBERTaV2's reference implementation.
@@ -213,10 +218,10 @@ def log_buckets(relative_position: ArrayLike, buckets: int, max_positions: int) 
 
 
 def log_bucket_rows(query_length: int, key_length: int, buckets: int, max_positions: int) -> Array:
-    """Give each query and key their row in DeBERTa's table: `row = clip(bucket(query - key) + span, 0, 2 span - 1)`.
+    """Compute each pair's row in DeBERTa's table: `row = clip(bucket(query - key) + span, 0, 2 span - 1)`.
 
-    -> (query, key), int64. span = buckets, or max_positions where buckets < 1: then the bucket is the distance.
-    The same rows serve both of DeBERTa's terms, content to position and position to content. Equal to torch in
+    -> (query, key), int64. span = buckets; or max_positions if buckets < 1: then the bucket is the distance.
+    The same rows serve both of DeBERTa's terms, content to position and position to content. The rows equal torch's in
     every setting swept, up to length 4096.
 
     Raises as `log_buckets`; ValueError for negative lengths. Source: He et al. 2021, section 3.
@@ -231,3 +236,37 @@ def log_bucket_rows(query_length: int, key_length: int, buckets: int, max_positi
         lowest = 1 - key_length  # every distance between this and query_length - 1 occurs: bucket it once
         relative = log_buckets(np.arange(lowest, query_length), buckets, max_positions)[relative - lowest]
     return np.asarray(np.clip(relative + span, 0, 2 * span - 1))
+
+
+def content_to_position(q: Array, rows: Array, places: Array, scale: float) -> Array:
+    """Score each query's response to its distance from each key: `scores[i, j] = scale * q[i] . rows[places[i, j]]`.
+
+    q (..., heads, query, head_dim), rows (heads, distances, head_dim) mapped as keys are, places (query, key) from
+    `log_bucket_rows` -> (..., heads, query, key). scale is 1 / sqrt(s * head_dim); s counts the terms of the
+    score, content-to-content included.
+
+    >>> rows = np.array([[[1.0], [10.0], [100.0]]])  # one head; the distances query - key are -1, 0, 1
+    >>> places = np.array([[1, 0], [2, 1]])
+    >>> content_to_position(np.array([[[2.0], [3.0]]]), rows, places, scale=1.0)
+    array([[[ 20.,   2.],
+            [300.,  30.]]])
+    """
+    of_each = (q * q.dtype.type(scale)) @ rows.swapaxes(-1, -2)  # (..., heads, query, distances)
+    return np.take_along_axis(of_each, np.broadcast_to(places, (*of_each.shape[:-1], places.shape[1])), axis=-1)
+
+
+def position_to_content(k: Array, rows: Array, places: Array, scale: float) -> Array:
+    """Score each key's response to its distance from each query: `scores[i, j] = scale * k[j] . rows[places[i, j]]`.
+
+    As `content_to_position`, k (..., heads, key, head_dim), rows mapped as queries are -> (..., heads, query, key).
+
+    The trap: both functions use the same places, of query - key. The reference computes this term key by key, with
+    distance and sign turned round, and then transposes it.
+
+    >>> rows = np.array([[[1.0], [10.0], [100.0]]])
+    >>> places = np.array([[1, 0], [2, 1]])
+    >>> position_to_content(np.array([[[2.0], [3.0]]]), rows, places, scale=1.0)
+    array([[[ 20.,   3.],
+            [200.,  30.]]])
+    """
+    return content_to_position(k, rows, places.T, scale).swapaxes(-1, -2)

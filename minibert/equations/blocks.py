@@ -2,10 +2,10 @@
 
 Read `input_layer` first, then this from top to bottom. Each function is one formula; the last two, `bert_encoder` and
 `gpt2_blocks`, are all blocks of a model. Nothing here knows a file, a checkpoint or a model's name. `Encoder` computes
-some of them in fewer passes: those are in `fast`, and a test holds both equal.
+some of the formulas in fewer passes: `fast` has these versions, and a test compares both.
 
 Axes are written as words: batch, seq, dim, heads, head_dim. Attention has two more names for seq: `query` is the token
-whose vector is computed, `key` a token that it may use. Arrays are float32 unless you pass float64.
+whose vector is computed, `key` a token that the query may use. Arrays are float32 unless you pass float64.
 
 Sources
     Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762): attention, feed-forward, a norm after each sum
@@ -41,7 +41,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 def softmax(x: Array) -> Array:
     """Turn each row into positive numbers with sum 1: `y[i] = exp(x[i]) / sum_j exp(x[j])`.
 
-    x (..., n) -> (..., n). The largest x is subtracted first: same result, and exp cannot overflow.
+    x (..., n) -> (..., n). The largest x is subtracted first: the result is the same, and exp cannot overflow.
 
     >>> softmax(np.log([[1.0, 3.0]]))
     array([[0.25, 0.75]])
@@ -54,14 +54,14 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> Array:
     """Divide each row by the root of its mean square: `y = x / sqrt(mean(x^2) + eps) * weight`.
 
     x (..., dim), weight (dim,) -> (..., dim). A LayerNorm that neither subtracts the mean nor adds a bias.
-    Gemma's files hold the weight less 1: there pass `1 + weight`. With eps 0 a row of zeros becomes nan.
-    Source: Zhang, Sennrich 2019 (arXiv:1910.07467); Llama, Qwen and Gemma have it.
+    Gemma's files hold the weight less 1: for Gemma pass `1 + weight`. With eps 0 a row of zeros becomes nan.
+    Source: Zhang, Sennrich 2019 (arXiv:1910.07467); Llama, Qwen and Gemma use it.
 
     >>> rms_norm(np.array([[1.0, 7.0]]), weight=np.array([1.0, 2.0]), eps=0.0)
     array([[0.2, 2.8]])
     """
     square = np.mean(x * x, axis=-1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # no warning where eps is 0
+    with np.errstate(invalid="ignore"):  # no warning if eps is 0
         return np.asarray(x / np.sqrt(square + x.dtype.type(eps)) * weight)
 
 
@@ -75,7 +75,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def join_heads(x: Array) -> Array:
-    """Put the heads' parts side by side again: (..., heads, seq, head_dim) -> (..., seq, dim).
+    """Join the heads' parts side by side again: (..., heads, seq, head_dim) -> (..., seq, dim).
 
     >>> join_heads(np.array([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])).tolist()
     [[1, 2, 3, 4], [5, 6, 7, 8]]
@@ -85,10 +85,10 @@ def join_heads(x: Array) -> Array:
 
 
 def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -> Array:
-    """Turn a mask into numbers to add to scores: 0 where True, the most negative number of the dtype where False.
+    """Turn a mask into numbers to add to scores: 0 for True, the most negative number of the dtype for False.
 
-    After softmax that is a probability of 0; in a row that is masked everywhere all are equal. Not -inf: such a row
-    would become NaN. Combine masks as booleans.
+    After softmax a masked token has a probability of 0; in a row that is masked everywhere all probabilities are equal.
+    With -inf, a row that is masked everywhere would become NaN. Combine masks as booleans.
 
     >>> additive_mask(np.array([True, False]))
     array([ 0.0000000e+00, -3.4028235e+38], dtype=float32)
@@ -97,11 +97,11 @@ def additive_mask(keep: Array, dtype: np.dtype[np.floating] | str = "float32") -
 
 
 def visible(queries: Array, keys: Array, causal: bool = False, window: float | None = None) -> Array:
-    """Say which tokens each token sees: `keep[i, j] = (j <= i if causal) and |i - j| <= window`.
+    """Compute which tokens each token sees: `keep[i, j] = (j <= i if causal) and |i - j| <= window`.
 
     The positions of the tokens, (query,) and (key,) -> bool (query, key). `window`: how many tokens away a
-    token still sees; None: all. Configs count it in several ways. Mistral's `sliding_window` w counts the token itself:
-    window is w - 1; it is w where `is_causal` is false. ModernBERT's `local_attention` is split: window is w // 2.
+    token still sees; None: all. Configs count the window in several ways. Mistral's `sliding_window` w counts the token
+    itself: window is w - 1, or w if `is_causal` is false. ModernBERT's `local_attention` w is split: window is w // 2.
     Source: Jiang et al. 2023, "Mistral 7B" (arXiv:2310.06825), section 2.
 
     >>> visible(np.arange(4), np.arange(4), causal=True, window=1).astype(int)
@@ -116,7 +116,7 @@ def visible(queries: Array, keys: Array, causal: bool = False, window: float | N
 
 
 def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:
-    """Compare each token with each: `scores = scale * q @ k^T + bias`, scale = 1 / sqrt(head_dim).
+    """Compare each query with each key: `scores = scale * q @ k^T + bias`, scale = 1 / sqrt(head_dim).
 
     q (..., query, head_dim), k (..., key, head_dim), bias (..., query, key) -> (..., query, key). Without the scale the
     scores grow with head_dim, and softmax sees only the largest.
@@ -129,7 +129,7 @@ def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Array | None = None) -> Array:
-    """Give each token a mean of all values, weighted by its probabilities: `softmax(scores + mask) @ v`.
+    """Compute for each token a mean of all values, weighted by its probabilities: `softmax(scores + mask) @ v`.
 
     q, k, v (..., heads, seq, head_dim), mask and bias (..., query, key) -> (..., heads, seq, head_dim).
 
@@ -143,14 +143,14 @@ def attention(q: Array, k: Array, v: Array, mask: Array | None = None, bias: Arr
 
 
 class Affine(NamedTuple):
-    """A weight and a bias: of a `linear` map (out, dim) and (out,), of a norm (dim,) and (dim,)."""
+    """A weight and a bias: (out, dim) and (out,) of a `linear` map, (dim,) and (dim,) of a norm."""
 
     weight: Array
     bias: Array
 
 
 class Block(NamedTuple):
-    """All arrays of one block. `up` leads to the feed-forward's larger width, `down` back."""
+    """All arrays of one block. `up` maps to the feed-forward's larger width, `down` maps back."""
 
     query: Affine
     key: Affine
@@ -163,10 +163,10 @@ class Block(NamedTuple):
 
 
 def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None, bias: Array | None = None) -> Array:
-    """Give each token a mean of all values: queries, keys and values from x, attention in each head, then one more map.
+    """Map x to queries, keys and values, compute attention in each head, and map the joined heads once more.
 
-    x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim). Papers call it
-    multi-head attention. Source: Vaswani et al. 2017, section 3.2.2.
+    x (batch, seq, dim), mask (batch, 1, query, key), bias (heads, query, key) -> (batch, seq, dim). Each token's result
+    is a mean of all values. Papers call it multi-head attention. Source: Vaswani et al. 2017, section 3.2.2.
 
     >>> one = Affine(np.eye(1), np.zeros(1))
     >>> self_attention(np.array([[[0.0], [4.0]]]), Block(*[one] * 8), heads=1).round(3)
@@ -180,7 +180,7 @@ def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None
 
 
 def feed_forward(x: Array, up: Affine, down: Affine, activation: Activation = gelu) -> Array:
-    """Work on each token alone: `y = f(x @ up^T + b1) @ down^T + b2`.
+    """Compute two maps with an activation between them, for each token alone: `y = f(x @ up^T + b1) @ down^T + b2`.
 
     x (..., dim) -> (..., width) -> (..., dim).
 
@@ -220,8 +220,8 @@ def pre_norm_block(
 ) -> Array:
     """Compute GPT-2's block: `x = x + attention(LayerNorm(x)); x = x + feed_forward(LayerNorm(x))`.
 
-    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalised: each block only adds to it. So one sum runs
-    from the first block to the last, the residual stream: blocks read from it, and add to it.
+    x (batch, seq, dim) -> (batch, seq, dim). x itself is never normalized: each block only adds to x. One sum therefore
+    runs from the first block to the last, the residual stream: blocks read from it and add to it.
 
     >>> silent = Affine(np.zeros((2, 2)), np.array([0.0, 3.0]))
     >>> norm = Affine(np.ones(2), np.zeros(2))
@@ -252,8 +252,8 @@ def gpt2_blocks(
 ) -> Array:
     """Run GPT-2's blocks and its last norm: no token sees a later one.
 
-    x (batch, seq, dim) from `gpt2_input`, attention_mask (batch, seq) -> (batch, seq, dim); times `wte.T` that gives
-    the logits. A token that is added changes nothing before it: who writes a text on keeps the keys and values of the
+    x (batch, seq, dim) from `gpt2_input`, attention_mask (batch, seq) -> (batch, seq, dim); the product with `wte.T` is
+    the logits. A new token changes nothing before it: a program that continues a text keeps the keys and values of the
     earlier tokens (a KV cache). GPT-2's files hold weights as (dim, out), query, key and value side by side in one.
 
     >>> gpt2_blocks(np.array([[[1.0, 5.0]]]), np.array([[1]]), [], Affine(np.ones(2), np.zeros(2)), heads=1, eps=0.0)

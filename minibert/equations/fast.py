@@ -1,36 +1,44 @@
-"""Some formulas for speed: the same numbers but for the last bits, in fewer passes over memory.
+"""Faster versions of some formulas: the same numbers but for the last bits, in fewer passes over memory.
 
-`Encoder` computes with these. To learn the formulas, skip this file; a test holds each equal to its twin.
-
-Tried on whole texts, and no gain: tokens as columns through a whole block (1.03), pieces of 2^12 to 2^14 numbers
-(NumPy's calls take what the cache gives), memory for gelu's intermediates kept, its result written into the piece
-(0.99). Weight and bias of LayerNorm repeated for 32 rows take 0.65 of their time, 0.98 of all but the products.
+The models compute with these, and check their ids with `check_ids`. To learn the formulas, skip this file; a test
+compares each version with its formula.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import activations
 from .activations import Activation
 from .input_layer import Array
 
-# How many outputs a product has at least, where one that has fewer would take another way: see `steady_linear`
+# OpenBLAS's AVX-512 kernel for small matrices packs nothing. It computes products of row-major operands up to rows *
+# outputs * width = 10^6. A usual product packs the whole weight at each call: most of the time of a short text
+PANEL = 64  # outputs of a panel: the fastest of 32 to 128
+CUT = 448  # inputs of one sum, as in the usual product
+FEW = 32  # rows of a product with panels: FEW * PANEL * CUT is below 10^6
+
+# the fewest outputs of a product: with fewer, BLAS may use another kernel (see `steady_linear`)
 OUTPUTS = 128
 
-# ln Q(t) on 0..9 as a polynomial, t^0 .. t^6, Q the upper tail of the normal distribution, fitted for the least largest
-# error of gelu
+# ln Q(t) on 0..9 as a polynomial, t^0 .. t^6; Q is the upper tail of the normal distribution. The fit minimizes the
+# largest error of gelu
 LOG_TAIL = (-0.693142371, -0.797952214, -0.317995808, -0.0370224482, 0.00560112511, -0.000533182238, 2.29381657e-05)
-PIECE = 1 << 15  # how many numbers an activation works on at once: its intermediates stay in the L2 cache
-HALVED = 256  # numbers of a row, up to which its largest is found by halves: twice as fast for 8 to 40, slower for 512
-FLAT = 9.0  # from here on t Q(t) is nothing beside t in float32: 9 Q(9) = 1e-18
+PIECE = 1 << 15  # numbers that an activation computes at once: its intermediates stay in the L2 cache
+HALVED = 256  # the longest row whose maximum is computed by halves, which is faster for short rows alone
+FLAT = 9.0  # from here on t Q(t) vanishes beside t in float32: 9 Q(9) = 1e-18
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None, columns: int = 0) -> Array:
     """As `blocks.linear`; up to `columns` rows (tokens, dim) are multiplied, and the result stored, as columns.
 
-    `out` (tokens, out) lends its memory. Columns read the weight as it is stored: with some kernels of BLAS they take
-    0.6 to 0.9 times the time.
+    The result is written into the memory of `out` (tokens, out). Columns read the weight in its stored order, which is
+    faster with some kernels of BLAS.
     """
     few = x.ndim == 2 and len(x) <= columns
     transposed = out if out is None or not few else out.reshape(out.shape[::-1])
@@ -38,10 +46,51 @@ def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None
     return y if bias is None else np.add(y, bias, out=y)
 
 
-def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:
-    """As `linear` of rows (tokens, dim), filled up to a multiple of `rows`, and few outputs to OUTPUTS.
+class Panels(NamedTuple):
+    """A weight (out, in) in panels of PANEL outputs, for products of 2 to FEW rows.
 
-    With some kernels of BLAS no row then changes a bit of another: see `threads.kernels`.
+    pieces: inputs -> the weights of these inputs, (out / PANEL, inputs, PANEL). The inputs are cut as in
+    OpenBLAS, so each number has the bits of the usual product.
+    """
+
+    pieces: tuple[tuple[slice, Array], ...]
+
+    @classmethod
+    def of(cls, weight: Array) -> Panels:
+        """Lay out a weight (out, in), with `out` a multiple of PANEL; views if its memory is (in, out).
+
+        >>> [panels.shape for _, panels in Panels.of(np.ones((128, 900))).pieces]
+        [(2, 448, 64), (2, 240, 64), (2, 212, 64)]
+        """
+        outputs, width = weight.shape
+        edges = [0]
+        while (left := width - edges[-1]) > 0:  # a rest below two cuts is halved, at a multiple of 16
+            edges.append(edges[-1] + (CUT if left >= 2 * CUT else left if left <= CUT else -(-(left // 2) // 16) * 16))
+        panels = weight.reshape(outputs // PANEL, PANEL, width).transpose(0, 2, 1)
+        pieces = ((slice(*edge), panels[:, slice(*edge)]) for edge in pairwise(edges))
+        return cls(tuple((some, each if each.strides[-1] == each.itemsize else each.copy()) for some, each in pieces))
+
+    def part(self, outputs: slice) -> Panels | None:
+        """Return the panels of some outputs; None unless the outputs begin and end with a panel."""
+        if outputs.start % PANEL or outputs.stop % PANEL:
+            return None
+        some = slice(outputs.start // PANEL, outputs.stop // PANEL)
+        return Panels(tuple((inputs, each[some]) for inputs, each in self.pieces))
+
+    def linear(self, x: Array, bias: Array | None, out: Array) -> Array:
+        """As `linear` of 2 to FEW rows x (rows, in), into `out` (rows, out)."""
+        for inputs, panels in self.pieces:
+            y = np.empty_like(out) if inputs.start else out
+            np.matmul(x[:, inputs], panels, out=y.reshape(len(x), -1, PANEL).swapaxes(0, 1))
+            if inputs.start:
+                out += y
+        return out if bias is None else np.add(out, bias, out=out)
+
+
+def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:
+    """As `linear` of rows (tokens, dim), padded to a multiple of `rows`, and to at least OUTPUTS outputs.
+
+    With some kernels of BLAS no row then changes a bit of another row: see `threads.kernels`.
     """
     count, outputs = len(x), len(weight)
     filled = np.concatenate([x, np.repeat(x[:1], -count % rows, axis=0)])
@@ -54,12 +103,12 @@ def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, column
 def softmax(x: Array, out: Array | None = None) -> Array:
     """As `blocks.softmax`; `out` may be x."""
     largest = x if x.shape[-1] <= HALVED else np.maximum.reduce(x, axis=-1, keepdims=True)
-    while (count := largest.shape[-1]) > 1:  # in fewer and longer loops; the halves of an odd count share its middle
+    while (count := largest.shape[-1]) > 1:  # fewer and longer loops; the halves of an odd count share the middle
         half = (count + 1) // 2
         largest = np.maximum(largest[..., :half], largest[..., count - half :])
     y: Array = np.subtract(x, largest, out=out)
     np.exp(y, out=y)
-    # each row's sum: sooner than by np.sum, and with the memory order of `attention_scores` rounded less
+    # the sum of each row: faster than np.sum, and more exact in the memory order of `attention_scores`
     y /= np.matmul(y, np.ones((y.shape[-1], 1), y.dtype))
     return y
 
@@ -67,12 +116,12 @@ def softmax(x: Array, out: Array | None = None) -> Array:
 def gelu(x: Array) -> Array:
     """As `activations.gelu`; in float32 `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
 
-    Of a large |y| that is a share, of a small one it is not: y is right to 0.04 % at x = -4, to 1 % at -7.
+    The error is absolute. A small |y| has a larger relative error: 0.04 % at x = -4, 1 % at -7.
     """
     if x.dtype != np.float32:
         return activations.gelu(x)
     size = np.abs(x)
-    if not size.max(initial=0) <= FLAT:  # or nan; to look takes a third of the time of the minimum, seldom needed
+    if not size.max(initial=0) <= FLAT:  # true for nan too; the check is cheaper than a minimum that is seldom needed
         np.minimum(size, np.float32(FLAT), out=size)
     y = size * np.float32(LOG_TAIL[-1])
     for factor in LOG_TAIL[-2:0:-1]:  # Horner's rule
@@ -81,12 +130,12 @@ def gelu(x: Array) -> Array:
     y += np.float32(LOG_TAIL[0])
     np.exp(y, out=y)
     y *= size
-    size.fill(0)  # of an array and one number, NumPy takes the maximum four times as slowly as of two arrays
+    size.fill(0)  # NumPy's maximum is faster for two arrays than for an array and a number
     return np.subtract(np.maximum(x, size, out=size), y, out=y)
 
 
 def activated(activate: Activation, x: Array) -> Array:
-    """Apply an activation to x in place, piece by piece. x has no gaps in memory, in either order."""
+    """Apply an activation to x in place, piece by piece. x is contiguous, in C or Fortran order."""
     flat = (x if x.flags.c_contiguous else x.T).reshape(-1)  # a view
     for start in range(0, len(flat), PIECE):
         piece = flat[start : start + PIECE]
@@ -95,7 +144,7 @@ def activated(activate: Activation, x: Array) -> Array:
 
 
 def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:
-    """As `blocks.attention_scores`; in memory key stands before query, which makes softmax faster."""
+    """As `blocks.attention_scores`; in memory the key axis comes before the query axis, which makes softmax faster."""
     scores: Array = np.matmul(k, (q * q.dtype.type(scale)).swapaxes(-1, -2)).swapaxes(-1, -2)
     return scores if bias is None else np.add(scores, bias, out=scores)
 
@@ -105,7 +154,7 @@ def by_distance(of_each: Array, keys: int) -> Array:
 
         scores[i, j] = of_each[i, j - i + rows - 1]
 
-    of_each (..., rows, rows + keys - 1): for each row the numbers of all distances from 1 - rows to keys - 1, in their
+    of_each (..., rows, rows + keys - 1): each row has a number for each distance from 1 - rows to keys - 1, in this
     order -> (..., rows, keys).
 
     >>> by_distance(np.array([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]]), keys=2)  # distances -1, 0, 1
@@ -119,5 +168,67 @@ def by_distance(of_each: Array, keys: int) -> Array:
 
 
 def faster(activation: Activation) -> Activation:
-    """Find the fast version of an activation, if this file has one."""
+    """Return the fast version of an activation, or the activation itself if this file has none."""
     return gelu if activation is activations.gelu else activation
+
+
+@cache
+def _ones(dim: int, dtype: np.dtype[Any]) -> Array:
+    """Return a vector of ones, made once: for a short text, making it takes as long as a row's sum."""
+    return np.ones(dim, dtype)
+
+
+def layer_norm(
+    x: Array, weight: Array, bias: Array | None = None, eps: float = 1e-12, out: Array | None = None
+) -> Array:
+    """As `input_layer.layer_norm`, within 2e-6; `out` may be x.
+
+    Both sums are dot products of one row, so the bits of a row do not depend on its neighbours. 1 / sqrt(..) is
+    computed in float64: in float32 the error is a tenth larger. With eps 0 a row of equal numbers becomes nan, without
+    a warning. Raises TypeError for float16.
+    """
+    if x.dtype == np.float16:
+        raise TypeError("layer_norm: x must be float32 or float64, found float16; convert it, x.astype(np.float32)")
+    dim = x.shape[-1]
+    mean = np.vecdot(x, _ones(dim, x.dtype))[..., None] / dim
+    y: Array = np.subtract(x, mean, out=out)
+    variance = np.vecdot(y, y)[..., None] / np.float64(dim)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y *= (1 / np.sqrt(variance + eps)).astype(y.dtype)  # multiply by the reciprocal, as the reference does
+    y *= weight
+    return y if bias is None else np.add(y, bias, out=y)
+
+
+def check_ids(ids: ArrayLike, rows: int, name: str = "ids", first: int = 0) -> Array:
+    """Return `ids` as an int64 array, all of them in first..rows-1.
+
+    NumPy would silently read row -1 as the last row; a table of embeddings has no row -1.
+
+    Raises TypeError for floats, booleans and ragged lists, IndexError for an id outside the table.
+
+    >>> check_ids([[0, 2]], rows=3)
+    array([[0, 2]])
+    >>> check_ids([[0, 3]], rows=3, name="input_ids")
+    Traceback (most recent call last):
+    IndexError: input_ids[0, 1] is 3, but the table has rows 0..2; is this the right tokenizer?
+    """
+    try:
+        ids = np.asarray(ids)
+    except ValueError as error:  # a ragged list
+        raise TypeError(f"{name}: every row must have the same length; pad the shorter ones ({error})") from None
+    if ids.size == 0:
+        return ids.astype(np.int64)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, found {ids.dtype}; ids are row numbers of a table")
+    # small types would wrap when a step adds to ids: uint8 254 + 2 is 0
+    checked = ids.astype(np.int64, copy=False)
+    if ids.dtype.kind == "u":
+        first = 0  # otherwise 2^64 - 1, which is -1 in int64, would pass as -1
+    if (checked - first if first else checked).view(
+        np.uint64
+    ).max() >= rows - first:  # unsigned, -1 is the largest number
+        where = tuple(int(i) for i in np.argwhere((checked < first) | (checked >= rows))[0])
+        at = f"{name}[{', '.join(map(str, where))}]" if where else name
+        hint = "; is this the right tokenizer?" if name.partition("[")[0] in ("ids", "input_ids") else ""
+        raise IndexError(f"{at} is {ids[where]}, but the table has rows {first}..{rows - 1}{hint}")
+    return checked

@@ -1,14 +1,14 @@
-"""Llama and its kin: each change since BERT and GPT-2 as one formula, and the whole model at the end.
+"""Llama and its relatives: each change since BERT and GPT-2 as one formula, and the whole model at the end.
 
-Read `blocks` first: RMSNorm (`rms_norm`) and the window (`visible`) stand there, the rotation (`rotate`) stands in
-`rotary`. Here follow key heads that several query heads share, and the gate; `llama_model` goes from ids to logits.
-Mistral, Qwen and Gemma are made of the same parts; ModernBERT and NomicBERT have some of them.
+Read `blocks` first: it has RMSNorm (`rms_norm`) and the window (`visible`); `rotary` has the rotation (`rotate`). This
+file has key heads that several query heads share, and the gate; `llama_model` computes logits from ids. Mistral, Qwen
+and Gemma are made of the same parts; ModernBERT and NomicBERT have some of these parts.
 
 Sources
     Su et al. 2021, "RoFormer" (arXiv:2104.09864): queries and keys are rotated by their token's position
     Ainslie et al. 2023, "GQA" (arXiv:2305.13245): several query heads share a key head and a value head
     Shazeer 2020, "GLU Variants Improve Transformer" (arXiv:2002.05202): the gate
-    Touvron et al. 2023, "LLaMA" (arXiv:2302.13971): a block of all of them
+    Touvron et al. 2023, "LLaMA" (arXiv:2302.13971): a block of all these parts
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from .rotary import rotary_angles, rotate
 
 
 class Map(NamedTuple):
-    """A `linear` map: weight (out, dim), and a bias (out,) where there is one."""
+    """A `linear` map: weight (out, dim), and a bias (out,) or None."""
 
     weight: Array
     bias: Array | None = None
 
 
 class GatedBlock(NamedTuple):
-    """All arrays of one block. Norms have a weight alone; those of each head are Qwen3's and Gemma's."""
+    """All arrays of one block. Norms have a weight and no bias; Qwen3 and Gemma have norms of each head's queries and
+    keys.
+    """
 
     query: Map
     key: Map
@@ -49,7 +51,7 @@ class GatedBlock(NamedTuple):
 
 
 def share_heads(x: Array, heads: int) -> Array:
-    """Give each query head its key head: query head h uses key head `h // (heads / key_heads)`.
+    """Repeat key heads, one for each query head: query head h uses key head `h // (heads / key_heads)`.
 
     x (..., key_heads, seq, head_dim) -> (..., heads, seq, head_dim). The trap: `h % key_heads` fits too, and is wrong.
 
@@ -63,10 +65,10 @@ def rotary_attention(
     x: Array, block: GatedBlock, heads: int, key_heads: int, cos: Array, sin: Array,
     eps: float = 1e-6, mask: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Attention whose queries and keys are rotated: `softmax(rotate(q) @ rotate(k)^T / sqrt(head_dim) + mask) @ v`.
+    """Compute attention with rotated queries and keys: `softmax(rotate(q) @ rotate(k)^T / sqrt(head_dim) + mask) @ v`.
 
     x (batch, seq, dim), cos and sin (seq, head_dim) from `rotary_angles`, mask (batch, 1, query, key) -> (batch, seq,
-    dim). Queries and keys are rotated after their own norm, where there is one, and values are not.
+    dim). Queries and keys are rotated after their norms, if the block has them; values are not rotated.
 
     >>> one, quarter = Map(np.eye(2)), (np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]]))
     >>> block = GatedBlock(one, one, one, one, np.ones(2), one, one, one, np.ones(2))
@@ -87,10 +89,10 @@ def rotary_attention(
 
 
 def gated_feed_forward(x: Array, gate: Map, up: Map, down: Map, activation: Activation = silu) -> Array:
-    """Work on each token alone, with a gate: `y = (f(x @ gate^T) * (x @ up^T)) @ down^T`.
+    """Compute a gated feed-forward for each token alone: `y = (f(x @ gate^T) * (x @ up^T)) @ down^T`.
 
     x (..., dim) -> (..., width) -> (..., dim). With silu it is called SwiGLU, with gelu GEGLU. The trap: f is applied
-    to the gate, not to the other. ModernBERT's file holds both in one weight `Wi`, the gate's rows first.
+    to the gate, not to the other factor. ModernBERT's file holds both in one weight `Wi`, the gate's rows first.
 
     >>> gate, up, down = (Map(np.array([[number]])) for number in (1.0, 10.0, 1.0))
     >>> gated_feed_forward(np.array([[2.0], [-3.0]]), gate, up, down, activation=lambda x: np.maximum(x, 0))
@@ -120,7 +122,7 @@ def gated_block(
 class LlamaWeights(NamedTuple):
     """All arrays of Llama: word (vocab, dim), the blocks, last_norm (dim,) and output (vocab, dim).
 
-    Large Llamas have a table of its own as `output`; in small ones it is `word` a second time.
+    In large Llamas `output` is a second table; in small Llamas `word` is used again.
     """
 
     word: Array
@@ -136,8 +138,8 @@ def llama_model(
     """Compute Llama's logits from ids: word rows, blocks that rotate queries and keys, `rms_norm(x) @ output^T`.
 
     input_ids and attention_mask (batch, seq), frequencies (head_dim / 2,) from `rotary_frequencies` or a rule of
-    `rotary_scaling` -> (batch, seq, vocab). No row of positions is added: attention alone knows the order of the words.
-    Row t scores each word as the one after token t. Source: Touvron et al. 2023.
+    `rotary_scaling` -> (batch, seq, vocab). No row of positions is added: attention alone knows the tokens'
+    order. Row t scores each word as the word after token t. Source: Touvron et al. 2023.
 
     >>> table = np.array([[0.0, 1.0], [1.0, 7.0]])
     >>> weights = LlamaWeights(table, [], last_norm=np.ones(2), output=table)

@@ -1,10 +1,10 @@
-"""Vectors in fewer bytes: a byte for each number, or a bit, and how such vectors are compared.
+"""Vectors in fewer bytes: a byte or a bit for each number, and the comparison of vectors of bits.
 
     float16          2 bytes a number, rounded to three digits
-    int8, uint8      1 byte: which of 256 levels, from the smallest number of its dimension to the largest in 255 steps
-    binary, ubinary  1 bit: whether the number is positive; eight of them are an int8 or a uint8
+    int8, uint8      1 byte: one of 256 levels, from the smallest number of its dimension to the largest in 255 steps
+    binary, ubinary  1 bit: whether the number is positive; eight bits are an int8 or a uint8
 
-The numbers are those of sentence-transformers' `quantize_embeddings`, which has no float16.
+The numbers equal those of sentence-transformers' `quantize_embeddings`, which has no float16.
 
 Source: Shakir, Aarsen, Lee 2024, "Binary and Scalar Embedding Quantization" (the Hugging Face blog).
 """
@@ -26,21 +26,21 @@ PRECISIONS: Mapping[str, type[np.generic]] = {
     "binary": np.int8,
     "ubinary": np.uint8,
 }
-"""Name -> the type of the numbers that are kept."""
+"""Name -> the dtype of the stored numbers."""
 STEPS = ("int8", "uint8")  # these need ranges
 BITS = ("binary", "ubinary")
 
 
 def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
-    """Make vectors (n, dim) smaller: float16, int8 and uint8 (n, dim), binary and ubinary (n, ceil(dim / 8)).
+    """Convert vectors (n, dim) to fewer bytes: float16, int8, uint8 (n, dim); binary, ubinary (n, ceil(dim / 8)).
 
-        uint8    y = floor((x - low) / ((high - low) / 255)), from 0 to 255; where high = low, floor(x - low)
-        int8     that minus 128
-        ubinary  bit i is 1 where x[i] > 0, the first of eight is the highest; bits beyond dim are 0
-        binary   that minus 128
+        uint8    y = floor((x - low) / ((high - low) / 255)), from 0 to 255; if high = low, floor(x - low)
+        int8     uint8 minus 128
+        ubinary  bit i is 1 if x[i] > 0, the first of eight is the highest; bits beyond dim are 0
+        binary   ubinary minus 128
 
-    ranges (2, dim): the smallest and the largest number of each dimension, for int8 and uint8; without them those of
-    the vectors themselves. Vectors that are to be compared need the same ranges: keep `ranges_of` of the first ones.
+    ranges (2, dim): the smallest and the largest number of each dimension, for int8 and uint8; by default the ranges of
+    `vectors`. Vectors that will be compared need the same ranges: keep `ranges_of` of the first vectors.
 
     Raises TypeError for anything but an array of numbers; ValueError for an unknown precision, ranges that are not
     (2, dim) numbers with low <= high and a width within float32, one vector without ranges, a number that is not finite
@@ -62,7 +62,7 @@ def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -
         with np.errstate(over="ignore"):
             half = vectors.astype(np.float16)
         if not np.isfinite(half).all():
-            raise ValueError("a number is too large for float16, whose largest is 65504; take another precision")
+            raise ValueError("a number is too large for float16, whose largest is 65504; choose another precision")
         return half
     if precision in BITS:
         bits = np.packbits(vectors > 0, axis=-1)
@@ -70,15 +70,15 @@ def quantized(vectors: Array, precision: str, ranges: ArrayLike | None = None) -
     if len(vectors) == 0:
         return np.zeros(vectors.shape, kind)
     low, steps = _low_and_steps(ranges_of(vectors) if ranges is None else ranges, vectors.shape[-1])
-    with np.errstate(over="ignore"):  # what lies outside the ranges is clipped
+    with np.errstate(over="ignore"):  # numbers outside the ranges are clipped
         y = np.clip(np.floor((vectors - low) / steps), 0, 255)
     return np.asarray(y.astype(np.uint8) if precision == "uint8" else (y - 128).astype(np.int8))
 
 
 def ranges_of(vectors: Array) -> Array:
-    """Give the smallest and the largest number of each dimension: (n, dim) -> (2, dim) of vectors' type.
+    """Compute the smallest and the largest number of each dimension: (n, dim) -> (2, dim) in the dtype of `vectors`.
 
-    Raises ValueError for fewer than two vectors, where every number would be the smallest, and for NaN or infinity.
+    Raises ValueError for NaN or infinity, and for fewer than two vectors, as every number would be the smallest.
 
     >>> ranges_of(np.array([[0.0, 5.0], [1.0, 3.0]]))
     array([[0., 3.],
@@ -87,8 +87,8 @@ def ranges_of(vectors: Array) -> Array:
     _check_array(vectors)
     if vectors.ndim != 2 or len(vectors) < 2:
         raise ValueError(
-            f"the ranges of int8 and uint8 need two vectors or more, better a hundred; found {vectors.shape}; pass the "
-            "ranges of others to equations.quantized, or take another precision"
+            f"the ranges of int8 and uint8 need two vectors or more, better a hundred; found {vectors.shape}; pass "
+            "ranges to equations.quantized, or choose another precision"
         )
     _check_finite(vectors, "ranges need")
     return np.stack([vectors.min(axis=0), vectors.max(axis=0)])
@@ -98,7 +98,7 @@ def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None)
     """Approximate the original vectors, in float32: (n, dim). Raises ValueError for one bit a number.
 
         uint8    x = low + y * (high - low) / 255
-        int8     the same of y + 128
+        int8     the same with y + 128
 
     `quantized` rounds down, so x is lower than the vector by half a step on average.
 
@@ -119,11 +119,11 @@ def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None)
 
 
 def hamming(a: Array, b: Array) -> Array:
-    """Give minus the number of bits that differ: `y[i, j] = -popcount(a[i] xor b[j])`, float32.
+    """Count the bits that differ, with a minus sign: `y[i, j] = -popcount(a[i] xor b[j])`, float32.
 
-    a (n, bytes), b (m, bytes), both binary or both ubinary -> (n, m). The larger, the more alike; 0 is equal.
+    a (n, bytes), b (m, bytes), both binary or both ubinary -> (n, m). A larger number is more alike; 0 is equal.
 
-    Raises ValueError for vectors of two types or widths, and for another type than int8 and uint8.
+    Raises ValueError for vectors of two dtypes or widths, and for a dtype other than int8 and uint8.
 
     >>> hamming(np.array([[0b1010]], np.uint8), np.array([[0b1010], [0b0110]], np.uint8))
     array([[ 0., -2.]], dtype=float32)
@@ -136,13 +136,13 @@ def hamming(a: Array, b: Array) -> Array:
     y = np.empty((len(a), len(b)), np.float32)
     word = np.uint64 if b.shape[1] % 8 == 0 and a.flags.c_contiguous and b.flags.c_contiguous else np.uint8
     a, b = a.view(word), b.view(word)
-    for i, vector in enumerate(a):  # one at a time: all at once would be (n, m, bytes)
+    for i, vector in enumerate(a):  # one vector at a time: all pairs at once would be (n, m, bytes)
         y[i] = np.bitwise_count(vector ^ b).sum(axis=1, dtype=np.int32)
-    return np.asarray(0 - y)  # not -y, which would be -0 for equal ones
+    return np.asarray(0 - y)  # -y would be -0 for equal vectors
 
 
 def check_precision(precision: str) -> type[np.generic]:
-    """Give the type of a precision's numbers. Raises ValueError for an unknown one."""
+    """Return the dtype of a precision. Raises ValueError for an unknown one."""
     if not isinstance(precision, str) or precision not in PRECISIONS:  # a list has no hash
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, found {precision!r}")
     return PRECISIONS[precision]
@@ -159,7 +159,7 @@ def _check_array(vectors: Array) -> None:
 def _check_finite(vectors: Array, what: str) -> None:
     if not np.isfinite(vectors).all():
         row = int(np.isfinite(np.atleast_2d(vectors)).all(axis=-1).argmin())
-        raise ValueError(f"{what} finite numbers, but vectors[{row}] has NaN or an infinite one; leave it out")
+        raise ValueError(f"{what} finite numbers, but vectors[{row}] has NaN or infinity; leave it out")
 
 
 def _low_and_steps(ranges: ArrayLike, dim: int) -> tuple[Array, Array]:
@@ -170,7 +170,7 @@ def _low_and_steps(ranges: ArrayLike, dim: int) -> tuple[Array, Array]:
         low, high = found.astype(np.float32)
         steps = (high - low) / 255
     if (low > high).any():
-        raise ValueError(f"ranges must have low <= high, found otherwise in dimension {int((low > high).argmax())}")
+        raise ValueError(f"ranges must have low <= high, found low > high in dimension {int((low > high).argmax())}")
     if not np.isfinite(steps).all():
         at = int(np.isfinite(steps).argmin())
         raise ValueError(f"ranges must have a width within float32, found {found[:, at].tolist()} in dimension {at}")

@@ -1,10 +1,10 @@
-"""Rotary positions: queries and keys are rotated by an angle that grows with their token's place in the text.
+"""Rotary positions: queries and keys are rotated by an angle that grows with their token's position in the text.
 
-Read `blocks` first. Nothing is added to the word rows: the input layer knows nothing of positions, and attention asks
-for them. The product of a query at place i and a key at place j then depends on i - j alone. Llama, GPT-NeoX,
-ModernBERT and Nomic have these; for longer texts `rotary_scaling` changes the speeds.
+Read `blocks` first. Nothing is added to the word rows: the input layer knows nothing of positions, attention uses them.
+The product of a query at position i and a key at position j then depends on i - j alone. Llama, GPT-NeoX, ModernBERT
+and Nomic have rotary positions; for longer texts `rotary_scaling` changes the speeds.
 
-Where floats are computed, the docstring states the measured difference from the reference.
+The docstring of each formula of floats states the measured difference from the reference.
 
 Source: Su et al. 2021, "RoFormer" (arXiv:2104.09864).
 """
@@ -30,7 +30,7 @@ def check_positions(values: ArrayLike, name: str) -> Array:
 
 
 def rotary_powers(dim: int, base: float = 10000.0) -> Array:
-    """Give each pair of a head's dimensions the tokens that it takes to turn by one radian: `base^(2i / dim)`.
+    """Compute for each pair of a head's dimensions how many tokens it needs to turn by one radian: `base^(2i / dim)`.
 
     -> (ceil(dim / 2),), float32. The exponent is float32, the power float64, rounded once.
 
@@ -46,16 +46,16 @@ def rotary_powers(dim: int, base: float = 10000.0) -> Array:
 
 
 def rotary_frequencies(dim: int, base: float = 10000.0) -> Array:
-    """Give each pair of a head's dimensions its turning speed, in radians per token.
+    """Compute the turning speed of each pair of a head's dimensions, in radians per token.
 
         f[i] = base^(-2i / dim)     for 2i = 0, 2, 4, ... < dim
 
-    -> (ceil(dim / 2),), float32. `dim` is how much of a head rotates, `base` the config's theta. For models that
-    scale them see `rotary_scaling`.
+    -> (ceil(dim / 2),), float32. `dim` of a head's dimensions rotate, `base` is the config's theta. Some models scale
+    the frequencies: see `rotary_scaling`.
 
     The bits matter: one wrong last bit grows to 1e-4 at position 4096. Here the exponent is float32, the power
     float64, its rounding and the reciprocal float32: over dims 2..256 and bases 500..1e7, 15 of 2723 frequencies
-    differ from torch's, by one or two last bits; computed all in float64, 1150 differ.
+    differ from torch's, by one or two last bits; if all were computed in float64, 1150 would differ.
 
     Raises as `rotary_powers`. Source: Su et al. 2021.
 
@@ -66,14 +66,14 @@ def rotary_frequencies(dim: int, base: float = 10000.0) -> Array:
 
 
 def rotary_angles(position_ids: ArrayLike, frequencies: Array, factor: float = 1.0) -> tuple[Array, Array]:
-    """Give each position the cosines and sines of its angles, `angle = p * f`, written twice: [angle | angle].
+    """Compute the cosines and sines of each position's angles, `angle = p * f`, written twice: [angle | angle].
 
-    position_ids of any shape (...), frequencies (n,) -> cos and sin, each (..., 2n), float32, both times `factor`:
-    of the rules in `rotary_scaling` two have one.
+    position_ids of any shape (...), frequencies (n,) -> cos and sin, each (..., 2n), float32, both times `factor`,
+    which a rule of `rotary_scaling` may have.
 
     The angle itself is float32, as in the reference: at position 4095 it is up to 1.2e-4 off the exact product,
-    and models have been trained with that. Of the same frequencies, cos and sin differ from torch's by at most
-    6.0e-8 up to position 4096; of frequencies that differ in the last bits, by at most 6.2e-5.
+    and models have been trained with this error. For the same frequencies, cos and sin differ from torch's by at most
+    6.0e-8 up to position 4096; for frequencies that differ in the last bits, by at most 6.2e-5.
 
     Raises TypeError for positions that are no integers. Source: Su et al. 2021; the layout is Llama's.
 
@@ -99,7 +99,7 @@ def rotate(x: Array, cos: Array, sin: Array, pairing: str = "halves") -> Array:
     rest pass through (GPT-NeoX rotates a quarter of each head). For x (batch, heads, seq, dim) write `cos[:, None]`.
 
     The trap: the two pairings are the same formula with the dimensions in another order. A checkpoint is trained
-    for one of them, and the other gives plausible, wrong scores. Equal to the reference to the bit.
+    for one pairing, and the other pairing computes plausible, wrong scores. Equal to the reference to the bit.
 
     Raises ValueError for an unknown pairing or for cos wider than x. Source: Su et al. 2021.
 

@@ -1,26 +1,28 @@
 """Rotary frequencies for texts longer than a model was first trained on: the four rules of the models here.
 
-A model that has never seen position 9000 turns its slow pairs to angles it has never seen either. Each rule slows
-the pairs down so that a long text's angles fall where a short one's were, and each takes another choice of pairs.
+A model that has never seen position 9000 turns its slow pairs to angles that it has never seen either. Each rule slows
+pairs down, so that the angles of a long text stay within those of a short text. The rules differ in the choice of
+pairs.
 
     linear         Gemma 3 (full layers)    every pair is slowed by the factor
-    yarn           Qwen, DeepSeek, gpt-oss  slow pairs by the factor, fast ones not, a ramp between; louder cos and sin
-    llama3         Llama 3.1 and later      slow pairs by the factor, fast ones not, a ramp by wavelength between
+    yarn           Qwen, DeepSeek, gpt-oss  slow pairs by the factor, fast not, a ramp between; larger cos and sin
+    llama3         Llama 3.1 and later      slow pairs by the factor, fast not, a ramp by wavelength between
     ntk            GTE                      a base times the factor, whatever the length, and all pairs a little slower
 
-One of them, yarn, also multiplies cos and sin by a factor: pass it to `rotary_angles`. Rules by which frequencies
-change with a text's length (dynamic, longrope) have no formula here: with them a text's vectors would change with the
-texts around it.
+One rule, yarn, also multiplies cos and sin by a factor: pass it to `rotary_angles`. Two more rules change frequencies
+with a text's length (dynamic, longrope). They have no formula here: a text's vectors would change with the texts around
+it.
 
 Three mistakes are made again and again, and the tests reject each: cos and sin without their factor; frequencies
-multiplied by the factor where they are divided; the length that the model reaches today (max_position_embeddings) taken
-for the one it was first trained on (original_max_position_embeddings).
+multiplied by the factor instead of divided; the length that the model reaches today (max_position_embeddings) used
+instead of the length that it was first trained on (original_max_position_embeddings).
 
-Every operation is float32 in the reference's order, powers are float64, rounded once. Of equal unscaled frequencies
-those of linear and llama3 equal torch's to the bit. Of yarn (dims 8..256, bases 1e4..1e6, factors 1.5..40) 1.3 % differ
-in the last bits of the powers, by at most 2.2e-7 of themselves. A position multiplies the error of a frequency: with
-equal ones cos and sin differ by at most 1.2e-7 up to position 131071, with one near 1 that differs in its last bit by
-up to 7.8e-3 there, which is 131071 * 2^-24 (1.4e-3 in the published settings tried).
+Every operation is float32 in the reference's order, powers are float64, rounded once. From equal unscaled frequencies,
+linear and llama3 compute torch's frequencies to the bit. With yarn (dims 8..256, bases 1e4..1e6, factors 1.5..40) 1.3 %
+of the frequencies differ in the last bits of the powers, by at most 2.2e-7 of themselves. A position multiplies the
+error of a frequency. At equal frequencies cos and sin differ by at most 1.2e-7 up to position 131071. At a frequency
+near 1 that differs in its last bit they differ by up to 7.8e-3 there, which is 131071 * 2^-24 (1.4e-3 in the published
+settings tried).
 
 Sources
     Chen et al. 2023, "Extending Context Window of LLMs via Positional Interpolation" (arXiv:2306.15595): linear
@@ -41,14 +43,14 @@ from .rotary import rotary_frequencies, rotary_powers
 
 
 def _check(**lengths_and_factors: float) -> None:
-    """Raise ValueError for a number that a formula here cannot divide by or take the logarithm of."""
+    """Raise ValueError for a number that is not positive and finite: formulas divide by it or use its logarithm."""
     for name, value in lengths_and_factors.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be a number above 0, found {value!r}")
 
 
 def linear_frequencies(frequencies: Array, factor: float) -> Array:
-    """Slow every pair down alike: `f' = f / factor`, so that position p is rotated as p / factor was.
+    """Slow every pair down by the factor: `f' = f / factor`, so that position p is rotated as p / factor was.
 
     frequencies (n,) -> (n,), float32.
 
@@ -62,13 +64,13 @@ def linear_frequencies(frequencies: Array, factor: float) -> Array:
 
 
 def ntk_frequencies(dim: int, base: float, factor: float) -> Array:
-    """Let the base grow by the factor once and for all: slow pairs are slowed much, the fast ones a little.
+    """Multiply the base by the factor: slow pairs are slowed much, fast pairs a little.
 
         f[i] = rotary_frequencies(dim, base * factor)[i] / factor^(2 / dim)
 
-    -> (ceil(dim / 2),), float32. The last pair turns as many times slower as the factor says: the base alone slows it
-    by factor^(1 - 2 / dim), and the division by the rest. The trap: base * factor without the division, under 7 % away
-    for a head of 64 and a factor of 8, which looks right.
+    -> (ceil(dim / 2),), float32. The base does not change with a text's length. The last pair is slowed by the whole
+    factor: the base alone slows it by factor^(1 - 2 / dim), and the division slows it by the rest. The trap: base *
+    factor without the division, under 7 % away for a head of 64 and a factor of 8, which looks right.
 
     Raises ValueError for a factor that is not above 0. Source: Su 2023; vLLM's code.
 
@@ -88,9 +90,9 @@ def yarn_frequencies(
     beta_slow: float = 1.0,
     truncate: bool = True,
 ) -> Array:
-    """Slow down the pairs that turn less than once in a text of training, keep those that turn often.
+    """Slow down the pairs that turn less than once in a training text, and keep the pairs that turn often.
 
-        pair(turns) = dim * ln(original_length / (2 pi turns)) / (2 ln base)    the pair that makes so many turns
+        pair(turns) = dim * ln(original_length / (2 pi turns)) / (2 ln base)    the pair that makes this many turns
         low, high   = floor(pair(beta_fast)), ceil(pair(beta_slow))             within 0 .. dim - 1
         ramp[i]     = clip((i - low) / (high - low), 0, 1)
         f'[i]       = f[i] / factor * ramp[i] + f[i] * (1 - ramp[i])
@@ -98,8 +100,8 @@ def yarn_frequencies(
     -> (dim / 2,), float32. `truncate=False` (gpt-oss) leaves low and high unrounded. The factor on cos and sin is
     `yarn_attention_factor`.
 
-    The trap: original_length is that of the first training, not the length the model reaches now; the other one
-    moves the ramp by ln(factor) / ln(base) * dim / 2 pairs.
+    The trap: original_length is the length of the first training, not the length that the model reaches now, which
+    would move the ramp by ln(factor) / ln(base) * dim / 2 pairs.
 
     Raises ValueError for an odd dim, for a base of 1. Source: Peng et al. 2023, section 3.2; the reference's code.
 
@@ -128,10 +130,10 @@ def yarn_frequencies(
 
 
 def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all_dim: float | None = None) -> float:
-    """Give the number that yarn multiplies cos and sin by: scores grow by its square.
+    """Compute the number by which yarn multiplies cos and sin: scores grow by its square.
 
         0.1 ln(factor) + 1                                                    1 for factors up to 1
-        (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)     where both are given (DeepSeek)
+        (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)     if both are passed (DeepSeek)
 
     -> a Python float. Raises ValueError for a factor that is not above 0. Source: Peng et al. 2023, section 3.4.
 
@@ -149,7 +151,7 @@ def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all
 def llama3_frequencies(
     frequencies: Array, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
 ) -> Array:
-    """Slow down pairs of long wavelength, keep those of short, go from one to the other in between.
+    """Slow down pairs of long wavelength, keep pairs of short wavelength, and blend both in between.
 
         turns[i] = original_length / (2 pi / f[i])                                  in a text of the first training
         smooth[i] = (turns[i] - low_freq_factor) / (high_freq_factor - low_freq_factor)
@@ -159,10 +161,10 @@ def llama3_frequencies(
 
     frequencies (n,) -> (n,), float32. There is no factor on cos and sin.
 
-    The trap: original_length is 8192 for Llama 3.1, whose max_position_embeddings is 131072. With the wrong one
-    every pair counts as fast, and nothing is scaled.
+    The trap: original_length is 8192 for Llama 3.1, whose max_position_embeddings is 131072. With the wrong
+    length every pair counts as fast, and nothing is scaled.
 
-    Raises ValueError where high_freq_factor is not above low_freq_factor. Source: Llama 3.1's published code.
+    Raises ValueError if high_freq_factor is not above low_freq_factor. Source: Llama 3.1's published code.
 
     >>> frequencies = np.array([np.pi, np.pi / 4, np.pi / 16], np.float32)  # 8, 2 and 1/2 turns in 16 tokens
     >>> scaled = llama3_frequencies(frequencies, 4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_length=16)

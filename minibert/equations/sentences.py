@@ -1,12 +1,12 @@
-"""One vector for a text: six ways to pool its tokens' vectors, and four ways to say how alike two texts are; and two
-ways where a text keeps a vector for each token (`maxsim`).
+"""One vector for a text: six formulas that pool its tokens' vectors, and four similarities of two texts. Two more
+similarities are for texts that keep a vector for each token (`maxsim`).
 
-Rows are (texts, seq, dim): texts of one length, nothing padded. `skip` leaves out a text's first tokens, those of a
-prompt. The names in `POOLINGS` and `SIMILARITIES` are those of sentence-transformers, whose formulas these are.
+Rows are (texts, seq, dim): texts of one length, nothing padded. `skip` leaves out a text's first tokens, which are a
+prompt. The formulas are those of sentence-transformers, and so are the names in `POOLINGS` and `SIMILARITIES`.
 
 Sources
     Reimers, Gurevych 2019, "Sentence-BERT" (arXiv:1908.10084): cls, max, mean
-    Muennighoff 2022, "SGPT" (arXiv:2202.08904): the mean weighted by position, for models where no token looks ahead
+    Muennighoff 2022, "SGPT" (arXiv:2202.08904): the mean weighted by position, for causal models
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]  # (n, dim)
 
 
 def first_token(rows: Array, skip: int = 0) -> Array:
-    """Take the first token that is not left out, [CLS] in BERT; where all are left out, the first one.
+    """Return the first token's vector, [CLS] in BERT: `y = x[skip]`; if all tokens are left out, `x[0]`.
 
     (texts, seq, dim) -> (texts, dim).
 
@@ -37,7 +37,9 @@ def first_token(rows: Array, skip: int = 0) -> Array:
 
 
 def last_token(rows: Array, skip: int = 0) -> Array:
-    """Take the last token: where no token looks ahead, only it has seen all others. Zeros where all are left out.
+    """Return the last token's vector: in a causal model only the last token has seen the whole text.
+
+    (texts, seq, dim) -> (texts, dim). Zeros if all tokens are left out.
 
     >>> last_token(np.array([[[1.0, 4.0], [3.0, 2.0]]]))
     array([[3., 2.]])
@@ -48,7 +50,7 @@ def last_token(rows: Array, skip: int = 0) -> Array:
 
 
 def largest(rows: Array, skip: int = 0) -> Array:
-    """Take the largest number of each dimension: `y[d] = max_t x[t, d]`; minus infinity where all are left out.
+    """Compute the largest number of each dimension: `y[d] = max_t x[t, d]`; minus infinity if all are left out.
 
     >>> largest(np.array([[[1.0, 4.0], [3.0, 2.0]]]))
     array([[3., 4.]])
@@ -57,7 +59,7 @@ def largest(rows: Array, skip: int = 0) -> Array:
 
 
 def mean(rows: Array, skip: int = 0) -> Array:
-    """Divide the sum by the number of tokens n: `y = sum_t x[t] / n`; zeros where all are left out.
+    """Divide the sum by the number of tokens n: `y = sum_t x[t] / n`; zeros if all are left out.
 
     >>> mean(np.array([[[1.0, 4.0], [3.0, 2.0]]])), mean(np.array([[[1.0, 4.0], [3.0, 2.0]]]), skip=1)
     (array([[2., 3.]]), array([[3., 2.]]))
@@ -91,8 +93,9 @@ def _sum(rows: Array, skip: int) -> Array:
 
 
 def first_of_id(ids: Array, wanted: int) -> Array:
-    """Find the first place of this id in each text: CLIP's vector is that of its end token: (texts, seq) ->
-    (texts,); 0 where it is not there.
+    """Return the first position of an id in each text: CLIP's vector is the vector of the end token.
+
+    (texts, seq) -> (texts,); 0 if the id is missing.
 
     >>> first_of_id(np.array([[5, 9, 7, 9], [5, 6, 7, 8]]), 9)
     array([1, 0])
@@ -101,7 +104,7 @@ def first_of_id(ids: Array, wanted: int) -> Array:
 
 
 def first_of_largest(ids: Array) -> Array:
-    """Find the first place of each text's largest id, CLIP's end token in older files.
+    """Return the first position of each text's largest id, CLIP's end token in older files.
 
     >>> first_of_largest(np.array([[5, 9, 7, 9], [5, 6, 7, 8]]))
     array([1, 3])
@@ -117,15 +120,15 @@ POOLINGS: Mapping[str, Callable[[Array, int], Array]] = {
     "weightedmean": weighted_mean,
     "lasttoken": last_token,
 }
-"""Name -> formula; several are laid side by side."""
+"""Name -> formula; the results of several names are concatenated."""
 
 
 def splade(logits: Array, starts: Array, pooling: str = "max", activation: str = "relu") -> Array:
-    """Give each word of the vocabulary one weight in a text: `y[w] = max_t log(1 + relu(x[t, w]))`.
+    """Compute the weight of each word of the vocabulary in a text: `y[w] = max_t log(1 + relu(x[t, w]))`.
 
-    x: logits of a masked word (tokens, words), of one text behind the other; starts (texts,): the first token of each
-    text, which has at least one -> (texts, words). pooling "sum" adds over the tokens; with the activation
-    "log1p_relu" the logarithm is taken twice.
+    x: logits of a masked word (tokens, words), one text behind the other; starts (texts,): the first token of each
+    text, which has at least one token -> (texts, words). pooling "sum" adds over the tokens; the activation
+    "log1p_relu" applies the logarithm twice.
 
     Sources: Formal et al. 2021, "SPLADE v2" (arXiv:2109.10086), the maximum; Formal, Piwowarski, Clinchant 2021,
     "SPLADE" (arXiv:2107.05720), the sum; arXiv:2504.14839, the second logarithm.
@@ -135,7 +138,7 @@ def splade(logits: Array, starts: Array, pooling: str = "max", activation: str =
            [0., 0.]])
     """
     y = np.maximum(logits, logits.dtype.type(0))
-    if pooling == "max":  # the logarithm keeps the order: the largest of each text is enough
+    if pooling == "max":  # the logarithm keeps the order, so the maximum comes first
         y = np.maximum.reduceat(y, starts, axis=0)
     for _ in range(2 if activation == "log1p_relu" else 1):
         y = np.log1p(y)
@@ -145,9 +148,9 @@ def splade(logits: Array, starts: Array, pooling: str = "max", activation: str =
 def normalized(vectors: Array) -> Array:
     """Divide each vector by its Euclidean length: `y = v / sqrt(v . v)`; a zero vector stays zero.
 
-    Where squares might leave float32, as those of 1e-25 or 1e25 do, each vector is first multiplied by the power of two
-    that makes its largest number about 1. That changes no digit. An infinite number becomes NaN and the vector's other
-    numbers become 0. A vector with a NaN becomes all NaN.
+    If squares might leave float32, as the squares of 1e-25 and 1e25 do, each vector is first multiplied by the power of
+    two that makes its largest number about 1. This changes no digit. An infinite number becomes NaN, and all other
+    numbers of its vector become 0. A vector with a NaN becomes all NaN.
 
     >>> normalized(np.array([[3e-25, 4e-25], [0.0, 0.0]], np.float32))
     array([[0.6, 0.8],
@@ -161,7 +164,7 @@ def normalized(vectors: Array) -> Array:
     exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1]
     y = np.ldexp(vectors, -exponent)
     length = np.sqrt(np.vecdot(y, y))[..., None]
-    with np.errstate(invalid="ignore"):  # infinity by infinity
+    with np.errstate(invalid="ignore"):  # infinity divided by infinity
         y /= np.where(length == 0, 1, length)
     return np.asarray(y, vectors.dtype)
 
@@ -181,7 +184,7 @@ def dot(a: Array, b: Array) -> Array:
 
 
 def cosine(a: Array, b: Array) -> Array:
-    """Give the cosine of the angle between them: `y[i, j] = a[i] . b[j] / (|a[i]| |b[j]|)`.
+    """Compute the cosine of the angle between vectors: `y[i, j] = a[i] . b[j] / (|a[i]| |b[j]|)`.
 
     >>> cosine(np.array([[2.0, 0.0]]), np.array([[3.0, 0.0], [0.0, 5.0], [-1.0, 0.0]]))
     array([[ 1.,  0., -1.]])
@@ -190,7 +193,7 @@ def cosine(a: Array, b: Array) -> Array:
 
 
 def euclidean(a: Array, b: Array) -> Array:
-    """Give minus the distance: the nearest is then the largest. `y[i, j] = -sqrt(sum_d (a[i, d] - b[j, d])^2)`.
+    """Compute minus the distance, largest for the nearest: `y[i, j] = -sqrt(sum_d (a[i, d] - b[j, d])^2)`.
 
     >>> euclidean(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]]))
     array([[-5.]])
@@ -199,7 +202,7 @@ def euclidean(a: Array, b: Array) -> Array:
 
 
 def manhattan(a: Array, b: Array) -> Array:
-    """Give minus the sum of absolute differences: `y[i, j] = -sum_d |a[i, d] - b[j, d]|`.
+    """Compute minus the sum of absolute differences: `y[i, j] = -sum_d |a[i, d] - b[j, d]|`.
 
     >>> manhattan(np.array([[0.0, 0.0]]), np.array([[3.0, -4.0]]))
     array([[-7.]])
@@ -218,7 +221,7 @@ def _minus_sum(difference: Array) -> Array:
 def _rows_of(a: Array, b: Array, compare: Callable[[Array], Array]) -> Array:
     a, b = _wide(a), _wide(b)
     y = np.empty((len(a), len(b)), np.result_type(a, b))
-    for i, vector in enumerate(a):  # one at a time: all differences at once would be (n, m, dim)
+    for i, vector in enumerate(a):  # one vector at a time: all differences at once would be (n, m, dim)
         y[i] = compare(vector - b)
     return y
 
@@ -232,7 +235,7 @@ SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
 """Name -> formula."""
 
 
-EMPTY = -1e9  # the score of a document without a token: below all others
+EMPTY = -1e9  # the score of a document without a token: below any other score
 
 
 def maxsim(query: Array, tokens: Array, counts: Array) -> Array:
@@ -240,8 +243,8 @@ def maxsim(query: Array, tokens: Array, counts: Array) -> Array:
 
     `y[j] = sum_i max_t query[i] . document_j[t]`, -1e9 for a document without a token.
 
-    query (query tokens, dim); tokens (all tokens, dim): of all documents, one behind the other; counts (documents,):
-    how many each has -> (documents,).
+    query (query tokens, dim); tokens (all tokens, dim), one document behind the other; counts (documents,): how many
+    tokens each document has -> (documents,).
 
     Source: Khattab, Zaharia 2020, "ColBERT" (arXiv:2004.12832).
 
@@ -273,9 +276,10 @@ MAXSIMS: Mapping[str, Callable[[Array, Array, Array], Array]] = {"maxsim": maxsi
 
 
 def similarity_of_pairs(name: str, a: Array, b: Array) -> Array:
-    """Compare each vector of a with that of b in the same place: `y[i] = similarity(a[i], b[i])`.
+    """Compare each vector of a with the vector of b at the same index: `y[i] = similarity(a[i], b[i])`.
 
-    name: in `SIMILARITIES`. (n, dim), (n, dim) -> (n,); one vector (dim,) is compared with each of the others.
+    name: in `SIMILARITIES`. (n, dim), (n, dim) -> (n,); a single vector (dim,) is compared with each vector of the
+    other argument.
 
     >>> similarity_of_pairs("manhattan", np.array([[1.0, 2.0], [5.0, 5.0]]), np.array([[1.0, 0.0], [6.0, 7.0]]))
     array([-2., -3.])

@@ -1,6 +1,6 @@
 """Similarity of rows: the cosine between them, and the rows of a table nearest to one.
 
-Everything is computed in float64, whatever the table's dtype, so that rounding does not change what is measured.
+Everything is computed in float64, whatever the table's dtype, so that rounding does not change the similarities.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .input_layer import Array, check_ids
+from .fast import check_ids
+from .input_layer import Array
 from .sentences import normalized
 
 # rows of a word table that are converted to float64 at a time: 6 MB at 768 columns
 BLOCK = 1024
-LARGEST = 1e150  # a length: float64 holds its square, and that of its inverse
+LARGEST = 1e150  # a length: float64 holds its square, and the square of its inverse
 
 
 def cosine_similarity(x: ArrayLike, y: ArrayLike | None = None) -> Array:
-    """Give the cosine of the angle between each row of x and each row of y: `c[i, j] = x_i . y_j / (|x_i| |y_j|)`.
+    """Compute the cosine of the angle between each row of x and each row of y: `c[i, j] = x_i . y_j / (|x_i| |y_j|)`.
 
-    x (rows, dim), y (others, dim), x itself where absent -> (rows, others), float64 in -1..1. A row of zeros has
-    no direction; its similarity is 0. That of a row with a NaN is NaN. The result has rows * others entries: for one
-    row against a whole vocabulary use `nearest_tokens`. Raises ValueError for anything but tables of equal width.
+    x (n, dim), y (m, dim), by default x -> (n, m), float64 in -1..1. A row of zeros has no direction; its similarity
+    is 0. The similarity of a row with a NaN is NaN. The result has n * m entries: for one row against a whole
+    vocabulary use `nearest_tokens`. Raises ValueError for anything but tables of equal width.
 
     >>> cosine_similarity([[1.0, 0.0], [3.0, 3.0]]).round(4)
     array([[1.    , 0.7071],
@@ -39,7 +40,7 @@ def cosine_similarity(x: ArrayLike, y: ArrayLike | None = None) -> Array:
 
 
 def as_matrix(x: ArrayLike, name: str) -> Array:
-    """Take rows in float64. Raises ValueError for anything but two axes."""
+    """Convert rows to float64. Raises ValueError for anything but two axes."""
     rows = np.asarray(x, np.float64)
     if rows.ndim != 2:
         raise ValueError(f"{name} must have shape (rows, dim), found {rows.shape}; for a single row pass {name}[None]")
@@ -51,12 +52,12 @@ def _unit_rows(rows: Array) -> Array:
         length = np.linalg.norm(rows, axis=-1, keepdims=True)
     unit: Array = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
     lost = ~((length[..., 0] > 1 / LARGEST) & (length[..., 0] < LARGEST))  # NaN too
-    unit[lost] = normalized(rows[lost])  # slower
+    unit[lost] = normalized(rows[lost])  # slower, for any length
     return unit
 
 
 def similarities_to(vector: Array, blocks: Iterable[Array]) -> Array:
-    """Give the cosine of a vector and each row of a table in blocks: (dim,), blocks (rows, dim) -> (all,).
+    """Compute the cosine of a vector and each row of a table in blocks: (dim,), blocks (rows, dim) -> (all rows,).
 
     One block is in memory at a time, so the table may be larger than memory. Equal rows have equal similarities.
 
@@ -64,17 +65,17 @@ def similarities_to(vector: Array, blocks: Iterable[Array]) -> Array:
     array([ 0., -1.,  1.])
     """
     unit = _unit_rows(np.asarray(vector, np.float64))
-    # one dot product a row: a matrix product can give equal rows results that differ in the last bit
+    # one dot product for each row: a matrix product can give equal rows results that differ in the last bit
     found = [np.vecdot(_unit_rows(np.asarray(block, np.float64)), unit) for block in blocks]
     similarities: Array = np.clip(np.concatenate([np.empty(0), *found]), -1.0, 1.0)
     return similarities
 
 
 def nearest_tokens(table: Array, query: int | Array, k: int = 10) -> tuple[Array, Array]:
-    """Find the k rows of the table whose direction is closest to a vector, or to the row of a token.
+    """Return the k rows of the table whose direction is closest to a vector, or to the row of a token.
 
     table (vocab, dim), query a token id or a vector (dim,) -> ids (k,) int64 and their cosine similarities (k,),
-    falling. Equal similarities are ordered by id. Asked for a token, its own row is among the answers, with
+    falling. Equal similarities are ordered by id. If query is an id, the row of this token is among the results, with
     similarity 1. The table may be a mapped file: it is read once, a block of rows at a time.
 
     Raises as `check_ids` for an id, ValueError for a vector that does not fit or a k outside 1..vocab.
@@ -90,5 +91,24 @@ def nearest_tokens(table: Array, query: int | Array, k: int = 10) -> tuple[Array
     if vector.shape != (dim,) or not np.all(np.isfinite(vector)):
         raise ValueError(f"query must be an id or {dim} finite numbers, the table's width; found shape {vector.shape}")
     similarities = similarities_to(vector, (table[start : start + BLOCK] for start in range(0, vocab, BLOCK)))
-    ids = np.argsort(-similarities, kind="stable")[:k]
+    (ids,) = top_indices(similarities[None], k)
     return ids, similarities[ids]
+
+
+def top_indices(scores: Array, k: int) -> Array:
+    """Return the indices of each row's k largest scores, best first: (n, m) -> (n, k), or (n, m) if m < k.
+
+    Of equal scores the first comes first; NaN comes last.
+
+    >>> top_indices(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
+    array([[3, 1, 0]])
+    """
+    falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
+    if scores.shape[1] <= 2 * k:
+        return np.argsort(falling, axis=1, kind="stable")[:, :k]
+    found = np.empty((len(scores), k), np.int64)
+    for i, row in enumerate(falling):
+        last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
+        some = np.flatnonzero(~(row > last))  # all of them if it is NaN
+        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
+    return found

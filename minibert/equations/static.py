@@ -1,9 +1,9 @@
 """A static model is a table: each token has one row, and a text's vector is the mean of its tokens' rows.
 
-Its rows can be made from an encoder. x[i] is what the encoder gives for token i alone, [CLS] i [SEP], the mean over
-these three tokens:
+Its rows can be made from an encoder. x[i] is the encoder's vector of token i alone, [CLS] i [SEP], the mean over these
+three tokens:
 
-    p = zipf_probabilities(vocab)                        how often each token stands in a text
+    p = zipf_probabilities(vocab)                        how often each token occurs in a text
     row[i] = sif_weights(p)[i] * covariance_components(x).coordinates[i]
 
 Sources
@@ -27,11 +27,11 @@ BLOCK = 1024  # rows that are converted to float64 at a time: 6 MB at 768 column
 
 
 def zipf_probabilities(count: int) -> Array:
-    """Estimate each token's frequency from its place in the vocabulary: `p[i] = 1 / (i + 2) / sum_j 1 / (j + 2)`.
+    """Estimate each token's frequency from its rank in the vocabulary: `p[i] = 1 / (i + 2) / sum_j 1 / (j + 2)`.
 
-    -> (count,) float64, falling, the sum is 1. Zipf's law says that the r-th most frequent word is 1 / r as frequent as
-    the first. Many vocabularies have the frequent tokens first; here their ranks begin at 2, as model2vec's. The trap:
-    letters and special tokens often stand before all words, and so count as the most frequent of all.
+    -> (count,) float64, falling, the sum is 1. By Zipf's law the r-th most frequent word is 1 / r as frequent as the
+    first. Many vocabularies have the frequent tokens first; ranks begin at 2, as in model2vec. The trap: letters and
+    special tokens often come before all words, and so count as the most frequent tokens.
 
     Raises ValueError for a count below 1.
 
@@ -45,9 +45,9 @@ def zipf_probabilities(count: int) -> Array:
 
 
 def sif_weights(probabilities: ArrayLike, a: float = 1e-4) -> Array:
-    """Weight frequent tokens less, which say less of their text: `w[i] = a / (a + p[i])`, smooth inverse frequency.
+    """Weight frequent tokens less, for they tell less about a text: `w[i] = a / (a + p[i])`, smooth inverse frequency.
 
-    probabilities (vocab,) -> (vocab,) float64 in 0..1, 1 for a token that never comes. A token with p = a weighs half.
+    probabilities (vocab,) -> (vocab,) float64 in 0..1, 1 for a token that never occurs. A token with p = a weighs half.
 
     Raises ValueError for a <= 0, and for probabilities outside 0..1.
 
@@ -69,13 +69,13 @@ class PrincipalComponents(NamedTuple):
 
 
 def covariance_components(x: ArrayLike, count: int = 256) -> PrincipalComponents:
-    """Find the directions in which many rows differ most, and each row's coordinates along them: principal components.
+    """Compute the directions in which rows differ most, and each row's coordinates along them: principal components.
 
         C = (x - mean)^T (x - mean) / (rows - 1),   C v_k = s_k v_k,   coordinates[:, k] = (x - mean) . v_k
 
     x (rows, dim) of any float type -> coordinates (rows, count), directions (count, dim) and shares (count,), float64,
     the largest s first. An eigenvector's sign is arbitrary: here the coordinate of the largest size in each column is
-    positive, the first one of several. C is (dim, dim) however many rows there are; they are read in blocks.
+    positive (the first of several). C is (dim, dim) for any number of rows; the rows are read in blocks.
 
     Raises ValueError for a count outside 1..dim, for fewer than two rows, for NaN or infinity.
 

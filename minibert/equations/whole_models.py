@@ -1,7 +1,7 @@
-"""BERT and GPT-2 whole, one function each: ids in, a number for each word of the vocabulary out.
+"""The whole of BERT and of GPT-2, one function each: ids in, a number for each word of the vocabulary out.
 
-Read `input_layer`, `blocks` and `heads` first: both models are built from them. `softmax` turns the numbers (the
-logits) into probabilities: for BERT of the word that a mask hides, for GPT-2 of the word that comes next.
+Read `input_layer`, `blocks` and `heads` first: both models are built from these formulas. `softmax` turns the numbers
+(the logits) into probabilities: in BERT of the word that a mask hides, in GPT-2 of the next word.
 
 Sources
     Devlin et al. 2018, "BERT" (arXiv:1810.04805): a word for the mask
@@ -40,7 +40,7 @@ class BertWeights(NamedTuple):
 class Gpt2Weights(NamedTuple):
     """All arrays of GPT-2: wte (vocab, dim), wpe (positions, dim), the blocks and the last norm.
 
-    No array is the head's own: it uses `wte` a second time, without a bias.
+    The head has no array: it uses `wte` a second time, without a bias.
     """
 
     wte: Array
@@ -55,7 +55,7 @@ def bert_model(
     """Compute BERT's logits from ids: input layer, blocks, and `LayerNorm(gelu(x @ transform^T + b)) @ word^T + bias`.
 
     input_ids, token_type_ids and attention_mask (batch, seq) -> (batch, seq, vocab). Only the rows at masks are a
-    prediction. A word's logit is large where the token's vector points the same way as that word's row.
+    prediction. A word's logit is large if the token's vector and that word's row point the same way.
 
     >>> import numpy as np
     >>> table, none, norm = np.array([[0.0, 1.0], [2.0, 5.0]]), np.zeros((1, 2)), Affine(np.ones(2), np.zeros(2))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert.families.parts.config import Config
-    from minibert.families.parts.frozen import replace
+    from minibert.families.parts.config import Config, replace
     from minibert.families.parts.modules import Embedding, LayerNorm, Linear
     from minibert.families.parts.steps import (
         Add,
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
     from .family import Family
     from .rows import FAMILIES
 
-# file -> its names; a file is imported when one of its names is first asked for, so that one never imports the others
-_FILES = {
-    "family": ("Family",),
-    "rows": ("FAMILIES",),
-    "parts.config": ("Config",),
-    "parts.frozen": ("replace",),
-    "parts.modules": ("Embedding", "LayerNorm", "Linear"),
-    "parts.steps": (
-        "Add", "Binder", "Inputs", "Mask", "Norm", "Positions", "Project", "Scale", "Step", "Tokens", "always",
-    ),
-}  # fmt: skip
-
 __all__ = [
     "FAMILIES", "Add", "Binder", "Config", "Embedding", "Family", "Inputs", "LayerNorm", "Linear", "Mask", "Norm",
     "Positions", "Project", "Scale", "Step", "Tokens", "always", "replace",
@@ -48,9 +35,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name from its file when it is first used, so that `import minibert` stays short."""
     from importlib import import_module
 
-    for file, names in _FILES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{file}"), name)
+    if name in __all__:
+        for file in ("parts.config", "parts.modules", "parts.steps", "family", "rows"):  # each imports those before it
+            if hasattr(module := import_module(f"{__name__}.{file}"), name):
+                return getattr(module, name)
     raise AttributeError(f"minibert.families has no {name!r}; it has {', '.join(__all__)}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.steps import Norm, Project
 
 from .bert import BERT, BERT_DEFAULTS, NARROW, NORM, POSITION, TYPE, WORD
-from .rows import Row
+from .rows import ModelType
 
 ALBERT = replace(
     BERT,
@@ -23,12 +22,17 @@ ALBERT = replace(
         Project(path="encoder.embedding_hidden_mapping_in"),
     ),
     prefixes=("albert.",),
-    tree={"": "AlbertModel", "embeddings": "AlbertEmbeddings", "encoder": "AlbertTransformer"},
-    defaults={**BERT_DEFAULTS, "embedding_size": 128},
+    defaults={
+        **BERT_DEFAULTS,
+        "embedding_size": 128,
+        "hidden_act": "gelu_new",
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+    },
 )
 
 
-MOST_SHARED = 1_000  # elsewhere a missing tensor shows a count that is too high; here every layer has its weights
+MOST_SHARED = 1_000  # in other models a missing tensor shows that the count is too high; here all layers share weights
 
 
 def _albert_count(config: Config) -> int:
@@ -41,7 +45,7 @@ def _albert_count(config: Config) -> int:
 
 
 def _albert_module(config: Config, i: int) -> str:
-    """The layers are dealt out to the groups in turn, and each layer calls all modules of its group."""
+    """Return the path of the module that block i uses: each group serves a run of layers, all its modules per layer."""
     layers, groups = config.integer("num_hidden_layers"), config.integer("num_hidden_groups")
     if not 1 <= groups <= layers:
         raise config.refused(f"'num_hidden_groups' must be from 1 to the {layers} layers, found {groups}")
@@ -57,21 +61,13 @@ ALBERT_BLOCKS = Blocks(
             after=Norm(path="attention.LayerNorm"),
         ),
         Residual(
-            work=FeedForward(up="ffn", down="ffn_output", activation="activation", activation_last=True),
+            work=FeedForward(up="ffn", down="ffn_output", activation="activation"),
             after=Norm(path="full_layer_layer_norm"),
         ),
     ),
     count=_albert_count,
     shared=_albert_module,
-    causal=lambda config: False,
-    defaults={"hidden_act": "gelu_new", "num_hidden_groups": 1, "inner_group_num": 1},
     checked_prefixes=("encoder.albert_layer_groups.",),
-    tree={
-        "encoder.albert_layer_groups.{i}": "AlbertLayerGroup",
-        "encoder.albert_layer_groups.{i}.albert_layers.{i}": "AlbertLayer",
-        "encoder.albert_layer_groups.{i}.albert_layers.{i}.attention": "AlbertAttention",
-    },
-    order=("full_layer_layer_norm",),
 )
 
 
@@ -87,4 +83,4 @@ ALBERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)
+ROWS = (ModelType(ALBERT, ALBERT_BLOCKS, ALBERT_HEADS),)

@@ -1,9 +1,9 @@
-"""BERT, and its kin whose modules have its names: ERNIE, ELECTRA, ConvBERT."""
+"""BERT, and models whose modules have BERT's names: ERNIE, ELECTRA, ConvBERT."""
 
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import projected, replace, switch
 from minibert.families.parts.heads import (
     ANSWER,
     CLASSIFIER,
@@ -17,30 +17,32 @@ from minibert.families.parts.heads import (
     classes,
     word_heads,
 )
-from minibert.families.parts.readers import projected, switch
 from minibert.families.parts.steps import Add, Norm, Positions, Project, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 WORD = Tokens(path="embeddings.word_embeddings", head="cls.predictions.decoder.weight")
 TYPE = Add(path="embeddings.token_type_embeddings", ids="token_type_ids", rows="type_vocab_size", missing=0)
 POSITION = Positions(path="embeddings.position_embeddings")
 NORM = Norm(path="embeddings.LayerNorm")
-PRINTED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
-BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "pad_token_id": 0, "type_vocab_size": 2, "max_position_embeddings": 512}
+BERT_DEFAULTS = {
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+    "hidden_act": "gelu",
+}
 
-# with "relative_key" positions act inside attention and no position row is added here
+# with "relative_key" positions act inside attention, and no position row is added to the words
 ABSOLUTE = {"position_embedding_type": "absolute"}
 
-NARROW = "embedding_size"  # families whose tables are narrower than the model
+NARROW = "embedding_size"  # config key of a table's width, if it is narrower than the model
 
 BERT = Family(
     model_type="bert",
     steps=(WORD, TYPE, POSITION, NORM),
     prefixes=("bert.",),
-    tree={"embeddings": "BertEmbeddings"},
-    order=PRINTED,
     defaults=BERT_DEFAULTS,
     only=ABSOLUTE,
     tokenizer="BertTokenizer",
@@ -60,7 +62,6 @@ ERNIE = replace(
         NORM,
     ),
     prefixes=("ernie.", "bert."),
-    tree={"embeddings": "ErnieEmbeddings"},
     unused_endings=("position_ids", "task_type_embeddings.weight"),
     defaults={**BERT_DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
 )  # fmt: skip
@@ -76,7 +77,6 @@ ELECTRA = replace(
         Project(path="embeddings_project", when=projected),
     ),
     prefixes=("electra.",),
-    tree={"": "ElectraModel", "embeddings": "ElectraEmbeddings"},
     defaults={**BERT_DEFAULTS, "embedding_size": 128},
 )
 
@@ -91,25 +91,8 @@ CONVBERT = replace(
         Project(path="embeddings_project", when=projected),
     ),
     prefixes=("convbert.",),
-    tree={"": "ConvBertModel", "embeddings": "ConvBertEmbeddings"},
     defaults={**BERT_DEFAULTS, "embedding_size": 768, "pad_token_id": 1},
 )
-
-
-def bert_tree(name: str) -> dict[str, str]:
-    """The classes of a model whose module names are BERT's."""
-    block = "encoder.layer.{i}"
-    return {
-        "": f"{name}Model",
-        "encoder": f"{name}Encoder",
-        block: f"{name}Layer",
-        f"{block}.attention": f"{name}Attention",
-        f"{block}.attention.self": f"{name}SelfAttention",
-        f"{block}.attention.output": f"{name}SelfOutput",
-        f"{block}.attention.attn": f"{name}SelfAttention",
-        f"{block}.intermediate": f"{name}Intermediate",
-        f"{block}.output": f"{name}Output",
-    }
 
 
 BERT_FEED = Residual(
@@ -128,7 +111,7 @@ BERT_BLOCKS = Blocks(
         ),
         BERT_FEED,
     ),
-    tree=bert_tree("Bert"),
+    causal=switch("is_decoder"),
 )
 
 
@@ -162,7 +145,7 @@ ELECTRA_HEADS = (
     ),
     classes(
         HeadMap(path="classifier.dense"),
-        Act(path="classifier.activation", word="gelu"),  # not tanh as its kin
+        Act(path="classifier.activation", word="gelu"),  # BERT has tanh
         HeadMap(path="classifier.out_proj", out=LABELS),
     ),
     TOKEN_CLASSES,
@@ -180,8 +163,8 @@ ELECTRA_HEADS = (
 )
 
 ROWS = (
-    Row(BERT, BERT_BLOCKS, BERT_HEADS),
-    Row(ERNIE, replace(BERT_BLOCKS, tree=bert_tree("Ernie")), BERT_HEADS),
-    Row(ELECTRA, replace(BERT_BLOCKS, tree=bert_tree("Electra")), ELECTRA_HEADS),
-    Row(CONVBERT),
+    ModelType(BERT, BERT_BLOCKS, BERT_HEADS),
+    ModelType(ERNIE, BERT_BLOCKS, BERT_HEADS),
+    ModelType(ELECTRA, BERT_BLOCKS, ELECTRA_HEADS),
+    ModelType(CONVBERT),
 )

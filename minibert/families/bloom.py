@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm, Tokens
 
-from .family import Family
-from .rows import Row
+from .family import Family, scheme
+from .rows import ModelType
 
 BLOOM = Family(
     model_type="bloom",
@@ -16,10 +15,9 @@ BLOOM = Family(
         Norm(path="word_embeddings_layernorm", eps="layer_norm_epsilon"),
     ),
     prefixes=("transformer.",),
-    tree={"": "BloomModel"},
     checked_prefixes=(),
     aliases={"hidden_size": "n_embed", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
     defaults={"layer_norm_epsilon": 1e-5},
 )
 
-ROWS = (Row(BLOOM),)
+ROWS = (ModelType(BLOOM),)

@@ -8,12 +8,11 @@ from functools import partial
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import first_of_id, first_of_largest
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, TextVector
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.steps import Norm, Positions, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 CLIP_TEXT_MODEL = Family(
     model_type="clip_text_model",
@@ -22,16 +21,23 @@ CLIP_TEXT_MODEL = Family(
         Positions(path="embeddings.position_embedding", cached=False),
     ),
     prefixes=("text_model.",),
-    tree={"embeddings": "CLIPTextEmbeddings"},
     section="text_config",
-    defaults={"max_position_embeddings": 77, "pad_token_id": 1, "vocab_size": 49408, "hidden_size": 512},
+    defaults={
+        "max_position_embeddings": 77,
+        "pad_token_id": 1,
+        "vocab_size": 49408,
+        "hidden_size": 512,
+        "hidden_act": "quick_gelu",
+        "layer_norm_eps": 1e-5,
+        "eos_token_id": 49407,
+    },
 )
 
 CLIP = replace(CLIP_TEXT_MODEL, model_type="clip", tokenizer="CLIPTokenizer")
 
 
 def _end_of_text(config: Config) -> Callable[[Array], Array]:
-    """Find the first place of `eos_token_id`. It is 2 in older files, whose end of text is their largest id."""
+    """Return the function that finds the end of text: the first `eos_token_id`, in older files (2) the largest id."""
     eos_id = config.integer("eos_token_id")
     return first_of_largest if eos_id == 2 else partial(first_of_id, wanted=eos_id)
 
@@ -52,33 +58,12 @@ CLIP_BLOCKS = Blocks(
     ),
     last_norm=Norm(path="final_layer_norm"),
     causal=lambda config: True,
-    defaults={"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "eos_token_id": 49407},
-    only={"is_causal": True},  # with another value the reference's eager attention and its faster one differ
+    only={"is_causal": True},  # with false the reference's two kinds of attention differ
     checked_prefixes=("encoder.", "final_layer_norm."),
-    tree={
-        "": "CLIPTextModel",
-        "encoder": "CLIPEncoder",
-        "encoder.layers.{i}": "CLIPEncoderLayer",
-        "encoder.layers.{i}.self_attn": "CLIPAttention",
-        "encoder.layers.{i}.mlp": "CLIPMLP",
-    },
-    order=(
-        "self_attn",
-        "layer_norm1",
-        "mlp",
-        "layer_norm2",
-        "k_proj",
-        "v_proj",
-        "q_proj",
-        "out_proj",
-        "activation_fn",
-        "fc1",
-        "fc2",
-    ),
     vector=TextVector(token=_end_of_text, projection="text_projection"),
 )
 
 ROWS = (
-    Row(CLIP_TEXT_MODEL, CLIP_BLOCKS),
-    Row(CLIP, CLIP_BLOCKS),
+    ModelType(CLIP_TEXT_MODEL, CLIP_BLOCKS),
+    ModelType(CLIP, CLIP_BLOCKS),
 )

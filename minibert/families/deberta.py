@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from minibert.families.parts.block_parts import Attention, Blocks, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import projected, scheme, switch, typed
-from minibert.families.parts.steps import Binder, Mask, Norm, Project
-from minibert.families.parts.terms import position_scale, position_term
+import numpy as np
 
-from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, PRINTED, TYPE, WORD, bert_tree
-from .rows import Row
+from minibert.equations.blocks import split_heads
+from minibert.equations.input_layer import Array
+from minibert.families.parts.block_parts import Attention, Blocks, Residual, Site
+from minibert.families.parts.config import Config, projected, replace, switch, typed
+from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.plan import PositionTerm
+from minibert.families.parts.steps import Binder, Mask, Norm, Project
+
+from .bert import BERT, BERT_DEFAULTS, BERT_FEED, BERT_WORDS, NARROW, NORM, POSITION, TYPE, WORD
+from .family import scheme
+from .rows import ModelType
 
 DEBERTA_V2 = replace(
     BERT,
@@ -29,16 +35,17 @@ DEBERTA_V2 = replace(
         Mask(),
     ),
     prefixes=("deberta.",),
-    tree={"embeddings": "DebertaV2Embeddings"},
-    order=(*PRINTED[:3], "embed_proj", "LayerNorm"),
     unused_endings=("position_ids", "position_embeddings.weight"),
     aliases={"embedding_size": "hidden_size"},
-    defaults={**BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0, "position_biased_input": True},
-)
+    defaults={
+        **BERT_DEFAULTS, "layer_norm_eps": 1e-7, "type_vocab_size": 0, "position_biased_input": True,
+        "pooler_hidden_act": "gelu", "relative_attention": False,
+    },
+)  # fmt: skip
 
 
 def distances(config: Config, binder: Binder) -> dict[str, Any]:
-    """The rows of distances, which all blocks share, and their norm."""
+    """Read the rows of distances, which all blocks share, and their norm."""
     from minibert.families.parts.attention_schemes import deberta_norm, deberta_rows
     from minibert.families.parts.modules import Embedding
 
@@ -47,6 +54,44 @@ def distances(config: Config, binder: Binder) -> dict[str, Any]:
         rows = deberta_rows(config)[2], config.integer("hidden_size")
         found["encoder.rel_embeddings"] = Embedding(binder.table(("encoder.rel_embeddings.weight",), rows))
     return found | deberta_norm(config).bound(config, binder, "", config.integer("hidden_size"))
+
+
+def position_kinds(config: Config) -> tuple[str, ...]:
+    """Read the terms in config.json, a list or a string: "c2p", content to position, and "p2c"."""
+    named = config.get("pos_att_type") or ()
+    kinds = [kind.strip() for kind in named.lower().split("|")] if isinstance(named, str) else named
+    if not isinstance(kinds, list | tuple) or not all(isinstance(kind, str) for kind in kinds):
+        raise config.refused(f"'pos_att_type' must list 'c2p', 'p2c' or both, found {named!r}")
+    return tuple(kind for kind in ("c2p", "p2c") if kind in kinds)
+
+
+def position_scale(config: Config, head_dim: int, i: int) -> float:
+    """Return the factor of DeBERTa's scores: 1 / sqrt(s * head_dim), s = 1 + the number of terms in the config."""
+    return 1 / math.sqrt((1 + len(position_kinds(config))) * head_dim)
+
+
+def position_term(kind: str, shared: str, own: str) -> Callable[[Site], PositionTerm | None]:
+    """Return the maker of one of DeBERTa's terms. shared, own: paths of its rows' map, chosen by `share_att_key`."""
+
+    def make(site: Site) -> PositionTerm | None:
+        config, scheme = site.config, site.scheme
+        if scheme is None or kind not in position_kinds(config):
+            return None
+        dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+        path = site.prefix + shared if config.flag("share_att_key") else site.dense(own, dim, dim, True)
+        factor, module = position_scale(config, dim // heads, site.i), site.modules[path]
+
+        @cache
+        def mapped_rows() -> Array:
+            rows = split_heads(module(scheme.relative_embeddings), heads)
+            return np.ascontiguousarray(rows * rows.dtype.type(factor))
+
+        words = ("k", "queries") if kind == "p2c" else ("q", "keys")
+        name = "position to content" if kind == "p2c" else "content to position"
+        says = f"{factor:.6g} * {words[0]} . the row of each distance, mapped as {words[1]} are"
+        return PositionTerm(scheme, module, mapped_rows, heads, factor, kind == "p2c", name, says)
+
+    return make
 
 
 SELF = "attention.self"
@@ -66,17 +111,11 @@ DEBERTA_V2_PARTS = (
 
 DEBERTA_V2_BLOCKS = Blocks(
     parts=DEBERTA_V2_PARTS,
-    causal=lambda config: False,
     others=distances,
-    defaults={
-        "hidden_act": "gelu", "pooler_hidden_act": "gelu", "relative_attention": False,
-    },
-    only={"conv_kernel_size": 0},  # the large files of v2 convolve what entered block 0, which is not computed
-    tree={**bert_tree("DebertaV2"), f"encoder.layer.{{i}}.{SELF}": "DisentangledSelfAttention"},
-    order=("encoder.layer", "encoder.rel_embeddings", "encoder.LayerNorm"),
+    only={"conv_kernel_size": 0},  # the large files of v2 convolve the input of block 0, which is not computed
 )  # fmt: skip
 
-OWN_WORDS = "lm_predictions.lm_head"  # of a file that legacy: false describes
+OWN_WORDS = "lm_predictions.lm_head"  # in a file with legacy: false
 
 DEBERTA_V2_HEADS = (
     masked_word(replace(BERT_WORDS[0], out=NARROW), *BERT_WORDS[1:], architectures=("ForMaskedLM",)),
@@ -92,4 +131,4 @@ DEBERTA_V2_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(DEBERTA_V2, DEBERTA_V2_BLOCKS, DEBERTA_V2_HEADS),)
+ROWS = (ModelType(DEBERTA_V2, DEBERTA_V2_BLOCKS, DEBERTA_V2_HEADS),)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, NORM, POSITION, WORD
-from .rows import Row
+from .rows import ModelType
 
 DISTILBERT = replace(
     BERT,
     model_type="distilbert",
     steps=(replace(WORD, head="vocab_projector.weight"), replace(POSITION, cached=False), replace(NORM, eps=1e-12)),
     prefixes=("distilbert.",),
-    tree={"embeddings": "Embeddings"},
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    defaults={"pad_token_id": 0, "max_position_embeddings": 512},
+    defaults={"pad_token_id": 0, "max_position_embeddings": 512, "activation": "gelu"},
 )
 
 
@@ -30,22 +29,13 @@ DISTILBERT_BLOCKS = Blocks(
         ),
         Residual(
             work=FeedForward(
-                up="ffn.lin1", down="ffn.lin2", activation="ffn.activation", activation_last=True,
+                up="ffn.lin1", down="ffn.lin2", activation="ffn.activation",
                 act="activation", inner="hidden_dim",
             ),
             after=Norm(path="output_layer_norm", eps=1e-12),
         ),
     ),
-    causal=lambda config: False,
-    defaults={"activation": "gelu"},
     checked_prefixes=("transformer.",),
-    tree={
-        "": "DistilBertModel",
-        "transformer": "Transformer",
-        "transformer.layer.{i}": "TransformerBlock",
-        "transformer.layer.{i}.attention": "DistilBertSelfAttention",
-        "transformer.layer.{i}.ffn": "FFN",
-    },
 )  # fmt: skip
 
 
@@ -61,4 +51,4 @@ DISTILBERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),)
+ROWS = (ModelType(DISTILBERT, DISTILBERT_BLOCKS, DISTILBERT_HEADS),)

@@ -1,27 +1,26 @@
-"""EuroBERT: Llama's blocks, whose tokens see all others."""
+"""EuroBERT: Llama's blocks without a causal mask."""
 
 from __future__ import annotations
 
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
 
-from .llama import LLAMA, LLAMA_BLOCKS, rotary_tree
-from .rows import Row
+from .llama import LLAMA, LLAMA_BLOCKS
+from .rows import ModelType
 
 EUROBERT = replace(
     LLAMA,
     model_type="eurobert",
-    tree={"": "EuroBertModel"},
-    defaults={**LLAMA.defaults, "pad_token_id": 128001, "max_position_embeddings": 8192},
+    defaults={
+        **LLAMA.defaults,
+        "pad_token_id": 128001,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "classifier_pooling": "late",
+    },
 )
 
-EUROBERT_BLOCKS = replace(
-    LLAMA_BLOCKS,
-    causal=lambda config: False,
-    defaults={**LLAMA_BLOCKS.defaults, "rms_norm_eps": 1e-5, "classifier_pooling": "late"},
-    tree={**rotary_tree("EuroBert", "EuroBertRMSNorm"), "layers.{i}": "EuroBertDecoderLayer"},
-)
+EUROBERT_BLOCKS = replace(LLAMA_BLOCKS, causal=lambda config: False)
 
 POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 
@@ -35,9 +34,7 @@ def _takes(config: Config) -> str:
 
 EUROBERT_HEADS = (
     masked_word(
-        HeadMap(
-            path="lm_head", out=WORDS, biased="mlp_bias", tied=True
-        ),  # the key of the blocks' maps is read here too
+        HeadMap(path="lm_head", out=WORDS, biased="mlp_bias", tied=True),  # the blocks' key is read here too
         architectures=("ForMaskedLM",),
     ),
     classes(
@@ -49,4 +46,4 @@ EUROBERT_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (Row(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),)
+ROWS = (ModelType(EUROBERT, EUROBERT_BLOCKS, EUROBERT_HEADS),)

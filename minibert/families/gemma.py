@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_parts import Blocks, Residual, stays_causal
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import FULL, layer_type, scheme, sqrt_width, window
+from minibert.families.parts.block_parts import Blocks, Residual
+from minibert.families.parts.config import FULL, Config, layer_type, replace, sqrt_width, stays_causal, window
 
-from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, LLAMA_ORDER, _llama_like, rms, rotary_tree
-from .rows import Row
+from .family import scheme
+from .llama import BIASED, GATED, LLAMA, LLAMA_HEADS, llama_like, rms
+from .rows import ModelType
 
-# A file in bfloat16 is computed in float32, so the factor is a float32 number too: of width 3072 it is 55.4256. The
-# reference that is not told a dtype computes such a file in bfloat16, where its module makes 55.5 of the factor.
-GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width, prints_as="GemmaTextScaledWordEmbedding")
+# A file in bfloat16 is computed in float32, and so is the factor: 55.4256 for width 3072. Without a dtype argument the
+# reference computes such a file in bfloat16, and rounds the factor to 55.5.
+GEMMA_TOKENS = replace(LLAMA.steps[0], scale=sqrt_width)
 
-GEMMA = _llama_like(
+GEMMA = llama_like(
     "gemma",
-    "GemmaModel",
     8192,
     "GemmaTokenizer",
     steps=(GEMMA_TOKENS,),
     defaults={"tie_word_embeddings": True, "pad_token_id": 0, "head_dim": 256},
 )
 
-GEMMA2 = replace(
-    GEMMA,
-    model_type="gemma2",
-    steps=(replace(GEMMA_TOKENS, prints_as="Gemma2TextScaledWordEmbedding"),),
-    tree={"": "Gemma2Model"},
-)
+GEMMA2 = replace(GEMMA, model_type="gemma2")
 
 GEMMA3_TEXT = replace(
     GEMMA,
     model_type="gemma3_text",
     attention=scheme("gemma3_rotary"),
-    defaults={**GEMMA.defaults, "max_position_embeddings": 131072},
-    steps=(replace(GEMMA_TOKENS, prints_as="Gemma3TextScaledWordEmbedding"),),
-    tree={"": "Gemma3TextModel"},
-)
+    defaults={
+        **GEMMA.defaults, "max_position_embeddings": 131072, "hidden_activation": "gelu_pytorch_tanh",
+        "rms_norm_eps": 1e-6, "attention_bias": False, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+        "sliding_window": 4096, "sliding_window_pattern": 6,
+    },
+)  # fmt: skip
 
 
 def _gemma3_type(config: Config, i: int) -> str:
@@ -45,7 +40,7 @@ def _gemma3_type(config: Config, i: int) -> str:
 
 
 def _gemma3_window(config: Config, i: int) -> int | None:
-    """Of a model that looks both ways half the window is on each side, and one token more if `is_causal` is false."""
+    """Return the window; in a bidirectional model half of it on each side, and a token more if is_causal is false."""
     if _gemma3_type(config, i) == FULL:
         return None
     if config.flag("use_bidirectional_attention"):
@@ -54,7 +49,7 @@ def _gemma3_window(config: Config, i: int) -> int | None:
 
 
 def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:
-    """One number of the config's takes the place of the head's width."""
+    """Return 1 / sqrt(query_pre_attn_scalar), which takes the place of the head's width."""
     if not config.number("query_pre_attn_scalar"):
         raise config.refused("'query_pre_attn_scalar' must be a number above 0, found 0")
     return float(config.number("query_pre_attn_scalar") ** -0.5)
@@ -84,21 +79,15 @@ GEMMA3_BLOCKS = Blocks(
     ),
     last_norm=rms("norm", "GemmaRMSNorm"),
     causal=lambda config: not config.flag("use_bidirectional_attention"),
-    defaults={
-        "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False,
-        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
-    },
     only={"attn_logit_softcapping": None},
     checked_prefixes=("layers.", "norm."),
-    tree=rotary_tree("Gemma3", "Gemma3RMSNorm") | {"": "Gemma3TextModel"},
-    order=(*LLAMA_ORDER, "pre_feedforward_layernorm"),
 )  # fmt: skip
 
 
 GEMMA3_HEADS = (replace(LLAMA_HEADS[0], refuses=("final_logit_softcapping",)), LLAMA_HEADS[1])
 
 ROWS = (
-    Row(GEMMA),
-    Row(GEMMA2),
-    Row(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS),
+    ModelType(GEMMA),
+    ModelType(GEMMA2),
+    ModelType(GEMMA3_TEXT, GEMMA3_BLOCKS, GEMMA3_HEADS),
 )

@@ -1,17 +1,16 @@
-"""GPT-2, and its kin whose token types are rows of the word table: GPT, GPT-Neo."""
+"""GPT-2, GPT and GPT-Neo, whose token types are rows of the word table."""
 
 from __future__ import annotations
 
 import math
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import Config, replace
 from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
 from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 GPT2_WORDS = {
     "hidden_size": "n_embd",
@@ -19,6 +18,8 @@ GPT2_WORDS = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
+
+GPT_DEFAULTS = {"layer_norm_epsilon": 1e-5, "pad_token_id": None}
 
 GPT2 = Family(
     model_type="gpt2",
@@ -30,10 +31,15 @@ GPT2 = Family(
         ),
     ),
     prefixes=("transformer.",),
-    tree={"": "GPT2Model"},
     checked_prefixes=(),
     aliases=GPT2_WORDS,
-    defaults={"layer_norm_epsilon": 1e-5, "pad_token_id": None},
+    defaults={
+        **GPT_DEFAULTS,
+        "activation_function": "gelu_new",
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
+    unused_endings=("position_ids", ".attn.bias", ".attn.masked_bias"),  # older versions stored the causal mask
     tokenizer="GPT2Tokenizer",
 )
 
@@ -46,15 +52,14 @@ OPENAI_GPT = replace(
         Positions(path="positions_embed", cached=False),
         replace(GPT2.steps[2], path="tokens_embed", names=("tokens_embed.weight", "lm_head.weight")),
     ),
-    tree={"": "OpenAIGPTModel"},
-    unused_endings=("position_ids",),
+    defaults=GPT_DEFAULTS,
 )
 
 GPT_NEO = replace(
     GPT2,
     model_type="gpt_neo",
-    tree={"": "GPTNeoModel"},
     aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+    defaults=GPT_DEFAULTS,
 )
 
 
@@ -72,7 +77,7 @@ GPT2_BLOCKS = Blocks(
         ),
         Residual(
             work=FeedForward(
-                up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act", activation_last=True,
+                up="mlp.c_fc", down="mlp.c_proj", activation="mlp.act",
                 act="activation_function", inner="n_inner", times=4,
             ),
             before=Norm(path="ln_2", eps="layer_norm_epsilon"),
@@ -81,12 +86,7 @@ GPT2_BLOCKS = Blocks(
     last_norm=Norm(path="ln_f", eps="layer_norm_epsilon"),
     transposed=True,
     causal=lambda config: True,
-    defaults={
-        "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-    },
     checked_prefixes=("h.", "ln_f."),
-    unused_endings=(".attn.bias", ".attn.masked_bias"),  # the causal mask, which older versions stored
-    tree={"h.{i}": "GPT2Block", "h.{i}.attn": "GPT2Attention", "h.{i}.mlp": "GPT2MLP"},
 )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ GPT2_HEADS = (
 )
 
 ROWS = (
-    Row(GPT2, GPT2_BLOCKS, GPT2_HEADS),
-    Row(OPENAI_GPT),
-    Row(GPT_NEO),
+    ModelType(GPT2, GPT2_BLOCKS, GPT2_HEADS),
+    ModelType(OPENAI_GPT),
+    ModelType(GPT_NEO),
 )

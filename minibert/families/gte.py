@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace, typed
 from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import scheme, typed
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
-from .llama import GATED, ROTATED, rotary_tree
-from .rows import Row
+from .family import scheme
+from .llama import GATED, ROTATED
+from .rows import ModelType
 
 GTE = replace(
     BERT,
@@ -20,14 +20,11 @@ GTE = replace(
     attention=scheme("gte_rotary"),
     steps=(replace(WORD, head="lm_head.decoder.weight"), replace(TYPE, when=typed), NORM),
     prefixes=("gte.", "new."),
-    tree={"embeddings": "GteEmbeddings"},
     unused_endings=("position_ids", "inv_freq"),
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 8192},
-    only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm"},  # words of published files
+    only={"position_embedding_type": "rope", "layer_norm_type": "layer_norm"},  # keys of published files
     later_arguments=("position_ids",),
 )
-
-GTE_ORDER = ("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn")
 
 GTE_BLOCKS = Blocks(
     path="layers.{i}",
@@ -38,7 +35,6 @@ GTE_BLOCKS = Blocks(
         ),
         Residual(work=replace(GATED, output_biased=True), after=Norm(path="post_mlp_layernorm")),
     ),
-    causal=lambda config: False,
     only={"logn_attention_scale": False, "pack_qkv": True},
     checked_prefixes=("layers.", "encoder.layer."),
     older_path="encoder.layer.{i}",
@@ -50,8 +46,6 @@ GTE_BLOCKS = Blocks(
         "post_attention_layernorm": Older("attn_ln"),
         "post_mlp_layernorm": Older("mlp_ln"),
     },
-    tree=rotary_tree("Gte"),
-    order=GTE_ORDER,
 )
 
 GTE_HEADS = (
@@ -66,4 +60,4 @@ GTE_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (Row(GTE, GTE_BLOCKS, GTE_HEADS),)
+ROWS = (ModelType(GTE, GTE_BLOCKS, GTE_HEADS),)

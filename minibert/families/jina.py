@@ -1,18 +1,17 @@
-"""Jina's third embedding model: XLM-RoBERTA with rotary positions."""
+"""Jina's third embedding model: XLM-RoBERTa with rotary positions."""
 
 from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, FeedForward, Residual
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import scheme
+from minibert.families.parts.config import replace
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT_DEFAULTS, NORM, TYPE, WORD
-from .gte import GTE_BLOCKS, GTE_ORDER
-from .llama import rotary_tree
+from .family import scheme
+from .gte import GTE_BLOCKS
 from .roberta import MPNET_HEADS, XLM_ROBERTA
-from .rows import Row
+from .rows import ModelType
 
 JINA_EMBEDDINGS_V3 = replace(
     XLM_ROBERTA,
@@ -24,8 +23,6 @@ JINA_EMBEDDINGS_V3 = replace(
         TYPE,
         replace(NORM, names=("embeddings.LayerNorm", "emb_ln")),
     ),
-    tree={"embeddings": "JinaEmbeddingsV3Embeddings"},
-    order=(),
     checked_prefixes=("embeddings.", "emb_ln."),
     defaults={
         **BERT_DEFAULTS, "layer_norm_eps": 1e-5, "pad_token_id": 1, "type_vocab_size": 1,
@@ -44,7 +41,6 @@ JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
             after=Norm(path="post_mlp_layernorm"),
         ),
     ),
-    causal=lambda config: False,
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={
@@ -55,8 +51,6 @@ JINA_EMBEDDINGS_V3_BLOCKS = Blocks(
         "post_attention_layernorm": Older("norm1"),
         "post_mlp_layernorm": Older("norm2"),
     },
-    tree=rotary_tree("JinaEmbeddingsV3"),
-    order=(*GTE_ORDER, "activation_fn"),
 )
 
-ROWS = (Row(JINA_EMBEDDINGS_V3, JINA_EMBEDDINGS_V3_BLOCKS, MPNET_HEADS),)
+ROWS = (ModelType(JINA_EMBEDDINGS_V3, JINA_EMBEDDINGS_V3_BLOCKS, MPNET_HEADS),)

@@ -1,4 +1,4 @@
-"""Llama and its kin: RMSNorm, rotary positions, a gate. Mistral, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
+"""RMSNorm, rotary positions, a gate: Llama, Mistral, Qwen, Mixtral, OLMo 2, Phi-3, Granite, Cohere 2."""
 
 from __future__ import annotations
 
@@ -6,72 +6,73 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, replace, window
 from minibert.families.parts.heads import ANSWER, TOKEN_CLASSES, Head
-from minibert.families.parts.readers import FULL, SLIDING, layer_type, scheme, window
 from minibert.families.parts.steps import Norm, Scale, Tokens
 
-from .family import Family
+from .family import Family, scheme
 from .gpt2 import GPT2_HEADS, LM_HEAD, SCORE
-from .rows import Row
+from .rows import ModelType
 
 
 def embedding_multiplier(config: Config) -> float:
-    """Granite's factor, which config.json names."""
+    """Return Granite's factor of word rows."""
     return config.number("embedding_multiplier")
 
+
+INPUT_DEFAULTS = {"tie_word_embeddings": False, "pad_token_id": None, "max_position_embeddings": 2048}
+GATED_DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
+QWEN_DEFAULTS = {
+    **GATED_DEFAULTS, "num_key_value_heads": 32, "sliding_window": 4096, "use_sliding_window": False,
+    "max_window_layers": 28,
+}  # fmt: skip
 
 LLAMA = Family(
     model_type="llama",
     attention=scheme("rotary"),
     steps=(Tokens(path="embed_tokens"),),
     prefixes=("model.", "transformer."),  # the second in classes for question answering
-    tree={"": "LlamaModel"},
     checked_prefixes=(),
-    defaults={"tie_word_embeddings": False, "pad_token_id": None, "max_position_embeddings": 2048},
+    unused_endings=("position_ids", ".rotary_emb.inv_freq"),  # older versions stored the frequencies
+    defaults={**INPUT_DEFAULTS, **GATED_DEFAULTS, "attention_bias": False, "mlp_bias": False},
     later_arguments=("position_ids",),
 )
 
 
-def _llama_like(
+def llama_like(
     model_type: str,
-    name: str,
     longest: int,
     tokenizer: str = "TokenizersBackend",
     defaults: Mapping[str, Any] = {},
     **own: Any,
 ) -> Family:
-    """A row of Llama's kin: its class in the reference, that class's longest text, and what it changes."""
-    defaults = {**LLAMA.defaults, "max_position_embeddings": longest, **defaults}
-    return replace(LLAMA, model_type=model_type, tree={"": name}, tokenizer=tokenizer, defaults=defaults, **own)
+    """Return Llama's row with another longest text, tokenizer, defaults, and other changed fields."""
+    defaults = {**INPUT_DEFAULTS, "max_position_embeddings": longest, **defaults}
+    return replace(LLAMA, model_type=model_type, tokenizer=tokenizer, defaults=defaults, **own)
 
 
-MISTRAL = _llama_like("mistral", "MistralModel", 131072)
-QWEN2 = _llama_like("qwen2", "Qwen2Model", 32768, "Qwen2Tokenizer", always_usual=True)
-QWEN3 = _llama_like("qwen3", "Qwen3Model", 32768, "Qwen2Tokenizer", {"head_dim": 128})
-MIXTRAL = _llama_like("mixtral", "MixtralModel", 131072, attention=scheme("rotary", theta=1000000.0))
-OLMO2 = _llama_like("olmo2", "Olmo2Model", 2048, defaults={"pad_token_id": 1})
+MISTRAL = llama_like("mistral", 131072, defaults={**GATED_DEFAULTS, "num_key_value_heads": 8, "sliding_window": 4096})
+QWEN2 = llama_like("qwen2", 32768, "Qwen2Tokenizer", QWEN_DEFAULTS, always_usual=True)
+QWEN3 = llama_like("qwen3", 32768, "Qwen2Tokenizer", {**QWEN_DEFAULTS, "head_dim": 128, "attention_bias": False})
+MIXTRAL = llama_like("mixtral", 131072, attention=scheme("rotary", theta=1000000.0))
+OLMO2 = llama_like("olmo2", 2048, defaults={"pad_token_id": 1})
 
-PHI3 = _llama_like(
+PHI3 = llama_like(
     "phi3",
-    "Phi3Model",
     4096,
     attention=scheme("rotary", share=1.0),  # a part of the head may rotate
     defaults={"pad_token_id": 32000, "original_max_position_embeddings": 4096},
 )
 
-GRANITE = _llama_like(
+GRANITE = llama_like(
     "granite",
-    "GraniteModel",
     2048,
     steps=(*LLAMA.steps, Scale(factor=embedding_multiplier, embeds=True)),
     defaults={"embedding_multiplier": 1.0},
 )
 
-COHERE2 = _llama_like(
+COHERE2 = llama_like(
     "cohere2",
-    "Cohere2Model",
     8192,
     "CohereTokenizer",
     attention=scheme("rotary", pairing="neighbours"),  # in its sliding layers; the full ones have no positions
@@ -79,16 +80,8 @@ COHERE2 = _llama_like(
 )
 
 
-def rotary_tree(name: str, norm: str = "") -> dict[str, str]:
-    """The classes of a model whose module names are Llama's."""
-    block = f"{name}DecoderLayer" if norm else f"{name}Layer"
-    tree = {"": f"{name}Model", "layers.{i}": block, "rotary_emb": f"{name}RotaryEmbedding", "RMSNorm": norm}
-    return tree | {"layers.{i}.self_attn": f"{name}Attention", "layers.{i}.mlp": f"{name}MLP"}
-
-
 GATED = FeedForward(
     up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", activation="mlp.act_fn", biased=False,
-    activation_last=True,
 )  # fmt: skip
 
 ROTATED = Attention(
@@ -98,19 +91,12 @@ ROTATED = Attention(
 
 
 def rms(path: str, kind: str = "RMSNorm") -> Norm:
-    """A norm without a mean, under Llama's key of eps."""
+    """Return a norm without a mean, with Llama's config key of eps."""
     return Norm(path=path, kind=kind, eps="rms_norm_eps")
 
 
-LLAMA_ORDER = (
-    "self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "q_proj", "k_proj", "v_proj", "o_proj",
-)  # fmt: skip
-
-
-def llama_blocks(
-    name: str, defaults: Mapping[str, Any], attend: Attention = ROTATED, feed: FeedForward = GATED
-) -> Blocks:
-    """Llama's block, and what a model of its kin changes."""
+def llama_blocks(attend: Attention = ROTATED, feed: FeedForward = GATED) -> Blocks:
+    """Return Llama's blocks with another attention or feed-forward."""
     return Blocks(
         path="layers.{i}",
         parts=(
@@ -119,16 +105,12 @@ def llama_blocks(
         ),
         last_norm=rms("norm"),
         causal=lambda config: True,
-        defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, **defaults},
         checked_prefixes=("layers.", "norm."),
-        unused_endings=(".rotary_emb.inv_freq",),  # frequencies, which older versions stored
-        tree=rotary_tree(name, f"{name}RMSNorm"),
-        order=LLAMA_ORDER,
     )
 
 
 def _qwen_type(config: Config, i: int) -> str:
-    """Without `layer_types` the first `max_window_layers` blocks have no window."""
+    """Return the type of block i; without `layer_types` the first `max_window_layers` blocks have no window."""
     windowed = config.flag("use_sliding_window") and config.get("sliding_window") is not None
     return layer_type(config, i, windowed and i >= config.integer("max_window_layers"))
 
@@ -142,32 +124,20 @@ def _qwen_window(config: Config, i: int) -> int | None:
 
 
 def _mistral_window(config: Config, i: int) -> int | None:
-    """All blocks have the window, unless config.json lists their types: the reference calls such a model Ministral."""
+    """Return the window of every block, unless config.json lists their types (the reference's Ministral)."""
     windowed = config.get("sliding_window") is not None
     return window(config) if layer_type(config, i, windowed) == SLIDING else None
 
 
-QWEN_DEFAULTS = {
-    "num_key_value_heads": 32, "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28,
-}  # fmt: skip
-
 BIASED = replace(ROTATED, biased="attention_bias", output_biased="attention_bias")
 
-LLAMA_BLOCKS = llama_blocks(
-    "Llama", {"attention_bias": False, "mlp_bias": False}, BIASED, replace(GATED, biased="mlp_bias")
-)
+LLAMA_BLOCKS = llama_blocks(BIASED, replace(GATED, biased="mlp_bias"))
 
-MISTRAL_BLOCKS = llama_blocks(
-    "Mistral",
-    {"num_key_value_heads": 8, "sliding_window": 4096},
-    replace(ROTATED, window=_mistral_window),
-)
+MISTRAL_BLOCKS = llama_blocks(replace(ROTATED, window=_mistral_window))
 
-QWEN2_BLOCKS = llama_blocks("Qwen2", QWEN_DEFAULTS, replace(ROTATED, biased=True, window=_qwen_window))
+QWEN2_BLOCKS = llama_blocks(replace(ROTATED, biased=True, window=_qwen_window))
 
 QWEN3_BLOCKS = llama_blocks(
-    "Qwen3",
-    {**QWEN_DEFAULTS, "attention_bias": False},
     replace(BIASED, query_norm=rms("self_attn.q_norm"), key_norm=rms("self_attn.k_norm"), window=_qwen_window),
 )
 
@@ -180,13 +150,13 @@ LLAMA_HEADS = (
 )
 
 ROWS = (
-    Row(LLAMA, LLAMA_BLOCKS, LLAMA_HEADS),
-    Row(MISTRAL, MISTRAL_BLOCKS, LLAMA_HEADS),
-    Row(QWEN2, QWEN2_BLOCKS, LLAMA_HEADS),
-    Row(QWEN3, QWEN3_BLOCKS, LLAMA_HEADS),
-    Row(MIXTRAL),
-    Row(OLMO2),
-    Row(PHI3),
-    Row(GRANITE),
-    Row(COHERE2),
+    ModelType(LLAMA, LLAMA_BLOCKS, LLAMA_HEADS),
+    ModelType(MISTRAL, MISTRAL_BLOCKS, LLAMA_HEADS),
+    ModelType(QWEN2, QWEN2_BLOCKS, LLAMA_HEADS),
+    ModelType(QWEN3, QWEN3_BLOCKS, LLAMA_HEADS),
+    ModelType(MIXTRAL),
+    ModelType(OLMO2),
+    ModelType(PHI3),
+    ModelType(GRANITE),
+    ModelType(COHERE2),
 )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import FULL, Config, layer_type, replace, switch
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import FULL, layer_type, scheme, switch
 from minibert.families.parts.steps import Norm, Tokens
 
-from .family import Family
-from .rows import Row
+from .family import Family, scheme
+from .rows import ModelType
 
 MODERNBERT = Family(
     model_type="modernbert",
@@ -21,10 +19,14 @@ MODERNBERT = Family(
         Norm(path="embeddings.norm", eps="norm_eps", biased=switch("norm_bias")),
     ),
     prefixes=("model.",),
-    tree={"embeddings": "ModernBertEmbeddings"},
-    defaults={"norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283, "max_position_embeddings": 8192},
+    defaults={
+        "norm_eps": 1e-5, "norm_bias": False, "pad_token_id": 50283, "max_position_embeddings": 8192,
+        "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
+        "global_attn_every_n_layers": 3, "classifier_pooling": "cls", "classifier_bias": False,
+        "classifier_activation": "gelu", "decoder_bias": True,
+    },
     later_arguments=("position_ids",),
-)
+)  # fmt: skip
 
 
 def _modernbert_type(config: Config, i: int) -> str:
@@ -32,7 +34,7 @@ def _modernbert_type(config: Config, i: int) -> str:
 
 
 def _modernbert_window(config: Config, i: int) -> int | None:
-    """Half of `local_attention` on each side, its end included; `sliding_window` is that half."""
+    """Return half of `local_attention`, the visible tokens on each side; `sliding_window` is that half."""
     if _modernbert_type(config, i) == FULL:
         return None
     return config.integer("sliding_window") if "sliding_window" in config else config.integer("local_attention") // 2
@@ -58,25 +60,12 @@ MODERNBERT_BLOCKS = Blocks(
     parts=(MODERNBERT_ATTENTION, MODERNBERT_FEED),
     first=(replace(MODERNBERT_ATTENTION, before=Norm()), MODERNBERT_FEED),  # the input layer ends with a norm
     last_norm=Norm(path="final_norm", eps="norm_eps", biased="norm_bias"),
-    causal=lambda config: False,
-    defaults={
-        "hidden_activation": "gelu", "attention_bias": False, "mlp_bias": False, "local_attention": 128,
-        "global_attn_every_n_layers": 3, "classifier_pooling": "cls", "classifier_bias": False,
-        "classifier_activation": "gelu", "decoder_bias": True,
-    },
     checked_prefixes=("layers.", "final_norm."),
-    tree={
-        "": "ModernBertModel",
-        "layers.{i}": "ModernBertEncoderLayer",
-        "layers.{i}.attn": "ModernBertAttention",
-        "layers.{i}.mlp": "ModernBertMLP",
-        "rotary_emb": "ModernBertRotaryEmbedding",
-    },
 )  # fmt: skip
 
 
 def first_or_mean(config: Config) -> str:
-    """Read which rows a class is told from: each text's first, or the mean of all."""
+    """Read the pooling of the classifier: each text's first row, or the mean of all rows."""
     pooling = config.get("classifier_pooling")
     if pooling not in ("cls", "mean"):
         raise config.refused(f"'classifier_pooling' must be 'cls' or 'mean', found {pooling!r}")
@@ -100,4 +89,4 @@ MODERNBERT_HEADS = (
     replace(ANSWER, steps=(*MODERNBERT_STEPS, replace(CLASSIFIER, out=2))),
 )
 
-ROWS = (Row(MODERNBERT, MODERNBERT_BLOCKS, MODERNBERT_HEADS),)
+ROWS = (ModelType(MODERNBERT, MODERNBERT_BLOCKS, MODERNBERT_HEADS),)

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, classes, masked_word
-from minibert.families.parts.readers import scheme
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, BERT_WORDS, NORM, TYPE, WORD
-from .llama import GATED, ROTATED, rotary_tree
-from .rows import Row
+from .family import scheme
+from .llama import GATED, ROTATED
+from .rows import ModelType
 
 NOMIC_BERT = replace(
     BERT,
     model_type="nomic_bert",
-    # the second key is that of published files, which the reference leaves unread too
+    # published files have the second key, which the reference does not read
     attention=scheme("rotary", theta=1000.0, theta_keys=("rope_theta", "rotary_emb_base")),
     # the file calls the norm emb_ln, the module is embeddings.LayerNorm
     steps=(WORD, TYPE, replace(NORM, names=("embeddings.LayerNorm", "emb_ln"))),
     prefixes=("nomic_bert.",),
-    tree={"embeddings": "NomicBertEmbeddings"},
     checked_prefixes=("embeddings.", "emb_ln."),
-    aliases={  # the words of published files, which the reference leaves unread: it has their values as its defaults
+    aliases={  # keys of published files; the reference does not read them, and has their values as its defaults
         "hidden_size": "n_embd",
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
         "intermediate_size": "n_inner",
         "layer_norm_eps": "layer_norm_epsilon",
     },
-    defaults={**BERT_DEFAULTS, "max_position_embeddings": 2048},
+    defaults={**BERT_DEFAULTS, "max_position_embeddings": 2048, "hidden_act": "silu"},
     only={},
     later_arguments=("position_ids",),
 )
@@ -42,8 +41,6 @@ NOMIC_BERT_BLOCKS = Blocks(
         Residual(work=replace(ROTATED, key_heads=""), after=Norm(path="post_attention_layernorm")),
         Residual(work=GATED, after=Norm(path="post_mlp_layernorm")),
     ),
-    causal=lambda config: False,
-    defaults={"hidden_act": "silu"},
     only={
         "activation_function": "swiglu",
         "rotary_emb_fraction": 1.0,
@@ -56,7 +53,7 @@ NOMIC_BERT_BLOCKS = Blocks(
             ),
             False,
         ),
-    },  # published files say so in these words
+    },  # keys of published files
     checked_prefixes=("layers.", "encoder.layers."),
     older_path="encoder.layers.{i}",
     older={
@@ -68,8 +65,6 @@ NOMIC_BERT_BLOCKS = Blocks(
         "post_attention_layernorm": Older("norm1"),
         "post_mlp_layernorm": Older("norm2"),
     },
-    tree=rotary_tree("NomicBert"),
-    order=("embeddings", "rotary_emb", "post_attention_layernorm", "mlp", "self_attn"),
 )  # fmt: skip
 
 
@@ -84,4 +79,4 @@ NOMIC_BERT_HEADS = (
     TOKEN_CLASSES,
 )
 
-ROWS = (Row(NOMIC_BERT, NOMIC_BERT_BLOCKS, NOMIC_BERT_HEADS),)
+ROWS = (ModelType(NOMIC_BERT, NOMIC_BERT_BLOCKS, NOMIC_BERT_HEADS),)

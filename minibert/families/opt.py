@@ -6,11 +6,11 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Positions, Project, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 
 def projected_words(config: Config) -> bool:
-    """The same in OPT's words."""
+    """Return whether the word table has another width than the model."""
     return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
 
 
@@ -19,15 +19,13 @@ OPT = Family(
     steps=(
         Tokens(path="decoder.embed_tokens", width="word_embed_proj_dim"),
         Project(path="decoder.project_in", source="word_embed_proj_dim", biased=False, when=projected_words),
-        Positions(path="decoder.embed_positions", rule="mask", extra=2, prints_as="OPTLearnedPositionalEmbedding"),
+        Positions(path="decoder.embed_positions", rule="mask", extra=2),
     ),
     prefixes=("model.",),
-    tree={"decoder": "OPTDecoder"},
-    order=("embed_tokens", "embed_positions", "project_in"),
     checked_prefixes=(),
     aliases={"word_embed_proj_dim": "hidden_size"},
     defaults={"pad_token_id": 1},
     tokenizer="GPT2Tokenizer",
 )
 
-ROWS = (Row(OPT),)
+ROWS = (ModelType(OPT),)

@@ -1,16 +1,16 @@
-"""RoBERTA and its kin, whose positions count from the padding id on: XLM-RoBERTa, CamemBERT, MPNet."""
+"""RoBERTa, XLM-RoBERTa, CamemBERT, MPNet: positions count from the padding id on."""
 
 from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, Residual
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, word_heads
-from minibert.families.parts.readers import scheme
+from minibert.families.parts.plan import relative_term
 from minibert.families.parts.steps import Norm
-from minibert.families.parts.terms import relative_term
 
-from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD, bert_tree
-from .rows import Row
+from .bert import ABSOLUTE, BERT, BERT_BLOCKS, BERT_DEFAULTS, BERT_FEED, NORM, POSITION, TYPE, WORD
+from .family import scheme
+from .rows import ModelType
 
 ROBERTA = replace(
     BERT,
@@ -22,8 +22,6 @@ ROBERTA = replace(
         NORM,
     ),
     prefixes=("roberta.",),
-    tree={"embeddings": "RobertaEmbeddings"},
-    order=("word_embeddings", "token_type_embeddings", "LayerNorm", "position_embeddings"),
     defaults={**BERT_DEFAULTS, "pad_token_id": 1},
     tokenizer="RobertaTokenizer",
 )
@@ -31,28 +29,24 @@ ROBERTA = replace(
 XLM_ROBERTA = replace(
     ROBERTA,
     model_type="xlm-roberta",
-    tree={"embeddings": "XLMRobertaEmbeddings"},
-    only={"lora_adaptations": None, **ABSOLUTE},  # jina-embeddings-v3 is called so in its first files
+    only={"lora_adaptations": None, **ABSOLUTE},  # the first files of jina-embeddings-v3 have this model_type
     tokenizer="XLMRobertaTokenizer",
 )
 
-CAMEMBERT = replace(
-    ROBERTA, model_type="camembert", tree={"embeddings": "CamembertEmbeddings"}, tokenizer="CamembertTokenizer"
-)
+CAMEMBERT = replace(ROBERTA, model_type="camembert", tokenizer="CamembertTokenizer")
 
 MPNET = replace(
     BERT,
     model_type="mpnet",
     tokenizer="MPNetTokenizer",
     attention=scheme("mpnet_bias"),
-    # the padding row is fixed to 1 in the reference, whatever config.json says
+    # the reference's padding row is 1, whatever config.json says
     steps=(
         replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
         replace(POSITION, rule="padding", padding_idx=1, cached=False),
         NORM,
     ),
     prefixes=("mpnet.",),
-    tree={"embeddings": "MPNetEmbeddings"},
     defaults={**BERT_DEFAULTS, "pad_token_id": 1, "relative_attention_num_buckets": 32},
 )
 
@@ -68,9 +62,7 @@ MPNET_BLOCKS = Blocks(
         ),
         BERT_FEED,
     ),
-    causal=lambda config: False,
     relative="encoder.relative_attention_bias",
-    tree=bert_tree("MPNet"),
 )  # fmt: skip
 
 
@@ -93,8 +85,8 @@ ROBERTA_HEADS = (
 MPNET_HEADS = (ROBERTA_HEADS[0], *ROBERTA_HEADS[2:])  # never causal, so no next word
 
 ROWS = (
-    Row(ROBERTA, replace(BERT_BLOCKS, tree=bert_tree("Roberta")), ROBERTA_HEADS),
-    Row(XLM_ROBERTA, replace(BERT_BLOCKS, tree=bert_tree("XLMRoberta")), ROBERTA_HEADS),
-    Row(CAMEMBERT, replace(BERT_BLOCKS, tree=bert_tree("Camembert")), ROBERTA_HEADS),
-    Row(MPNET, MPNET_BLOCKS, MPNET_HEADS),
+    ModelType(ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(XLM_ROBERTA, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(CAMEMBERT, BERT_BLOCKS, ROBERTA_HEADS),
+    ModelType(MPNET, MPNET_BLOCKS, MPNET_HEADS),
 )

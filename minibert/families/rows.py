@@ -1,4 +1,4 @@
-"""The rows by model type: a file for each kin, imported when one of its model types is asked for."""
+"""The table of model types: related types share a file, which is imported when one of them is looked up."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from minibert.families.parts.heads import Head
 
 
-class Row(NamedTuple):
-    """One model type: its input layer, and the blocks and heads behind it; None and empty where there are none."""
+class ModelType(NamedTuple):
+    """One model type: its input layer, its blocks (None: not computed) and its heads."""
 
     layer: Family
     blocks: Blocks | None = None
     heads: tuple[Head, ...] = ()
 
 
-KINS = {
+FAMILY_FILES = {  # file -> its model types
     "bert": ("bert", "ernie", "electra", "convbert"),
     "roberta": ("roberta", "xlm-roberta", "camembert", "mpnet"),
     "distilbert": ("distilbert",),
@@ -45,28 +45,27 @@ KINS = {
     "xlnet": ("xlnet",),
     "clip": ("clip_text_model", "clip"),
 }
-OLDER = {"new": "gte"}  # what published files call a model_type of the reference
-UNCOMPUTED = {  # what widespread files are that no row describes
+OLDER = {"new": "gte"}  # model_type in published files -> model_type of the reference
+UNCOMPUTED = {  # model types of widespread files that no row describes
     "jina_embeddings_v5": "a Qwen3 or EuroBERT with a LoRA adapter for each task",
     "lfm2": "a stack of short convolutions and attention (LiquidAI's LFM2)",
 }
-FILES = {model_type: kin for kin, model_types in KINS.items() for model_type in model_types}
+FILES = {model_type: file for file, model_types in FAMILY_FILES.items() for model_type in model_types}
 
 
 class Rows(Mapping[str, Any]):
-    """model_type -> one field of its row. Read-only, and so is all that a row holds; `frozen.replace` makes another."""
+    """model_type -> one field of its row. Read-only, as all that a row holds; `replace` returns a changed copy."""
 
     def __init__(self, field: str) -> None:
         self._field = field
 
     def __getitem__(self, model_type: str) -> Any:
-        found, model_type = None, OLDER.get(model_type, model_type)
+        model_type = OLDER.get(model_type, model_type)
         if model_type in FILES:
-            rows: tuple[Row, ...] = import_module(f"{__package__}.{FILES[model_type]}").ROWS
-            found = next(getattr(row, self._field) for row in rows if row.layer.model_type == model_type)
-        if not found:
-            raise KeyError(model_type)
-        return found
+            rows: tuple[ModelType, ...] = import_module(f"{__package__}.{FILES[model_type]}").ROWS
+            if value := next(getattr(row, self._field) for row in rows if row.layer.model_type == model_type):
+                return value
+        raise KeyError(model_type)
 
     def __iter__(self) -> Iterator[str]:
         return (model_type for model_type in FILES if self.get(model_type))
@@ -76,6 +75,6 @@ class Rows(Mapping[str, Any]):
 
 
 FAMILIES: Mapping[str, Family] = Rows("layer")
-"""The known input layers: `model_type` of config.json -> `Family`. One of your own: `load(family=...)`."""
+"""The known input layers: `model_type` of config.json -> `Family`. `load(family=...)` takes your own."""
 BLOCKS: Mapping[str, Blocks] = Rows("blocks")
 HEADS: Mapping[str, tuple[Head, ...]] = Rows("heads")

@@ -1,4 +1,4 @@
-"""Static models: one row for each token, and nothing behind it. No config.json says what their tensors are.
+"""Static models: one row for each token, and no blocks. No config.json describes their tensors.
 
 Their folders are written by sentence-transformers (`StaticEmbedding`) and by model2vec. Here a static model is an input
 layer of one lookup, so this row is not one of `FAMILIES`, which a model_type names.
@@ -17,19 +17,11 @@ from minibert.files.tables import INTEGERS, NUMPY_DTYPE, FoldedTable, StoredTabl
 from .family import Family
 
 ROWS = ("embedding.weight", "embeddings")  # the names of sentence-transformers and of model2vec
-MODEL_TYPE = "model2vec"  # in config.json, where model2vec's distill has written it
-
-
-class EmbeddingBag(Embedding):
-    """A table of rows, under the reference's name; the mean over a text's rows is `equations.sentences.mean`."""
-
-    def __repr__(self) -> str:
-        rows, dim = self.table.shape
-        return f"EmbeddingBag({rows}, {dim}, mode='mean')"
+MODEL_TYPE = "model2vec"  # in a config.json of model2vec's distill
 
 
 class StaticRows(Tokens):
-    """x = rows[input_ids]; where model2vec has quantized the vocabulary, `rows[mapping[id]] * weights[id]`.
+    """x = rows[input_ids]; with a vocabulary that model2vec has quantized, `rows[mapping[id]] * weights[id]`.
 
     The file alone says how many rows there are, and how wide. int8 rows are taken as the integers that are stored:
     their scale is not, so a vector's direction has a meaning, and its length has none.
@@ -42,7 +34,7 @@ class StaticRows(Tokens):
             ids = self._mapping(binder, table) if mapping else None
             count = table.shape[0] if ids is None else len(ids)
             table = FoldedTable(table, ids, self._weights(binder, count) if weights else None)
-        return EmbeddingBag(table)
+        return Embedding(table)
 
     def _weights(self, binder: Binder, count: int) -> Array:
         found = binder.table(("weights",), None, tuple(NUMPY_DTYPE), 1).array()
@@ -55,7 +47,7 @@ class StaticRows(Tokens):
 
     def _mapping(self, binder: Binder, table: Table) -> Array:
         found = binder.table(("mapping",), None, tuple(INTEGERS), 1)
-        assert isinstance(found, StoredTable)  # only a table of rows is fetched row by row
+        assert isinstance(found, StoredTable)  # with one axis it is read whole
         ids = found.stored_numbers
         least, most = int(ids.min(initial=0)), int(ids.max(initial=0))
         if least < 0 or most >= table.shape[0]:
@@ -69,6 +61,5 @@ class StaticRows(Tokens):
 STATIC = Family(
     model_type="static",
     steps=(StaticRows(path="embedding"),),
-    tree={"": "StaticEmbedding"},
     checked_prefixes=("",),
 )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual, Site
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.readers import scheme
+from minibert.families.parts.config import Config, replace
+from minibert.families.parts.plan import RelativeTerm, relative_term
 from minibert.families.parts.steps import Norm, Tokens
-from minibert.families.parts.terms import RelativeTerm, relative_term
 
-from .family import Family
-from .rows import Row
+from .family import Family, scheme
+from .rows import ModelType
 
-# own table, the shared one, the other side's, the output's: a tied table is stored once, under any of its names
+# a tied table is stored once: under this side's name, the shared one, the other side's or the output's
 TIED = ("{side}.embed_tokens.weight", "shared.weight", "{other}.embed_tokens.weight")
 
 BOTH = ("encoder", "decoder")
@@ -24,10 +20,9 @@ T5 = Family(
     model_type="t5",
     tokenizer="T5Tokenizer",
     attention=scheme("t5_bias"),
-    # words alone: T5 has no sinusoids and no position table; its relative bias acts inside attention
+    # T5 has no sinusoids and no position table; its relative bias acts inside attention
     steps=(Tokens(path="{side}.embed_tokens", names=TIED, padding_idx=None),),
     prefixes=("transformer.",),
-    tree={"{side}": "T5Stack"},
     checked_prefixes=(),
     aliases={
         **D_MODEL,
@@ -35,28 +30,31 @@ T5 = Family(
         "num_hidden_layers": "num_layers",
         "head_dim": "d_kv",
     },
-    # n_positions of old files is read by nothing: T5 has no limit
+    # n_positions of old files is not read: T5 has no longest sequence
     defaults={
         "tie_word_embeddings": True,
         "pad_token_id": 0,
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
+        "feed_forward_proj": "relu",
+        "layer_norm_epsilon": 1e-6,
+        "d_kv": 64,
     },
     sides=BOTH,
     shared="shared",
 )
 
-MT5 = replace(T5, model_type="mt5", tree={"{side}": "MT5Stack"})
-UMT5 = replace(T5, model_type="umt5", tokenizer="TokenizersBackend", tree={"{side}": "UMT5Stack"})
+MT5 = replace(T5, model_type="mt5", defaults={**T5.defaults, "feed_forward_proj": "gated-gelu"})
+UMT5 = replace(MT5, model_type="umt5", tokenizer="TokenizersBackend")
 
 
 def _feed_forward(config: Config) -> tuple[str, bool]:
-    """The activation's name and whether there is a gate: "relu" or "gated-gelu", which means gelu by tanh."""
+    """Return the activation's name and whether there is a gate: "relu" or "gated-gelu", gelu by tanh."""
     kind = str(config.get("feed_forward_proj"))
     name, gated = kind.removeprefix("gated-"), kind.startswith("gated-")
     name = "gelu_new" if kind == "gated-gelu" else name
-    told, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # what save_pretrained made of it goes before
-    return name if told is None else str(told), gated if gate is None else config.flag("is_gated_act")
+    act, gate = config.get("dense_act_fn"), config.get("is_gated_act")  # keys of save_pretrained, which win
+    return name if act is None else str(act), gated if gate is None else config.flag("is_gated_act")
 
 
 def _activation(config: Config) -> str:
@@ -68,7 +66,7 @@ def _gated(config: Config) -> bool:
 
 
 def _own_bias(site: Site) -> RelativeTerm:
-    """umT5's, of which each block has a table."""
+    """Return the term of umT5, in which each block has a table."""
     from minibert.families.parts.attention_schemes import t5_bias
 
     side = site.prefix.partition(".")[0]
@@ -76,23 +74,8 @@ def _own_bias(site: Site) -> RelativeTerm:
 
 
 def rms(path: str) -> Norm:
-    """T5's norm: no mean, no bias."""
+    """Return T5's norm, without a mean and a bias."""
     return Norm(path=path, kind="RMSNorm", eps="layer_norm_epsilon")
-
-
-def t5_tree(name: str) -> dict[str, Any]:
-    """The classes of an encoder whose module names are T5's."""
-    block = "encoder.block.{i}"
-    return {
-        "": f"{name}EncoderModel",
-        "encoder": f"{name}Stack",
-        "RMSNorm": f"{name}LayerNorm()",
-        block: f"{name}Block",
-        f"{block}.layer.0": f"{name}LayerSelfAttention",
-        f"{block}.layer.0.SelfAttention": f"{name}Attention",
-        f"{block}.layer.1": f"{name}LayerFF",
-        f"{block}.layer.1.DenseReluDense": lambda config: f"{name}Dense{'Gated' * _gated(config)}ActDense",
-    }
 
 
 ATTEND = Attention(
@@ -105,12 +88,12 @@ TABLE = "layer.0.SelfAttention.relative_attention_bias"
 AT = "layer.1.DenseReluDense"
 FEED = FeedForward(
     gate=f"{AT}.wi_0", up=f"{AT}.wi_1", ungated=f"{AT}.wi", down=f"{AT}.wo", activation=f"{AT}.act", gated=_gated,
-    act=_activation, biased=False, inner="d_ff", activation_last=True,
+    act=_activation, biased=False, inner="d_ff",
 )  # fmt: skip
 
 
-def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
-    """T5's encoder: what acts by distance is a number added to the scores, which are not divided.
+def t5_blocks(own: bool = False) -> Blocks:
+    """Return T5's encoder: scores are not divided, and a number for the distance is added.
 
     own: each block has a table of these numbers, not block 0 alone.
     """
@@ -122,17 +105,13 @@ def t5_blocks(name: str, own: bool = False, **defaults: Any) -> Blocks:
             Residual(work=FEED, before=rms("layer.1.layer_norm")),
         ),
         last_norm=rms("encoder.final_layer_norm"),
-        causal=lambda config: False,
         relative=f"encoder.block.{'{i}' if own else '0'}.{TABLE}",
-        defaults={"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "d_kv": 64, **defaults},
         checked_prefixes=("encoder.block.", "encoder.final_layer_norm."),
-        tree=t5_tree(name),
-        order=("SelfAttention", "DenseReluDense"),
     )
 
 
 ROWS = (
-    Row(T5, t5_blocks("T5", feed_forward_proj="relu")),
-    Row(MT5, t5_blocks("MT5")),
-    Row(UMT5, t5_blocks("UMT5", own=True)),
+    ModelType(T5, t5_blocks()),
+    ModelType(MT5, t5_blocks()),
+    ModelType(UMT5, t5_blocks(own=True)),
 )

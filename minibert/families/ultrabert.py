@@ -1,18 +1,16 @@
-"""UltraBERT: EuroBERT's blocks, of which two in three see a window, each kind of block with its own rotary theta."""
+"""UltraBERT: EuroBERT's blocks; two in three have a window, and the two types have different rotary thetas."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import FULL, SLIDING, Config, layer_type, of_each_block, replace
 from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
-from minibert.families.parts.readers import FULL, SLIDING, layer_type, of_each_block
 
 from .eurobert import EUROBERT
 from .llama import BIASED, GATED, llama_blocks
 from .modernbert import first_or_mean
-from .rows import Row
+from .rows import ModelType
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -29,20 +27,20 @@ def _windows(config: Config) -> tuple[int | None, ...]:
 
 
 def _type(config: Config, i: int) -> str:
-    """In older files a block has a window where one is listed that is not 0 or null."""
+    """Return the type of block i; in older files it has a window if a number above 0 is listed."""
     windows = _windows(config)
     return layer_type(config, i, bool(windows[i]) if windows else (i + 1) % 3 != 0)
 
 
 def _window(config: Config, i: int) -> int | None:
-    """The window is a radius, its end included; of an older file's windows the first counts for all blocks."""
+    """Return the window, a radius with its end; the first window in an older file holds for all blocks."""
     if _type(config, i) == FULL:
         return None
     return next(filter(None, _windows(config)), None) or config.integer("sliding_window")
 
 
 def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
-    """Read one rotation for each type; an older file lists a theta for each block, and a type's last one counts."""
+    """Read one rotation for each type; an older file lists a theta for each block, and a type's last one holds."""
     from minibert.families.parts.attention_schemes import layered_rotary
 
     thetas, given = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
@@ -56,19 +54,21 @@ def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
 ULTRABERT = replace(
     EUROBERT,
     model_type="ultrabert",
-    prefixes=("model.", "ultrabert."),  # the second in what the reference's save_pretrained writes
+    prefixes=("model.", "ultrabert."),  # the reference's save_pretrained writes the second
     attention=_rotary,
-    tree={"": "UltrabertModel"},
-    defaults={**EUROBERT.defaults, "pad_token_id": 0, "max_position_embeddings": 32768},
+    defaults={
+        **EUROBERT.defaults,
+        "pad_token_id": 0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 128,
+        "classifier_pooling": "cls",
+        "prediction_head_size": 768,
+    },
 )
 
 ULTRABERT_BLOCKS = replace(
     llama_blocks(
-        "Ultrabert",
-        {
-            "attention_bias": False, "mlp_bias": False, "sliding_window": 128, "classifier_pooling": "cls",
-            "prediction_head_size": 768,
-        },
         replace(BIASED, rotation=_type, window=_window),
         replace(GATED, biased="mlp_bias"),
     ),
@@ -89,4 +89,4 @@ ULTRABERT_HEADS = (
     ANSWER,
 )
 
-ROWS = (Row(ULTRABERT, ULTRABERT_BLOCKS, ULTRABERT_HEADS),)
+ROWS = (ModelType(ULTRABERT, ULTRABERT_BLOCKS, ULTRABERT_HEADS),)

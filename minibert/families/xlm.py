@@ -6,11 +6,11 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.steps import Add, Mask, Norm, Positions, Tokens
 
 from .family import Family
-from .rows import Row
+from .rows import ModelType
 
 
 def many_languages(config: Config) -> bool:
-    """XLM adds a row for the language where it knows more than one."""
+    """Return whether a row for the language is added: the model knows more than one."""
     return config.flag("use_lang_emb") and config.integer("n_langs") > 1
 
 
@@ -28,8 +28,6 @@ XLM = Family(
         Mask(counted=True),
     ),
     prefixes=("transformer.",),
-    tree={"": "XLMModel"},
-    order=("position_embeddings", "lang_embeddings", "embeddings", "layer_norm_emb"),
     checked_prefixes=(),
     aliases={
         "hidden_size": "emb_dim",
@@ -43,4 +41,4 @@ XLM = Family(
     },
 )  # fmt: skip
 
-ROWS = (Row(XLM),)
+ROWS = (ModelType(XLM),)

@@ -7,15 +7,16 @@ memory (`checkpoint.SafetensorsFile.raw`). The tables of the input layer keep th
 converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once. A weight of a
 block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped numbers, which
 processes share; a misaligned tensor is copied. Any other format is converted once and then laid out column-major by
-`in_order`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. An adapter's sums and a
-remote file's rows are in memory.
+`in_order`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. With an AVX-512 kernel
+the weights of the blocks' products are also copied as panels (`equations.fast.Panels`), unless `mmap=True`. An
+adapter's sums and a remote file's rows are in memory.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Iterable
-from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Table:
     def rows(self, ids: Array | slice, out: Array | None = None) -> Array:
         """Return the rows for ids of any shape, or for a slice; they are written into `out` if it is passed.
 
-        The ids have been checked (`equations.check_ids`): here a wrong id would select a wrong row.
+        The ids have been checked (`equations.fast.check_ids`): here a wrong id would select a wrong row.
         """
         raise NotImplementedError
 
@@ -61,6 +62,7 @@ class Table:
         """Hint that these rows will be needed soon: a remote table then fetches all of them at once."""
 
 
+AROUND = 1 << 16  # bytes: if a page is read, the system maps those around it
 FIRST_ROWS = 512  # rows that a FormulaTable computes at least: the longest text of most models
 SMALL_TABLE = 1 << 20  # numbers: tables of positions and types have fewer, tables of words fifty times as many
 # constants of _convert_half and convert: to make them takes as long as to convert a short text's rows
@@ -230,14 +232,29 @@ def in_order(weight: Weight) -> Weight:
     BLAS need not reorder them then: 5 to 32 tokens take 0.7 to 0.95 of the time. This is for numbers that were copied
     or converted anyway: those of a mapped file, which other processes share, stay as they are.
     """
-    place: object = weight
-    while isinstance(place, np.ndarray):
-        place = place.base
-    if isinstance(weight, StoredTable) or (isinstance(place, mmap) and weight.flags.aligned):
+    if isinstance(weight, StoredTable) or (map_of(weight) and weight.flags.aligned):
         return weight
     laid: Array = np.asfortranarray(weight)
     laid.flags.writeable = False
     return laid
+
+
+def map_of(array: Array) -> mmap.mmap | None:
+    """Return the mapped file that holds an array's numbers, if any."""
+    place: object = array
+    while isinstance(place, np.ndarray):
+        place = place.base
+    return place if isinstance(place, mmap.mmap) else None
+
+
+def forget(array: Array) -> None:
+    """Drop a mapped array's pages from this process's memory, once its numbers are copied: the file keeps them."""
+    place = map_of(array)
+    if place is not None and hasattr(place, "madvise"):
+        start = array.ctypes.data - np.frombuffer(place, np.uint8).ctypes.data
+        stop = min(-(-(start + array.nbytes) // AROUND) * AROUND, len(place))
+        start -= start % AROUND
+        place.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def as_table(array: Array) -> StoredTable:

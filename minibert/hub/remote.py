@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.files.checkpoint import MAX_HEADER, Checkpoint, SafetensorsFile, Tensor, parse_header
 from minibert.files.tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
@@ -24,19 +25,19 @@ from minibert.threads.pool import parallel_for
 Span = tuple[int, int]  # first, and one past the last
 
 HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
-ROWWISE_FROM = 256_000  # bytes from which a lazy table is fetched row by row
+ROWWISE_FROM = 256_000  # bytes; larger lazy tables are fetched row by row
 BLOCK = 1024  # bytes that are fetched together
 GAP = 4  # unwanted blocks between two wanted ones that cost less than a second request
 PIECE = 1 << 14  # blocks of the largest request
-MOST_REQUESTS = 256  # for one file's rows; if they need more, their whole table is fetched
-AT_ONCE = 8  # requests under way at the same time
+MOST_REQUESTS = 256  # for one file's rows; after them a whole table is fetched
+MOST_AT_ONCE = 8  # requests under way at the same time
 
 
 class RemoteFile(SafetensorsFile):
-    """One file of which only the header is here; the rest is fetched when needed, and kept. Threads may share it.
+    """One file: the header is fetched at once, the rest when it is needed, and kept. Threads may share it.
 
-    The bytes are in a map of zeros as large as the file: only those of its pages that hold something take memory. Each
-    fetched span is one file in a folder, named by its place and by the size of the whole.
+    The bytes are in a map of zeros as large as the file; a page of it takes memory once it holds fetched bytes. Each
+    fetched span is one file in a folder, named by its first and last byte and by the size of the whole file.
     """
 
     def __init__(self, files: Any, name: str) -> None:
@@ -44,86 +45,86 @@ class RemoteFile(SafetensorsFile):
         # no file is mapped: the local reader's __init__ is not called
         self.path, self._files, self._name, self._folder = Path(name), files, name, files.ranges(name)
         self._lock, self._requests = threading.Lock(), 0
-        kept = self._kept()
-        spans = kept or [(0, *files.part(name, (0, HEADER_GUESS)))]
+        saved = self._saved()
+        spans = saved or [(0, *files.part(name, (0, HEADER_GUESS)))]
         self._size, where = spans[0][2], files.describe(name)
         try:
             self._bytes = np.frombuffer(memory_map.mmap(-1, max(8, self._size)), np.uint8)
         except OSError as error:
             raise CheckpointError(f"{where}: no room to map its {self._size:,} bytes ({error.strerror})") from None
-        self._have = np.zeros(self._size // BLOCK + 1, np.bool_)
+        self._fetched = np.zeros(self._size // BLOCK + 1, np.bool_)
         for start, content, _ in spans:
-            self._put(start, content)
+            self._store(start, content)
         length = 8 + int.from_bytes(self._read(0, 8).tobytes(), "little")
         if not 8 < length <= min(MAX_HEADER, self._size):
             raise CheckpointError(f"{where}: not a safetensors file, or an incomplete one; tell its authors")
         self.tensors, self.metadata = parse_header(self._read(8, length).tobytes(), length, self._size, where)
-        if not kept:
-            self._keep(0, spans[0][1])  # now that the header has confirmed the size
+        if not saved:
+            self._save(0, spans[0][1])  # now that the header has confirmed the size
 
     def raw(self, tensor: Tensor) -> Array:
         self._read(tensor.start, tensor.stop)
         return self.view(tensor)
 
     def view(self, tensor: Tensor) -> Array:
-        """Give a tensor's numbers, zero where nothing has been fetched yet; read-only."""
-        found = np.ndarray(tensor.shape, EVERY_DTYPE[tensor.dtype], buffer=self._bytes, offset=tensor.start)
-        found.flags.writeable = False
-        return found
+        """Return a tensor's numbers, read-only; they are 0 until they are fetched."""
+        numbers = np.ndarray(tensor.shape, EVERY_DTYPE[tensor.dtype], buffer=self._bytes, offset=tensor.start)
+        numbers.flags.writeable = False
+        return numbers
 
-    def need(self, starts: Array, stops: Array, table: Tensor | None = None) -> None:
-        """Fetch the blocks of these spans of bytes that are not here, several at a time. Raises HubError.
+    def fetch(self, starts: Array, stops: Array, table: Tensor | None = None) -> None:
+        """Fetch the missing blocks of these spans of bytes, several at a time. Raises HubError.
 
-        table: fetch all of it where its rows need too many requests.
+        table: the tensor to fetch whole if its rows need too many requests.
         """
         first, last = starts // BLOCK, (stops - 1) // BLOCK
         every = np.minimum(first[:, None] + np.arange((last - first + 1).max(initial=0)), last[:, None])
-        if self._have[every].all():
+        if self._fetched[every].all():
             return
         from huggingface_hub.utils.tqdm import tqdm
 
-        def fetch(run: Span) -> None:
+        def fetch_run(run: Span) -> None:
             start, stop = run[0] * BLOCK, run[1] * BLOCK
             content, size = self._files.part(self._name, (start, stop))
             wanted, found = (min(stop, self._size) - start, self._size), (len(content), size)
-            if found != wanted:  # what did not come would be zeros
+            if found != wanted:  # missing bytes would be zeros
                 words = "{:,} bytes of a file of {:,}"
                 raise self._files.refusal(self._name, f"expected {words.format(*wanted)}, found {words.format(*found)}")
-            self._keep(start, content)
+            self._save(start, content)
             bar.update(run[1] - run[0])
 
         with self._lock:
-            runs = merge(np.unique(every[~self._have[every]]), GAP)
+            runs = merge(np.unique(every[~self._fetched[every]]), GAP)
             self._requests += len(runs) if table else 0
             if table and self._requests > MOST_REQUESTS:
                 runs = [(table.start // BLOCK, -(-table.stop // BLOCK))]
             runs = [(at, min(at + PIECE, stop)) for start, stop in runs for at in range(start, stop, PIECE)]
-            # a bar on a terminal for what takes longer than a second
+            # a bar on a terminal, after a second
             shown: dict[str, Any] = dict(unit="B", unit_scale=BLOCK, leave=False, delay=1, disable=None)
             total = sum(stop - start for start, stop in runs)
             with tqdm(total=total, desc=self._files.describe(self._name), **shown) as bar:  # type: ignore[no-untyped-call]
-                parallel_for(fetch, runs, AT_ONCE)
+                parallel_for(fetch_run, runs, MOST_AT_ONCE)
 
     def _read(self, start: int, stop: int) -> Array:
-        if start < stop:  # a Hub refuses to send nothing
-            self.need(np.array([start]), np.array([stop]))
+        if start < stop:  # a Hub refuses a request for no bytes
+            self.fetch(np.array([start]), np.array([stop]))
         return self._bytes[start:stop]
 
-    def _put(self, start: int, content: bytes) -> None:
+    def _store(self, start: int, content: bytes) -> None:
         stop = start + len(content)
         self._bytes[start:stop] = np.frombuffer(content, np.uint8)
         # after the bytes themselves: readers do not take the lock
-        self._have[start // BLOCK : stop // BLOCK + (stop == self._size)] = True
+        self._fetched[start // BLOCK : stop // BLOCK + (stop == self._size)] = True
 
-    def _keep(self, start: int, content: bytes) -> None:
-        self._put(start, content)
-        keep(self._folder / f"{start}-{start + len(content)}-{self._size}", content)
+    def _save(self, start: int, content: bytes) -> None:
+        self._store(start, content)
+        write_cache(self._folder / f"{start}-{start + len(content)}-{self._size}", content)
 
-    def _kept(self) -> list[tuple[int, bytes, int]]:
+    def _saved(self) -> list[tuple[int, bytes, int]]:
         """Read the spans that earlier runs have kept: the first byte, the bytes, the size of the whole file.
 
-        Only as many bytes as a span's name says. An empty list without the first ones, and if two runs were told
-        different sizes.
+        A span has as many bytes as its name says. The list is empty if the file's first bytes are missing, or if two
+        runs were told different sizes.
         """
         with suppress(OSError):
             found = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
@@ -135,7 +136,7 @@ class RemoteFile(SafetensorsFile):
 
 
 class RowTable(Table):
-    """A table of a remote file: a row is fetched when it is first asked for."""
+    """A table of a remote file; each row is fetched when it is first used."""
 
     def __init__(self, file: RemoteFile, tensor: Tensor, dtype: np.dtype[Any] | str = "float32") -> None:
         self.shape, self.stored, self.dtype = tensor.shape, tensor.dtype, np.dtype(dtype)
@@ -150,7 +151,7 @@ class RowTable(Table):
         rows = np.unique(np.concatenate([np.empty(0, np.int64), *(np.ravel(some) for some in ids)]))
         row_bytes = math.prod(self.shape[1:]) * EVERY_DTYPE[self.stored].itemsize
         starts = self._tensor.start + rows * row_bytes
-        self._file.need(starts, starts + row_bytes, self._tensor)
+        self._file.fetch(starts, starts + row_bytes, self._tensor)
 
     def array(self) -> Array:
         self._file.raw(self._tensor)
@@ -158,10 +159,10 @@ class RowTable(Table):
 
 
 class RemoteCheckpoint(Checkpoint):
-    """Named tensors of a repository: a file that is whole in the cache is mapped there, of others parts are fetched.
+    """Named tensors of a repository: files that are whole in the cache are mapped there, others are fetched in parts.
 
-    lazy: tables of more than 256 kB are fetched row by row. whole: files are fetched whole. above: stands before a
-    file's name in the repository, where the tensors are in a subfolder.
+    lazy: tables of more than 256 kB are fetched row by row. whole: files are fetched whole. above: the path of the
+    tensors' subfolder in the repository, with its slash; "" for the top.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class RemoteCheckpoint(Checkpoint):
 
 
 def merge(blocks: Array, gap: int) -> list[Span]:
-    """Join sorted, distinct numbers into runs; up to `gap` unwanted ones between two are included.
+    """Join sorted, distinct blocks into runs; a run includes up to `gap` unwanted blocks between two wanted ones.
 
     >>> merge(np.array([1, 2, 3, 5, 9]), gap=1)
     [(1, 6), (9, 10)]
@@ -198,8 +199,8 @@ def merge(blocks: Array, gap: int) -> list[Span]:
     return [(int(a), int(b) + 1) for a, b in zip(first, last, strict=True)]
 
 
-def keep(path: Path, content: bytes) -> None:
-    """Write a file of the cache; on a full or read-only disk it is fetched again next time."""
+def write_cache(path: Path, content: bytes) -> None:
+    """Write a file of the cache; on a full or read-only disk nothing is written, and it is fetched again next time."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, content)

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minibert.models.heads.labels import Labels
+from minibert.models.heads.labels import Labels, Pairs
 from minibert.models.heads.prediction import Words
-from minibert.models.heads.reranker import Pairs
 from minibert.models.heads.sparse import Sparse
-from minibert.models.sentences.habits import Habits
 
 
-class Encoder(Words, Pairs, Labels, Sparse, Habits):
+class Encoder(Words, Pairs, Labels, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     Made by `minibert.load_encoder`. Each use has a file; a use that guesses words, scores pairs or gives labels needs a
@@ -25,10 +23,8 @@ class Encoder(Words, Pairs, Labels, Sparse, Habits):
     |---|---|
     | a call, `trace`, `logits`, `head`, `modules` | model.py |
     | `encode`, `encode_query`, `encode_document`, `similarity` | sentences/sentences.py |
-    | `similarity_fn_name`, `truncate_dim`, ..., as sentence-transformers names them | sentences/habits.py |
     | `encode_sparse`, `decode` | heads/sparse.py |
-    | `predict`, `rank` | heads/reranker.py |
-    | `classify`, `entities`, `answer` | heads/labels.py |
+    | `classify`, `entities`, `answer`, `predict`, `rank` | heads/labels.py |
     | `fill`, `next_words`, `complete` | heads/prediction.py |
 
     The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on no other text where

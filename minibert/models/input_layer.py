@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids
-from minibert.equations.sentences import POOLINGS, normalized
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.families.family import Family
 from minibert.families.parts.config import Config
-from minibert.families.parts.modules import Linear
+from minibert.families.parts.modules import Linear, module_list
 from minibert.families.parts.steps import Bound, Inputs, Norm, Positions, Project, Record
 from minibert.files.tokenizer import listed
 from minibert.models.run import packing
 from minibert.models.run.attributes import OfModules, hinted
 from minibert.models.run.packing import Packed, Preparation, cut
-from minibert.models.run.pipeline import Pipeline, finite, pooled, token_vectors
-from minibert.threads.pool import NUMBERS_A_THREAD, parallel_for, usable_threads
+from minibert.models.run.pipeline import TextPipeline
+from minibert.threads.pool import checked_threads, parallel_for, usable_threads
 
 if TYPE_CHECKING:
     from minibert.files.checkpoint import Tensor
@@ -224,7 +224,7 @@ class EmbeddingLayer(OfModules):
 
         Raises ValueError for a word of several pieces (the message lists them), for an unknown word, for k below 1.
         """
-        from minibert.models.sentences.nearest import nearest
+        from minibert.models.sentences.search import nearest
 
         return nearest(self.steps[0].module.table, self.tokenizer, word, k)
 
@@ -259,26 +259,21 @@ class EmbeddingLayer(OfModules):
         normalize: bool = False,
         truncation: bool = False,
         threads: int | None = None,
-    ) -> Pipeline:
+    ) -> LayerPipeline:
         """The steps of `embed`, for callers with their own loop: its arguments, and its errors."""
-        limit = self.max_length  # without one there is nothing to truncate to
-        # each tile gets memory of its own, and more than 2 MB would be fetched anew
-        tile = packing.TILE_NUMBERS // 2 // self.dim
-
-        def tokenize(chunk: list[Any], start: int) -> list[Encoded]:
-            return self.tokenizer.encode(chunk, None, truncation, limit, start)
-
-        def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-            packed = self.pack(encoded)
-            self.steps[0].module.table.expect((packed.inputs.ids["input_ids"],))
-            count = usable_threads(packed.inputs.seq * self.dim, threads)
-            parallel_for(lambda each: put(each, self.rows(each)), packed.tiles(tile), count)
-
-        pool, after = _pool(pooling), (normalized, finite) if normalize else (finite,)
-        results = token_vectors(after) if pool is None else pooled(pool, after)
-        dim = None if pool is None else self.dim
-        many = usable_threads(2 * NUMBERS_A_THREAD, threads) > 1
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, prefetching=many)
+        if pooling == "cls":
+            raise ValueError(
+                "pooling 'cls' is meaningless here: before attention the first row is the same for every text, because "
+                "it comes from [CLS], type 0 and position 0 alone; use 'mean' or 'max'"
+            )
+        if pooling not in (None, "mean", "max"):
+            raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
+        poolings, dim = ((), None) if pooling is None else ((pooling,), self.dim)
+        return LayerPipeline(
+            self.tokenizer, self.dtype, preparation=self.prepare, table=self.steps[0].module.table, rows=self.rows,
+            width=self.dim, dim=dim, poolings=poolings, normalize=normalize, longest=self.max_length,
+            truncation=truncation, threads=checked_threads(threads), chunk=CHUNK,
+        )  # fmt: skip
 
     def rows(self, packed: Packed, record: Record = None) -> Array:
         """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""
@@ -331,7 +326,7 @@ class EmbeddingLayer(OfModules):
         steps = self._steps
         if steps is None:
             return f"<closed EmbeddingLayer of {self.family.model_type}>"
-        return self.family.print_tree(_modules(steps), self.side)
+        return module_list(_modules(steps))
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.steps  # noqa: B018  raises where the layer is closed
@@ -385,20 +380,24 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
     return out
 
 
-def _pool(pooling: str | None) -> Callable[[Array], Array] | None:
-    """Find what pools (texts, seq, dim) -> (texts, dim). Refuses "cls" with the reason."""
-    if pooling == "cls":
-        raise ValueError(
-            "pooling 'cls' is meaningless here: before attention the first row is the same for every text, because "
-            "it comes from [CLS], type 0 and position 0 alone; use 'mean' or 'max'"
-        )
-    if pooling not in (None, "mean", "max"):
-        raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
-    if pooling is None:
-        return None
-    return lambda rows: (
-        POOLINGS[pooling](rows, 0) if rows.shape[1] else np.zeros_like(rows, shape=(len(rows), rows.shape[2]))
-    )
+class LayerPipeline(TextPipeline):
+    """The pipeline of `embed`: rows without blocks. A text without a token gives zeros, a long one may be an error."""
+
+    width: int  # of a row
+    truncation: bool = False
+
+    def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's texts. Raises ValueError for a text that is too long, without `truncation`."""
+        return self.tokenizer.encode(texts, None, self.truncation, self.longest, start)
+
+    def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+        """Compute the rows of a chunk, tile by tile."""
+        packed = self.preparation.pack(encoded)
+        self.table.expect((packed.ids,))
+        count = usable_threads(packed.inputs.seq * self.width, self.threads)
+        # each tile gets memory of its own, and more than 2 MB would be fetched anew
+        tiles = packed.tiles(packing.TILE_NUMBERS // 2 // self.width)
+        parallel_for(lambda tile: put(tile, self.rows(tile)), tiles, count)
 
 
 def _modules(steps: Sequence[Bound]) -> dict[str, Any]:

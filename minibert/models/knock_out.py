@@ -1,4 +1,4 @@
-"""The classic changes of a run (an ablation), each as what `change` of an encoder takes: see `models.run.changes`."""
+"""The classic ablations, each as a `change` of an encoder: see `models.run.changes`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ def knock_out(
     positions: bool = False,
     mask: bool = False,
 ) -> dict[str, Function]:
-    """Make the change that takes parts out of a model: `encoder(**ids, change=knock_out(encoder, heads=[(3, 1)]))`.
+    """Make the change that removes parts of a model: `encoder(**ids, change=knock_out(encoder, heads=[(3, 1)]))`.
 
     heads      (block, head), from 0: its attention weights become 0, so its context is 0
     blocks     skip these blocks (identity)
-    positions  the position rows become 0; scores are computed of queries and keys that are not rotated, without the
-               learned bias of the distance or other terms of it
-    mask       a token sees every token of its text: those after it, and those outside the window. (The mask of padding
-               needs no change: leave out attention_mask.)
+    positions  the position rows become 0; queries and keys are not rotated, and scores have no terms of the distance
+    mask       a token sees every token of its text, also after it and outside the window. (To see padding too, leave
+               out attention_mask.)
 
-    The result is a dict: `{**knock_out(...), name: function}` adds a name to it. Raises TypeError where `heads` is not
-    pairs or `blocks` not numbers, ValueError for a head or block that is not there, for `positions` where the model has
-    none, and for `mask` where its tokens see all others anyway.
+    The result is a dict: `{**knock_out(...), name: function}` adds a name. Raises TypeError unless `heads` is pairs and
+    `blocks` numbers; ValueError for an unknown head or block, for `positions` if the model has no positions, and for
+    `mask` if its tokens see all tokens anyway.
     """
     stack, steps = encoder.stack, encoder.embeddings.steps
     found: dict[str, list[Function]] = {}
@@ -77,7 +76,7 @@ def knock_out(
 
 
 class _Kept(threading.local):
-    """Values of one name for a later one of the same run; two threads may run the same change at once."""
+    """Stores an intermediate until a later change of the same run uses it; each thread has its own."""
 
     def __init__(self, name: str) -> None:
         self.name, self.values = name, list[Array]()
@@ -87,11 +86,11 @@ class _Kept(threading.local):
         return values
 
     def take(self) -> Array:
-        """Give them. Single use, so values of another run cannot leak in."""
+        """Return the values once, so that another run cannot use them."""
         if not self.values:
             raise ValueError(
-                f"change[{self.name!r}] of knock_out is missing, which a later change of it needs; {{**knock_out(...), "
-                "name: function}} can add names, but not replace its own"
+                f"change[{self.name!r}] of knock_out is missing, which a later change needs; {{**knock_out(...), "
+                "name: function}} can add names, but not replace one"
             )
         return self.values.pop()
 
@@ -104,7 +103,7 @@ def _pairs(heads: Any) -> list[tuple[int, int]]:
 
 
 def check_there(what: str, number: int, count: int) -> None:
-    """Refuse the number of a block or head that a model does not have. Raises ValueError."""
+    """Raise ValueError for a block or head that a model does not have."""
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < count:
         there = f"{what}s 0..{count - 1}; choose one of them" if count else f"no {what}s"
         raise ValueError(f"{what} {number!r} is not there: this model has {there}")
@@ -122,7 +121,7 @@ def _in_turn(functions: list[Function], values: Array) -> Array:
 
 
 def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
-    """Pass the input of a part on in place of its output: it adds nothing, and a norm after the sum gives the sum."""
+    """Skip a sublayer: it adds 0, and a norm after the sum returns the sum's input."""
     add(part.within or part.work.output, np.zeros_like)
     if part.after:
         entered = _Kept(part.sum)
@@ -131,7 +130,7 @@ def _pass_by(part: BoundResidual, add: Callable[[str, Function], None]) -> None:
 
 
 def _without_positions(own: BoundAttention, add: Callable[[str, Function], None]) -> None:
-    """Scores of queries and keys as they are before they are rotated: `scale * q @ k^T`."""
+    """Compute scores of queries and keys before they are rotated: `scale * q @ k^T`."""
     joined = len(own.maps) == 1
     sources = (own.norms[0] or own.maps[0], own.norms[1] or own.maps[0 if joined else 1])
     queries, keys = _Kept(sources[0]), _Kept(sources[1])

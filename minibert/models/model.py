@@ -14,7 +14,7 @@ from minibert.families.parts.block_names import module_path
 from minibert.families.parts.block_parts import Blocks
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import BoundHead
-from minibert.families.parts.module_tree import place, printed
+from minibert.families.parts.modules import module_list
 from minibert.families.parts.steps import Inputs
 from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
@@ -25,8 +25,6 @@ from minibert.models.run.packing import ONES, Packed, unpadded
 from minibert.models.run.recorders import Change, Recorder
 
 from .input_layer import EmbeddingLayer
-
-ROTARY = "rotary_emb"  # a module of the reference's without weights, printed where a row names its class
 
 
 class Model(OfModules):
@@ -81,7 +79,7 @@ class Model(OfModules):
         stack = self.stack
         found = dict(self._layer.modules)
         for block in stack.blocks:
-            found |= {module_path(key): module for key, module in block.modules.items() if callable(module)}
+            found |= {module_path(key): module for key, module in block.modules.items() if hasattr(module, "weight")}
         return found | stack.others
 
     # -- numbers -------------------------------------------------------------------------------------------------
@@ -271,19 +269,7 @@ class Model(OfModules):
     def __repr__(self) -> str:
         if self._stack is None:
             return f"<closed {type(self).__name__} of {self._layer.family.model_type}>"
-        family, rows = self._layer.family, self.block_family
-        inside = sorted(self._layer.modules.items(), key=lambda item: place(item[0], family.order))
-        modules: dict[str, Any] = dict(inside)
-        if family.shared:
-            modules = {family.shared: repr(self._layer.steps[0].module)} | modules
-        for block in self._stack.blocks:
-            modules |= {module_path(key): module for key, module in block.modules.items()}
-        modules |= self._stack.others
-        named = {**family.tree, **rows.tree}
-        classes = {path: name if isinstance(name, str) else name(self.config) for path, name in named.items()}
-        if ROTARY in classes:
-            modules[ROTARY] = f"{classes[ROTARY]}()"
-        return printed(modules, classes, rows.order, "" if "" in classes else self._layer.side)
+        return module_list(self.modules)
 
     def close(self) -> None:
         """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

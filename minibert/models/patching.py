@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 WORDS = ("masked_word", "next_word")  # heads whose labels are tokens
 AT_ONCE = 2048  # tokens of a call: more take more memory
-LEAST = 1e-3  # of a difference of log probabilities: float32 rounds a smaller one by more than a hundredth
+LEAST = 1e-3  # a smaller difference of log probabilities is rounded by more than a hundredth in float32
 
 
 class PatchingMap(NamedTuple):
-    """Two texts, a token that the first one predicts, and the share of it that each hidden state restores.
+    """A predicted token, and the share of its log probability that each hidden state restores in another text.
 
-    shares     (blocks + 1, seq), float64: row i is of `hidden_states.i`, before block i; the last row is after all
-    ids        (2, seq), of the text and of the other one
-    token      the position whose prediction it is
+    shares     (blocks + 1, seq), float64: row i is for `hidden_states.i`, before block i; the last row after all blocks
+    ids        (2, seq), of the text and of the other text
+    token      the position of the prediction
     label      the id that the text predicts there
     clean      log probability of the label in the text, and `corrupted`, in the other text
     """
@@ -46,12 +46,12 @@ class PatchingMap(NamedTuple):
 
 
 def restored(patched: Array, clean: float, corrupted: float) -> Array:
-    """Divide the way that patched runs go by the whole way from the corrupted run to the clean one.
+    """Return the share of the difference between the clean and the corrupted run that a patched run restores.
 
         y = (patched - corrupted) / (clean - corrupted)
 
-    patched (...), a number of each patched run -> (...). 0: the patch changes nothing; 1: it restores all; below 0 it
-    leads away. Source: Vig et al. 2020, the indirect effect over the total one.
+    patched (...), a number for each patched run -> (...). 0: the patch changes nothing; 1: it restores all; below 0:
+    it makes the difference larger. Source: Vig et al. 2020, the indirect effect over the total one.
 
     >>> restored(np.array([-5.0, -4.0, -1.0]), clean=-1.0, corrupted=-5.0)
     array([0.  , 0.25, 1.  ])
@@ -60,16 +60,16 @@ def restored(patched: Array, clean: float, corrupted: float) -> Array:
 
 
 def patching_map(encoder: Encoder, text: str, other: str, token: int | None = None) -> PatchingMap:
-    """Put each hidden state of a text into the run of another one, and see how much of the prediction it restores.
+    """Patch each hidden state of a text into the run of another, and measure how much of the prediction it restores.
 
         shares[i, t] = restored(log p(label), ...), where `other` runs with hidden_states.i[t] of `text`
 
     label is the likeliest token of `text` at `token`: by default at its mask, or, with a model of next words, after its
-    last token. All tokens of a state are computed in one call, as texts of a batch (in several where there are many).
+    last token. All tokens of a state are patched in one batch, or in several if there are many.
 
-    Raises CheckpointError where the file has no head for words; ValueError where the texts have other token counts or
-    the same tokens, where the mask is not one, or where both texts give the label the same probability; IndexError for
-    a token that is not there.
+    Raises CheckpointError if the file has no head for words; ValueError if the texts have different token counts or the
+    same tokens, if there is not exactly one mask, or if both texts predict the label with the same probability;
+    IndexError for a token beyond the text.
     """
     head, batch, given = _word_head(encoder), encoder.tokenize(text), encoder.tokenize(other)
     ids = _compared(batch["input_ids"], given["input_ids"])
@@ -110,7 +110,7 @@ def _word_head(encoder: Encoder) -> BoundHead:
 
 
 def _compared(text: Array, other: Array) -> Array:
-    """Put the ids of both texts below each other."""
+    """Stack the ids of both texts."""
     if text.shape != other.shape:
         counts = f"found {text.shape[1]} and {other.shape[1]}"
         raise ValueError(f"the two texts must have as many tokens, {counts}; exchange words of one token each")

@@ -1,16 +1,22 @@
-"""The routes of the server: requests in, answers in OpenAI's, Cohere's or text-embeddings-inference's form out."""
+"""The server, an application of ASGI: the routes, the middleware that every request passes, the log and the metrics.
+
+The answers have OpenAI's, Cohere's or text-embeddings-inference's (TEI's) form.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import hmac
 import json
+import logging
+import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -19,60 +25,64 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, quantized
 from minibert.errors import MinibertError
+from minibert.http_guard import LOCAL, Refusal, has_token, host_name
 
 from . import options
-from .gate import read_body, send_pieces
-from .kinds import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Model
-from .metrics import ACCESS, Record, start_logging
-from .requests import FORM, OPENAI, SPARSE, TEI, USUAL, Asked, Limits, Refusal, read_prediction, read_rerank, read_texts
-from .worker import Job, Kind, Worker
+from .options import DEFAULTS, Limits
+from .requests import FORM, OPENAI, SPARSE, TEI, Parsed, read_prediction, read_rerank, read_texts
+from .worker import LABELS, SCORES, SPARSE_VECTORS, VECTORS, Job, Kind, Model, Worker, open_models
 
-INLINE = 32  # vectors that the event loop encodes itself; more would delay other requests
-ADVICE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # headers of a refusal, by its status
-BOOT_FAILURE = 3  # exit code after which gunicorn and uvicorn start no other worker
-WSGI = {"gunicorn.workers.sync", "gunicorn.workers.gthread"}  # what gunicorn imports where no -k is given
-WITHDRAWN = {"/similarity": "ask /embed for the vectors: the dot product of two is their cosine"}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}  # a refusal's status -> extra headers
+CLIENT_LEFT = 499  # a status of the log: the client has closed the connection
+BOOT_FAILURE = 3  # after this exit code gunicorn and uvicorn start no other worker
+WSGI = {"gunicorn.workers.sync", "gunicorn.workers.gthread"}  # gunicorn imports one of these without -k
+LOG = logging.getLogger("minibert.serve")
+LONGEST_PATH = 200  # characters of a path in the log
+BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)  # seconds, of the histogram
 
 
-def embeddings(model: Model, asked: Asked, job: Job) -> Any:
-    """Give vectors in OpenAI's form; `truncated`: how many texts were."""
-    form = asked.get(*FORM, default="float")
-    found = _finite(model.shortened(job.result(), asked.get("dimensions"), asked.get("normalized")))
-    found = quantized(found, form) if form in BITS else found.astype("<f4")
-    in_bytes = form == "base64"
-    rows = [base64.b64encode(row.tobytes()).decode() for row in found] if in_bytes else found.tolist()
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+def embeddings(model: Model, request: Parsed, job: Job) -> Any:
+    """Return vectors in OpenAI's form; `truncated` is the number of truncated texts."""
+    form = request.get(*FORM, default="float")
+    vectors = _finite(model.shortened(job.result(), request.get("dimensions"), request.get("normalized")))
+    vectors = quantized(vectors, form) if form in BITS else vectors.astype("<f4")
+    as_bytes = form == "base64"
+    rows = [base64.b64encode(row.tobytes()).decode() for row in vectors] if as_bytes else vectors.tolist()
     data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
     return {"object": "list", "data": data, "model": model.names[0], **_usage(job)}
 
 
-def embed(model: Model, asked: Asked, job: Job) -> Any:
-    """Give vectors as lists of numbers."""
-    found = model.shortened(job.result(), asked.get("dimensions"), asked.get("normalize", default=True))
-    return _finite(found).tolist()
+def embed(model: Model, request: Parsed, job: Job) -> Any:
+    """Return vectors as lists of numbers."""
+    normalize = request.get("normalize", default=True)
+    return _finite(model.shortened(job.result(), request.get("dimensions"), normalize)).tolist()
 
 
-def embed_sparse(model: Model, asked: Asked, job: Job) -> Any:
-    """Give the entries of each sparse vector."""
-    rows = [zip(each.ids.tolist(), _finite(each.weights).tolist(), strict=True) for each in job.result()]
+def embed_sparse(model: Model, request: Parsed, job: Job) -> Any:
+    """Return the entries of each sparse vector."""
+    rows = [zip(row.ids.tolist(), _finite(row.weights).tolist(), strict=True) for row in job.result()]
     return [[{"index": index, "value": value} for index, value in row] for row in rows]
 
 
-def predict(model: Model, asked: Asked, job: Job) -> Any:
-    """Give labels, the likeliest first: a list of lists if a list of lists was sent."""
-    found = model.labels(_finite(job.result()), asked.get("raw_scores"))
-    return found if isinstance(asked.sent, list) and isinstance(asked.sent[0], list) else found[0]
+def predict(model: Model, request: Parsed, job: Job) -> Any:
+    """Return labels, the likeliest first: a list of lists if a list of lists was sent."""
+    labels = model.labels(_finite(job.result()), request.get("raw_scores"))
+    return labels if isinstance(request.sent, list) and isinstance(request.sent[0], list) else labels[0]
 
 
-def rerank(model: Model, asked: Asked, job: Job) -> Any:
-    """Order documents by their scores, the best first; equal scores keep their order."""
-    plain = asked.field == "texts"
-    values = _finite(model.scores(job.result(), asked.get("raw_scores"))).tolist()
-    order = sorted(range(len(values)), key=lambda i: -values[i])[: asked.get("top_n", "top_k")]
-    results = [{"index": i, "score" if plain else "relevance_score": values[i]} for i in order]
-    for result in results if asked.get("return_text") or asked.get("return_documents") else ():
-        sent = {"text": asked.sent[result["index"]]}
-        result.update(sent if plain else {"document": sent})
-    return results if plain else {"model": model.names[0], "results": results, **_usage(job)}
+def rerank(model: Model, request: Parsed, job: Job) -> Any:
+    """Return documents sorted by their scores, the best first; equal scores keep their order."""
+    tei = request.field == "texts"
+    scores = _finite(model.scores(job.result(), request.get("raw_scores"))).tolist()
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.get("top_n", "top_k")]
+    results = [{"index": i, "score" if tei else "relevance_score": scores[i]} for i in order]
+    for result in results if request.get("return_text") or request.get("return_documents") else ():
+        text = {"text": request.sent[result["index"]]}
+        result.update(text if tei else {"document": text})
+    return results if tei else {"model": model.names[0], "results": results, **_usage(job)}
 
 
 def _usage(job: Job) -> dict[str, Any]:
@@ -80,127 +90,193 @@ def _usage(job: Job) -> dict[str, Any]:
     return {"usage": tokens, "truncated": len(job.truncated)}
 
 
-def _finite(found: Array) -> Array:
+def _finite(numbers: Array) -> Array:
     """Refuse NaN and infinity, which JSON cannot write. Raises Refusal."""
-    if not np.isfinite(found).all():
-        raise Refusal(500, "the model gives NaN or infinity: a weight in its file is NaN, or too large")
-    return found
+    if not np.isfinite(numbers).all():
+        raise Refusal(500, "the model computes NaN or infinity: a weight in its file is NaN, or too large")
+    return numbers
 
 
-class Work(NamedTuple):
-    """A route with an answer that is computed: which use of a model, how the request is read, and the answer."""
+class Endpoint(NamedTuple):
+    """A route with a computation: the use of a model, how the request is read, and the answer."""
 
     use: str
-    read: Callable[[bytes, Limits], Asked]
-    answer: Callable[[Model, Asked, Job], Any]
+    read: Callable[[bytes, Limits], Parsed]
+    answer: Callable[[Model, Parsed, Job], Any]
 
 
-WORK = {
-    "/v1/embeddings": Work(VECTORS, partial(read_texts, OPENAI), embeddings),
-    "/embed": Work(VECTORS, partial(read_texts, TEI), embed),
-    "/embed_sparse": Work(SPARSE_VECTORS, partial(read_texts, SPARSE), embed_sparse),
-    "/rerank": Work(SCORES, read_rerank, rerank),
-    "/predict": Work(LABELS, read_prediction, predict),
+ENDPOINTS = {
+    "/v1/embeddings": Endpoint(VECTORS, partial(read_texts, OPENAI), embeddings),
+    "/embed": Endpoint(VECTORS, partial(read_texts, TEI), embed),
+    "/embed_sparse": Endpoint(SPARSE_VECTORS, partial(read_texts, SPARSE), embed_sparse),
+    "/rerank": Endpoint(SCORES, read_rerank, rerank),
+    "/predict": Endpoint(LABELS, read_prediction, predict),
 }
-# Cohere's clients put the version before it; text-embeddings-inference answers without /v1 too
-ALSO = {"/v1/rerank": "/rerank", "/v2/rerank": "/rerank", "/embeddings": "/v1/embeddings"}
+# Cohere's clients put the version before the path; TEI answers without /v1 too
+ALIASES = {"/v1/rerank": "/rerank", "/v2/rerank": "/rerank", "/embeddings": "/v1/embeddings"}
+
+
+# -- the server ------------------------------------------------------------------------------------------------------
 
 
 class Server:
-    """The server.
+    """The application: `await server(scope, receive, send)` answers one request.
 
-    models  at least one; a request that names none gets the first that can do it
-    token   what a client must send as `Authorization: Bearer TOKEN`, except to /health; None: nothing
-    ranks   the model for scores of a request that names none; None: the first that can
+    models    at least one; a request without a model's name gets the first that can answer it
+    token     a client must send it as `Authorization: Bearer TOKEN`, except to /health; None: no token
+    reranker  the model of a request for scores without a model's name; None: the first that can answer it
     """
 
     def __init__(
-        self, models: Sequence[Model], token: str | None = None, limits: Limits = USUAL, ranks: Model | None = None
+        self,
+        models: Sequence[Model],
+        token: str | None = None,
+        limits: Limits = DEFAULTS,
+        reranker: Model | None = None,
     ) -> None:
-        self.models, self.token, self.limits, self.ranks = list(models), token, limits, ranks
+        self.models, self.token, self.limits, self.reranker = list(models), token, limits, reranker
         self.started, self.inside = int(time.time()), 0
-        self.undone = 0  # requests that were not computed, or whose answer was not read, when the grace was over
-        self.told = {
+        self.unanswered = 0  # requests that were not computed, or whose answer was not read, before the server ended
+        self.get_routes = {
             "/v1/models": self.list_models, "/v1/models/{name:path}": self.list_models, "/info": self.info,
             "/metrics": self.metrics,
         }  # fmt: skip
-        main = [path for path, work in WORK.items() if work.use == next(iter(models[0].work))]
-        self.path = main[0]  # of the first model; at / as text-embeddings-inference has it
-        self.work = WORK | {path: WORK[other] for path, other in (ALSO | {"/": main[-1]}).items()}
-        self.record = Record({*self.work, *self.told, "/health"})
+        main = [path for path, endpoint in ENDPOINTS.items() if endpoint.use == next(iter(models[0].kinds))]
+        self.path = main[0]  # the first model's route, in OpenAI's form if it has one; / is the same in TEI's form
+        aliases = {path: ENDPOINTS[other] for path, other in (ALIASES | {"/": main[-1]}).items()}
+        self.post_routes = ENDPOINTS | aliases
+        self.record = Record({*self.post_routes, *self.get_routes, "/health"})
 
     @cached_property
     def worker(self) -> Worker:
-        """The thread that computes, made when it is first needed: a fork would lose it."""
-        return Worker()
+        """The thread that computes; it starts with the first request, because a fork would lose it."""
+        return Worker(self.limits.step)
 
     def close(self) -> None:
-        """Do all that waits, and remove the last files of the metrics."""
+        """Compute all jobs that wait, and remove the last files of the metrics."""
         self.worker.close()
         self.record.close()
 
-    def app(self) -> Any:
-        """The application, for uvicorn or any server of ASGI."""
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """The middleware: check the caller, bound the requests inside, send the answer in pieces, log the request."""
+        if scope["type"] != "http":
+            await self.routes(scope, receive, send)
+            return
+        began, status = time.perf_counter(), CLIENT_LEFT
+        guarded = scope["path"] != "/health"
+
+        async def send_pieces(event: dict[str, Any]) -> None:
+            """Send the body in pieces, each after the client has read the one before."""
+            nonlocal status
+            status = event.get("status", status)
+            body, size = event.get("body", b""), self.limits.piece
+            last = max(len(body) - 1, 0) // size * size  # the start of the last piece
+            for at in range(0, last, size):
+                await send({**event, "body": body[at : at + size], "more_body": True})
+            await send({**event, "body": body[last:]} if last else event)
+
+        try:
+            if guarded:
+                self._check_caller(scope)
+                if self.inside >= self.limits.waiting:
+                    raise Refusal(503, f"{self.inside} requests are waiting; try again in 1 s")
+            self.inside += guarded  # until the answer is read: unread answers would fill the memory
+            try:
+                await self.routes(scope, receive, send_pieces)
+            finally:
+                self.inside -= guarded
+        except Refusal as refusal:
+            await refused(refusal)(scope, receive, send_pieces)
+        except asyncio.CancelledError:  # the time for accepted requests is over
+            self.unanswered += guarded
+            if status == CLIENT_LEFT:
+                await refused(Refusal(503, "the server is shutting down; try again"))(scope, receive, send_pieces)
+        finally:
+            self.record.note(scope, status, time.perf_counter() - began)
+
+    @cached_property
+    def routes(self) -> Any:
+        """The routes, and the answers to errors."""
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
         from starlette.routing import Route
 
-        def unknown(request: Any, error: Any) -> Any:
-            told = ", ".join(self.told).replace("{name:path}", "NAME")
-            known = f"this server has POST {', '.join(WORK)}; GET {told}, /health"
-            advice = WITHDRAWN.get(request.url.path, known)
-            return refused(Refusal(error.status_code, f"{error.detail}: {advice}"), error.headers)
+        def unknown(_: Any, error: Any) -> Any:
+            known = ", ".join(self.get_routes).replace("{name:path}", "NAME")
+            message = f"{error.detail}: this server has POST {', '.join(ENDPOINTS)}; GET {known}, /health"
+            return refused(Refusal(error.status_code, message), error.headers)
 
         @asynccontextmanager
-        async def life(_: Any) -> AsyncIterator[None]:
+        async def lifespan(_: Any) -> AsyncIterator[None]:
             self.record.open()
             yield
             await asyncio.to_thread(self.close)
 
-        posted = {path: partial(self._computed, work) for path, work in self.work.items()}
-        routes = [Route(path, self._guarded(handler), methods=["POST"]) for path, handler in posted.items()]
-        routes += [Route(path, self._guarded(handler), methods=["GET"]) for path, handler in self.told.items()]
+        posts = {path: partial(self.compute, endpoint) for path, endpoint in self.post_routes.items()}
+        routes = [Route(path, handler, methods=["POST"]) for path, handler in posts.items()]
+        routes += [Route(path, handler) for path, handler in {**self.get_routes, "/health": self.health}.items()]
         handlers: dict[Any, Any] = {
             Refusal: lambda _, error: refused(error),
+            ClientDisconnect: lambda _, error: Response(status_code=CLIENT_LEFT),
             HTTPException: unknown,
             Exception: lambda _, error: refused(Refusal(500, f"an error of the server: {type(error).__name__}")),
         }
-        app = Starlette(routes=[*routes, Route("/health", self.health)], exception_handlers=handlers, lifespan=life)
+        app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
         app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
-        return self.record.watched(app)
+        return app
 
-    # -- routes ----------------------------------------------------------------------------------------------
+    def _check_caller(self, scope: Any) -> None:
+        """Check the token. Without a token, check that name and address are this machine's. Raises Refusal."""
+        from starlette.datastructures import Headers
 
-    async def _computed(self, work: Work, request: Any) -> Any:
-        """Answer a request for work."""
-        asked = work.read(await read_body(request, self.limits.body), self.limits)
-        model = self._model(asked.get("model"), work.use)
-        job = await self._job(request, model.kind(work.use, asked), asked.items)
-        self.record.done(request.scope, model.names[0], job)
-        if job.truncated and not asked.get("truncate", default=True):
+        headers, address = Headers(scope=scope), (scope.get("server") or ("",))[0]
+        host = headers.get("host", "")
+        if self.token is not None:
+            if not has_token(headers.get("authorization", ""), self.token):
+                raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
+        elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *LOCAL)):
+            raise Refusal(
+                403,
+                f"without a token this server answers at names of this machine, found {host!r:.80} at "
+                f"{address or 'a socket'}; ask 127.0.0.1, or start the server with a token",
+            )
+
+    # -- handlers ----------------------------------------------------------------------------------------------
+
+    async def compute(self, endpoint: Endpoint, request: Any) -> Any:
+        """Compute the answer of an endpoint."""
+        parsed = endpoint.read(await read_body(request, self.limits), self.limits)
+        model = self._model(parsed.get("model"), endpoint.use)
+        job = await self._job(request, model.kind(endpoint.use, parsed), parsed.items)
+        request.scope["minibert"] = {  # for the log
+            "model": model.names[0], "texts": len(job.items), "tokens": job.tokens, "truncated": len(job.truncated),
+        }  # fmt: skip
+        if job.truncated and not parsed.get("truncate", default=True):
             advice = "has more tokens than this model takes; shorten it, or leave 'truncate' out"
-            raise Refusal(400, f"{asked.field}[{job.truncated[0]}] {advice}", asked.field)
-        if len(asked.items) <= INLINE:
-            return as_json(work.answer(model, asked, job))
-        return await asyncio.to_thread(lambda: as_json(work.answer(model, asked, job)))
+            raise Refusal(400, f"{parsed.field}[{job.truncated[0]}] {advice}", parsed.field)
+        if len(parsed.items) <= self.limits.inline:
+            return as_json(endpoint.answer(model, parsed, job))
+        return await asyncio.to_thread(lambda: as_json(endpoint.answer(model, parsed, job)))
 
     async def health(self, request: Any) -> Any:
         """GET /health."""
         return as_json({"status": "ok"})
 
     async def info(self, request: Any) -> Any:
-        """GET /info: of the first model, and in `models` of all."""
+        """GET /info: about the first model, and in `models` about all."""
         about = [model.about() for model in self.models]
-        own = {"limits": self.limits._asdict(), "requests_inside": self.inside}
-        return as_json({**about[0], "models": about, **own, "version": sys.modules["minibert"].__version__})
+        server = {"limits": self.limits._asdict(), "requests_inside": self.inside}
+        return as_json({**about[0], "models": about, **server, "version": sys.modules["minibert"].__version__})
 
     async def list_models(self, request: Any) -> Any:
-        """GET /v1/models, or of one of them /v1/models/NAME."""
-        own = {"object": "model", "created": self.started, "owned_by": "minibert"}
+        """GET /v1/models, or one of them: /v1/models/NAME."""
+        about = {"object": "model", "created": self.started, "owned_by": "minibert"}
         if name := request.path_params.get("name"):
             self._model(name)
-            return as_json({"id": name, **own})
-        return as_json({"object": "list", "data": [{"id": model.names[0], **own} for model in self.models]})
+            return as_json({"id": name, **about})
+        return as_json({"object": "list", "data": [{"id": model.names[0], **about} for model in self.models]})
 
     async def metrics(self, request: Any) -> Any:
         """GET /metrics, in Prometheus' text form."""
@@ -208,68 +284,25 @@ class Server:
 
         return Response(self.record.text(), media_type="text/plain; version=0.0.4")
 
-    # -- a request's way -------------------------------------------------------------------------------------
-
-    def _guarded(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        from starlette.requests import ClientDisconnect
-
-        async def through(request: Any) -> Any:
-            self._check_caller(request)
-
-            async def answered(_: Any, __: Any, send: Any) -> None:
-                if self.inside >= self.limits.waiting:
-                    raise Refusal(503, f"{self.inside} requests are waiting; try again in 1 s")
-                self.inside += 1  # until the answer is read: unread answers would fill the memory
-                try:
-                    try:
-                        answer = await handler(request)
-                    except asyncio.CancelledError:  # the server ends
-                        self.undone += 1
-                        answer = refused(Refusal(503, "the server is shutting down; try again"))
-                    await send_pieces(answer, send)
-                except ClientDisconnect:
-                    pass
-                except asyncio.CancelledError:  # it was not read in time
-                    self.undone += 1
-                finally:
-                    self.inside -= 1
-
-            return answered
-
-        return through
-
-    def _check_caller(self, request: Any) -> None:
-        """Refuse who lacks the token; without one, a name of the web and an address that other machines reach."""
-        host, at = request.headers.get("host", ""), (request.scope.get("server") or ("",))[0]
-        if self.token is not None:
-            scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-            same = hmac.compare_digest(sent.strip().encode("utf-8", "replace"), self.token.encode())
-            if not (same and scheme.lower() == "bearer"):
-                raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
-        elif options.is_public(host) or not (at.startswith(("127.", "/")) or at in ("", *options.LOCAL)):
-            found = f"found {host!r:.80} at {at or 'a socket'}"
-            raise Refusal(
-                403,
-                f"without a token this server answers at names of this machine, {found}; ask 127.0.0.1, or start it "
-                "with a token",
-            )
-
     def _model(self, name: str | None, use: str | None = None) -> Any:
-        """Give the model of a name, or the first for a use. Raises Refusal."""
-        able = [model for model in self.models if use is None or use in model.work]
-        usual = [self.ranks] if use == SCORES and self.ranks else able
+        """Return the model with a name, or the first with a use. Raises Refusal."""
+        able = [model for model in self.models if use is None or use in model.kinds]
+        usual = [self.reranker] if use == SCORES and self.reranker else able
         found = usual if name is None else [model for model in self.models if name in model.names]
         if found and found[0] in able:
             return found[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
-        said = f"this server has {known}, and not the model {name!r:.80}"
+        message = f"this server has {known}, and not the model {name!r:.80}"
         if found or name is None:
-            who = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
-            said = f"{who} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
-        raise Refusal(404, said, "model", code="model_not_found")
+            subject = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
+            message = f"{subject} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
+        raise Refusal(404, message, "model", code="model_not_found")
 
     async def _job(self, request: Any, kind: Kind, items: Sequence[Any]) -> Job:
-        """Have the worker compute items. Raises Refusal if it cannot, ClientDisconnect if the client leaves first."""
+        """Queue items for the worker and wait for the results.
+
+        Raises Refusal for an error, ClientDisconnect if the client leaves first.
+        """
         from starlette.requests import ClientDisconnect
 
         async def watch() -> None:
@@ -293,24 +326,152 @@ class Server:
             watching.cancel()
 
 
+def is_public(host: str) -> bool:
+    """Return whether a Host header has a public name, which its owner could point at this machine (DNS rebinding).
+
+    >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
+    [False, False, False, False, True]
+    """
+    name = host_name(host)
+    last = name.rpartition(".")[2]
+    return "." in name and not (last.isdigit() or last in ("localhost", "local", "internal"))
+
+
+async def read_body(request: Any, limits: Limits) -> bytes:
+    """Read the body, up to the bytes and the seconds of the limits. Raises Refusal."""
+    advice = "send fewer or shorter texts at once, or start the server with another --max-body"
+    too_large = Refusal(413, f"the request has more than {limits.body} bytes; {advice}")
+
+    async def read() -> bytes:
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > limits.body:
+                raise too_large
+        return bytes(body)
+
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limits.body:
+        raise too_large
+    try:
+        return await asyncio.wait_for(read(), limits.patience)
+    except asyncio.TimeoutError:
+        raise Refusal(408, f"the request did not come within {limits.patience} s") from None
+
+
 def refused(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Any:
-    """Answer with a refusal, in OpenAI's form."""
+    """Return the answer of a refusal, in OpenAI's form."""
     kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    # half of a pair of surrogates in a field's name would be JSON that many clients cannot read
+    # many clients cannot read JSON with half of a surrogate pair, which a field's name may have
     param = refusal.param and refusal.param.encode("utf-8", "replace").decode()
     error = {"message": str(refusal), "type": kind, "param": param, "code": refusal.code}
-    return as_json({"error": error}, refusal.status, {**(headers or {}), **ADVICE.get(refusal.status, {})})
+    return as_json({"error": error}, refusal.status, {**(headers or {}), **HEADERS.get(refusal.status, {})})
 
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:
-    """Make an answer in ASCII."""
+    """Return an answer of JSON in ASCII."""
     from starlette.responses import Response
 
     return Response(json.dumps(content, allow_nan=False, separators=(",", ":")), status, headers, "application/json")
 
 
+# -- the log and the metrics -----------------------------------------------------------------------------------------
+
+
+def start_logging(level: str) -> None:
+    """Write the log of this server to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    LOG.handlers, LOG.propagate = [handler], False
+    LOG.setLevel(level.upper())
+
+
+class Record:
+    """Logs each request in one line, and counts requests, texts and tokens for Prometheus.
+
+    Several workers count in one folder if PROMETHEUS_MULTIPROC_DIR names it. Each worker holds a shared lock of the
+    folder. A worker without others removes the files: at the start the files of a killed run, at the end all files.
+
+    paths: the paths of the server; any other path counts as "other".
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths, self.folder = frozenset(paths), os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        self.counts: dict[str, Any] = {}  # empty without prometheus-client
+        self.lock: int | None = None
+
+    def open(self) -> None:
+        """Begin to count, in the process that answers."""
+        if self.counts or not find_spec("prometheus_client"):
+            return
+        if self.folder:
+            import fcntl
+
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            self.lock = os.open(self.folder, os.O_RDONLY)
+            self.close()
+            fcntl.flock(self.lock, fcntl.LOCK_SH)
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        to: dict[str, Any] = {"registry": CollectorRegistry()}
+        for name in ("texts", "tokens", "truncated"):
+            self.counts[name] = Counter(f"minibert_{name}", f"{name} of each model", ["model"], **to)
+        self.counts["requests"] = Counter("minibert_requests", "requests", ["path", "status"], **to)
+        seconds = "time until the answer"
+        self.counts["seconds"] = Histogram("minibert_request_seconds", seconds, ["path"], buckets=BUCKETS, **to)
+        self.registry = to["registry"]
+        if self.folder:
+            self.registry = CollectorRegistry()
+            self.registry.register(self)
+
+    def close(self) -> None:
+        """Remove the files of the folder if no other worker counts."""
+        if self.lock is not None:
+            import fcntl
+
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            for file in Path(self.folder or "").glob("*.db"):
+                file.unlink()
+
+    def text(self) -> bytes:
+        """Return the numbers in Prometheus' text form, of all workers that share a folder. Raises Refusal."""
+        if not self.counts:
+            raise Refusal(501, "metrics need the package prometheus-client: pip install 'prometheus-client>=0.21'")
+        from prometheus_client import generate_latest
+
+        return bytes(generate_latest(self.registry))
+
+    def collect(self) -> Iterable[Any]:
+        """Add up the numbers of all workers; prometheus-client calls this method of a collector.
+
+        The file of a worker that has just started is empty for a moment.
+        """
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        files = [str(file) for file in Path(self.folder or "").glob("*.db") if file.stat().st_size]
+        return MultiProcessCollector.merge(files)  # type: ignore[no-any-return]
+
+    def note(self, scope: Any, status: int, seconds: float) -> None:
+        """Count a request and what was computed for it, and write its line of the log."""
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        computed = scope.get("minibert", {})
+        if self.counts:
+            self.counts["requests"].labels(path, str(status)).inc()
+            self.counts["seconds"].labels(path).observe(seconds)
+            for name in ("texts", "tokens", "truncated") if computed else ():
+                self.counts[name].labels(computed["model"]).inc(computed[name])
+        raw = scope["raw_path"].decode("ascii", "backslashreplace")[:LONGEST_PATH]
+        line = dict(client=(scope.get("client") or [""])[0], method=scope["method"], path=raw, status=status)
+        line |= dict(ms=round(seconds * 1000, 1), **computed)
+        level = logging.DEBUG if path == "/health" else logging.INFO
+        LOG.log(level, " ".join(f"{name}={value}" for name, value in line.items()))
+
+
 def create() -> Any:
-    """Make the application from the variables MINIBERT_SERVE_...: a factory for gunicorn's and uvicorn's workers."""
+    """Create the application from the variables MINIBERT_SERVE_...: a factory for gunicorn's and uvicorn's workers."""
     try:
         if wsgi := sorted(WSGI & sys.modules.keys()):  # they would call it as app(environ, start_response)
             advice = "start gunicorn with -k uvicorn_worker.UvicornWorker"
@@ -318,9 +479,9 @@ def create() -> Any:
         chosen = SimpleNamespace(**options.from_variables())
         start_logging(chosen.log_level)
         for name in sorted(chosen.unknown - {chosen.token_env}):
-            ACCESS.warning(f"no option has the variable {name}: it is ignored")
-        models, ranks = options.open_models(chosen, ExitStack())
-        return Server(models, options.read_token(chosen), options.limits_of(chosen), ranks).app()
+            LOG.warning(f"no option has the variable {name}: it is ignored")
+        models, reranker = open_models(chosen, ExitStack())
+        return Server(models, options.read_token(chosen), options.limits_of(chosen), reranker)
     except (MinibertError, ValueError, OSError, ImportError) as error:
-        ACCESS.error(f"minibert: error: {error}")
+        LOG.error(f"minibert: error: {error}")
         raise SystemExit(BOOT_FAILURE) from None

@@ -1,35 +1,46 @@
-"""The options of the server: argparse reads those of `minibert serve`, and a variable MINIBERT_SERVE_... for each."""
+"""The limits and the options of the server: `minibert serve` has an argument and a variable for each option."""
 
 from __future__ import annotations
 
 import os
 import re
 from argparse import ArgumentError, ArgumentParser, ArgumentTypeError
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from minibert.errors import Option, error_of
-from minibert.models.open.options import SENTENCES, add_options, model_named_by, sentence_options
+from minibert.http_guard import LOCAL, PATIENCE, REST
+from minibert.models.open.options import SENTENCES, add_options
 
-from .metrics import LEVELS
-from .requests import LONGEST_TEXT, USUAL, Limits
 
-if TYPE_CHECKING:
-    from .kinds import Model
+class Limits(NamedTuple):
+    """All limits of the server; the first four are options. /info returns them."""
 
-VARIABLES = "MINIBERT_SERVE_"  # and the option: MINIBERT_SERVE_PORT
-LOCAL = ("127.0.0.1", "localhost", "::1")
-TEXT_BYTES, ESCAPED = 1 << 13, 12  # of a request for each text, 16 for each of 512 tokens; of a character in JSON
-# Kubernetes sets such for a service that is called minibert-serve: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000
+    waiting: int = 256  # requests without an answer
+    body: int = 1 << 24  # bytes of a request
+    texts: int = 2048  # texts of a request
+    grace: int = 60  # seconds for accepted requests after SIGTERM
+    characters: int = 200_000  # characters of a text
+    query: int = 10_000  # characters of a query, which is tokenized again with each document
+    step: int = 16_384  # characters computed at once: 4,096 tokens of English, 0.3 s of MiniLM on two cores
+    inline: int = 32  # vectors that the event loop converts to JSON; more would delay other requests
+    patience: float = PATIENCE  # seconds for the head of a request, for its body, and for each piece of an answer
+    piece: int = 1 << 18  # bytes of a piece
+    rest: int = REST  # bytes of a request read after its answer: some clients read only after sending everything
+    spare: int = 400  # connections beyond `waiting`
+    files: int = 4  # open files of the process for each connection
+    accepted: int = 32  # connections accepted at once, before the first is counted
+    queue: int = 1024  # connections that wait to be accepted; with 32, some of 200 callers at once were reset
+
+
+DEFAULTS = Limits()
+LEVELS = ("debug", "info", "warning", "error")
+# the default of --max-body: each text may have 512 tokens of 16 bytes; JSON writes a character in 12 bytes at most
+TEXT_BYTES, ESCAPED = 1 << 13, 12
+VARIABLES = "MINIBERT_SERVE_"  # followed by the option's name: MINIBERT_SERVE_PORT
+# Kubernetes sets these for a service called minibert-serve: MINIBERT_SERVE_PORT=tcp://10.0.0.9:8000
 SERVICE = re.compile(rf"{VARIABLES}(SERVICE_|PORT_|PORT=\w+://)")
 MANY = ("--model", "--name", "--prompts")  # a variable has several values between semicolons
-WITHDRAWN = {
-    "--workers": "for several processes: gunicorn -w 4 -k uvicorn_worker.UvicornWorker --no-control-socket "
-    "'minibert.serve.app:create()', or uvicorn --workers 4 --factory minibert.serve.app:create; options are variables",
-    "--token-ids": "send the texts: ids of another tokenizer would give wrong vectors",
-    "--log-format": "for lines of JSON: uvicorn --log-config FILE --factory minibert.serve.app:create",
-}
 
 
 def declare(parser: Any) -> None:
@@ -37,7 +48,7 @@ def declare(parser: Any) -> None:
     add = parser.add_argument
     add(
         "models", nargs="*", metavar="MODEL", help="a folder, or a name on the Hub; requests choose one of several "
-        "by `model`, and get the first without it",
+        "by `model`; the default is the first",
     )  # fmt: skip
     more = f"as MODEL (default: MINIBERT_MODEL, or {SENTENCES})"
     add("-m", "--model", dest="asked", action="append", metavar="MODEL", help=more)
@@ -46,21 +57,22 @@ def declare(parser: Any) -> None:
         "--name", action="append", metavar="NAME", help="another name of the first model in requests, beside its "
         "folder's name, its name on the Hub and its path; NAME=MODEL for another model; may be repeated",
     )  # fmt: skip
-    usual, body = "(default: %(default)s)", f"bytes of a request (default: {TEXT_BYTES} for each of --max-texts)"
-    late = "seconds for accepted requests after SIGTERM or Ctrl-C; the rest gets 503"
-    add("--host", default=LOCAL[0], help=f"the address; any but this machine's own needs a token {usual}")
-    add("--port", type=int, default=8000, metavar="N", help=f"0 takes a free one {usual}")
+    usual = "(default: %(default)s)"
+    add("--host", default=LOCAL[0], help=f"the address; an address that other machines reach needs a token {usual}")
+    add("--port", type=int, default=8000, metavar="N", help=f"the port; 0 chooses a free one {usual}")
     add("--token-file", metavar="FILE", help="a file with the token that clients must send")
-    add("--token-env", metavar="NAME", help="a variable of the environment with that token")
-    for name, said in (
-        ("waiting", f"requests at once; more are refused (503) {usual}"), ("body", body),
-        ("texts", f"texts of a request {usual}"), ("grace", f"{late} {usual}"),
-    ):  # fmt: skip
-        default = None if name == "body" else getattr(USUAL, name)
-        add(f"--max-{name}", type=_count, default=default, metavar="N", help=said)
+    add("--token-env", metavar="NAME", help="an environment variable with this token")
+    for name, meaning in (
+        ("waiting", f"requests at once; one more is refused (503) {usual}"),
+        ("body", f"bytes of a request (default: {TEXT_BYTES} for each of --max-texts)"),
+        ("texts", f"texts of a request {usual}"),
+        ("grace", f"seconds for accepted requests after SIGTERM or Ctrl-C; then the answer is 503 {usual}"),
+    ):
+        default = None if name == "body" else getattr(DEFAULTS, name)
+        add(f"--max-{name}", type=_count, default=default, metavar="N", help=meaning)
     lines = f"info writes a line for each request {usual}"
     add("--log-level", metavar="LEVEL", choices=LEVELS, default="warning", help=lines)
-    add_options(parser, "sentences", "measure", "hub", "threads", "bits")
+    add_options(parser, "sentences", "measure", "hub", "threads", "weights", "bits")
 
 
 def _count(text: str) -> int:
@@ -70,25 +82,22 @@ def _count(text: str) -> int:
 
 
 def from_variables() -> dict[str, Any]:
-    """Give the values of all options, as the variables say, or else the defaults. Raises ValueError for a wrong one.
+    """Read the values of all options from their variables, or return the defaults. Raises ValueError for a wrong value.
 
-    Beside them `by_variable`, its models, and `unknown`: variables of no option.
+    The result also has `by_variable`, the models of the variables, and `unknown`, the variables of no option.
     """
     parser = ArgumentParser(add_help=False, exit_on_error=False)
     declare(parser)
     actions = {_variable(action.option_strings[-1]): action for action in parser._actions if action.option_strings}
-    withdrawn = {_variable(name): advice for name, advice in WITHDRAWN.items()}
     chosen, unknown = parser.parse_args([]), set[str]()
     for variable, value in os.environ.items():
         if not variable.startswith(VARIABLES) or SERVICE.match(f"{variable}={value}"):
             continue
-        if variable in withdrawn:
-            raise ValueError(f"the variable {variable} has gone: {withdrawn[variable]}")
         if (action := actions.get(variable)) is None:
             unknown.add(variable)
             continue
         name = action.option_strings[-1]
-        words = [f"{name}={each}" for each in (value.split(";") if name in MANY else [value])]
+        words = [f"{name}={word}" for word in (value.split(";") if name in MANY else [value])]
         if action.nargs == 0:
             if value not in ("0", "1"):
                 raise ValueError(f"the variable {variable} must be 1 or 0, found {value!r}")
@@ -100,20 +109,20 @@ def from_variables() -> dict[str, Any]:
     return {**vars(chosen), "models": None, "asked": None, "by_variable": chosen.asked, "unknown": unknown}
 
 
-def limits_of(chosen: Any) -> Limits:
-    """Give the limits; of bytes as many as the texts of a request can take, unless a number is named."""
-    usual = max(chosen.max_texts * TEXT_BYTES, ESCAPED * LONGEST_TEXT + TEXT_BYTES)
-    return Limits(chosen.max_waiting, chosen.max_body or usual, chosen.max_texts, chosen.max_grace)
-
-
 def _variable(option: str) -> str:
     return VARIABLES + option.removeprefix("--").replace("-", "_").upper()
 
 
-def read_token(chosen: Any) -> str | None:
-    """Read the token from a file or a variable; None if neither is named. No message repeats what was named.
+def limits_of(chosen: Any) -> Limits:
+    """Return the limits of the chosen options. By default a body holds as many texts as a request may have."""
+    fits = max(chosen.max_texts * TEXT_BYTES, ESCAPED * DEFAULTS.characters + TEXT_BYTES)
+    return Limits(chosen.max_waiting, chosen.max_body or fits, chosen.max_texts, chosen.max_grace)
 
-    Raises ValueError for an empty token, one that no header can carry, and for two sources.
+
+def read_token(chosen: Any) -> str | None:
+    """Read the token from a file or a variable; None if no option names one. No message repeats the option's value.
+
+    Raises ValueError for two sources, for an empty token, and for a token that no header can carry.
     """
     named = {name: value for name in ("token_file", "token_env") if (value := getattr(chosen, name)) is not None}
     if not named:
@@ -121,63 +130,13 @@ def read_token(chosen: Any) -> str | None:
     option, *others = map(Option, named)
     if others:
         raise error_of(ValueError, "two tokens are named; leave ", option, " or ", *others, " out")
-    (place,), kind = named.values(), "file" if "token_file" in named else "variable"
+    (source,), kind = named.values(), "file" if "token_file" in named else "variable"
     try:
-        token = (Path(place).read_text("utf-8", "replace") if kind == "file" else os.environ.get(place, "")).strip()
+        token = (Path(source).read_text("utf-8", "replace") if kind == "file" else os.environ.get(source, "")).strip()
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or "no file has such a name"
-        raise error_of(ValueError, "the file that ", option, f" names cannot be read: {said}") from None
+        reason = getattr(error, "strerror", None) or "no file can have this name"
+        raise error_of(ValueError, "the file that ", option, f" names cannot be read: {reason}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        expected = " names must hold a token: letters, digits and signs of ASCII, no spaces"
+        expected = " names must hold a token: printable ASCII without spaces"
         raise error_of(ValueError, f"the {kind} that ", option, expected)
     return token
-
-
-def is_public(host: str) -> bool:
-    """Say whether a Host header has a public name, which its owner could point at this machine (DNS rebinding).
-
-    >>> [is_public(host) for host in ("localhost:8000", "127.0.0.1:8000", "[::1]", "host.docker.internal", "a.com:80")]
-    [False, False, False, False, True]
-    """
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    last = name.rstrip(".").lower().rpartition(".")[2]
-    return not (name.startswith("[") or "." not in name or last.isdigit() or last in ("localhost", "local", "internal"))
-
-
-def open_models(chosen: Any, opened: ExitStack) -> tuple[list[Model], Model | None]:
-    """Open the models: all, and the one of --reranker. Raises ValueError where two have the same name."""
-    from minibert.models.open.load_encoder import load_encoder
-
-    from .kinds import model_of, names_of
-
-    typed = chosen.models or chosen.asked or chosen.by_variable or []
-    names = _names(typed, chosen)
-    options = {name: getattr(chosen, name) for name in ("local_files_only", "threads", "same_bits")}
-    of_one = sentence_options(chosen) | ({"revision": chosen.revision} if chosen.revision else {})
-    if len(typed) > 1 and of_one:
-        said = f" is of one model, found {len(typed)}; leave it out, or serve one"
-        raise error_of(ValueError, Option(next(iter(of_one))), said)
-    models: list[Model] = []
-    for name, given in names.items():
-        encoder = opened.enter_context(load_encoder(name, **({} if models else of_one), **options))
-        with model_named_by("reranker" if name == chosen.reranker else "model"):
-            if name == chosen.reranker:
-                encoder.rank("", [])  # refuses a model of another use, and one of several labels
-            models.append(model_of(encoder, names_of(name, given)))
-    for i, (model, given) in enumerate(zip(models, names.values(), strict=True)):
-        for name in given or model.names[:1]:
-            if any(name in other.names for other in models[:i]):
-                raise ValueError(f"two models are called {name!r}; give one another name: --name NAME={list(names)[i]}")
-    return models, models[-1] if chosen.reranker else None
-
-
-def _names(typed: list[str], chosen: Any) -> dict[str, list[str]]:
-    """Give the models in their order, as they were typed, each with its names of --name; raise for names of none."""
-    models = typed or ([] if chosen.reranker else [os.environ.get("MINIBERT_MODEL") or SENTENCES])
-    found: dict[str, list[str]] = {model: [] for model in [*models, *filter(None, [chosen.reranker])]}
-    for given in chosen.name or ():
-        name, _, model = given.partition("=")
-        if not name or (model and model not in found):
-            raise ValueError(f"--name must be NAME or NAME=MODEL, of {', '.join(found)}; found {given!r}")
-        found[model or next(iter(found))].append(name)
-    return found

@@ -1,4 +1,4 @@
-"""This wing draws and prints for people: text on a terminal, a page for a browser, pictures.
+"""Text on a terminal, a page for a browser, pictures: all that is drawn or printed for people.
 
-May import: `models` and the wings below it.
+May import: `models` and the folders below it.
 """

@@ -1,13 +1,13 @@
-"""Pictures of arrays: every function draws one thing into an Axes and returns it.
+"""Pictures of arrays: every function draws one picture into an Axes and returns it.
 
-Pass `ax` to draw into a figure of your own, and pyplot is not touched; without it pyplot opens a new figure.
-Nothing here computes what a picture shows, or knows a model: similarities come from `equations.similarity`,
-tables and rows from a layer. One file: each picture is one function, read by itself.
+Pass `ax` to draw into your own figure; pyplot is not imported then. Without `ax` pyplot opens a new figure. No function
+computes the numbers that it draws, or knows a model: similarities come from `equations.similarity`, tables and rows
+from a layer.
 
 Values from 0 up become colours by viridis: its lightness rises evenly with the value. Signed values become colours by
-PuOr: 0 is nearly white, and the farther from 0, the darker, violet below and orange above. The colour-blind see both
-apart. The limits of signed values are as far below 0 as above it; cosines have -1 and 1, so that the pictures of two
-models can be compared.
+PuOr: 0 is nearly white, and the farther from 0, the darker, violet below and orange above. Colour-blind readers can
+tell the two apart. The limits of signed values are as far below 0 as above it; for cosines they are -1 and 1, so that
+the pictures of two models can be compared.
 
 >>> from matplotlib.figure import Figure
 >>> ax = similarity_matrix(np.eye(3), ax=Figure().subplots())
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.files.writing import output_ending, write_output
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 COLOURS = "viridis"
 SIGNED = "PuOr_r"
-# a dark and a light ink, apart in lightness as much as in hue
+# a dark and a light ink, different in lightness as much as in hue
 DARK, LIGHT = "#14284b", "#f0a32f"
-BETWEEN = "0.55"  # and a third between them
-FEW_TOKENS = 40  # whose names have room beside a grid
+BETWEEN = "0.55"  # a third ink, between the two
+FEW_TOKENS = 40  # up to this count their names fit beside a grid
 FORMATS = (".svg", ".png", ".pdf")
 
 
@@ -49,9 +50,9 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float], **options: Any) -> Axes:
-    """Draw a matrix as colours; arrows at the colour bar's ends mean that some values are beyond them.
+    """Draw a matrix as colours; arrows at the colour bar's ends mean that some values are beyond its limits.
 
-    Limits on both sides of 0 are of signed values.
+    Limits on both sides of 0 mean signed values.
     """
     if values.ndim != 2:
         raise ValueError(f"expected a matrix to draw as an image, found shape {values.shape}")
@@ -66,7 +67,7 @@ def _image(ax: Axes, values: Array, label: str, limits: tuple[float, float], **o
 
 
 def _reach(values: Array) -> tuple[float, float]:
-    """Give limits as far below 0 as above it."""
+    """Return limits as far below 0 as above it."""
     reach = float(np.abs(values).max(initial=0.0)) or 1.0
     return -reach, reach
 
@@ -77,7 +78,7 @@ def _bare(ax: Axes) -> Axes:
 
 
 def _beyond(row: Array, reach: float) -> str:
-    """Label a row that leaves the picture."""
+    """Return the end of a label: the farthest number, if a row leaves the picture."""
     farthest = float(row[np.abs(row).argmax()])
     return f", to {farthest:.2g}" if abs(farthest) > reach else ""
 
@@ -93,15 +94,15 @@ def position_rows(
 ) -> list[Axes]:
     """Draw several rows of a position table below each other, on one scale, each over the row of a token.
 
-    table (positions, dim), token_row (dim,), and `token`, its name: the picture compares how large the two rows
-    are. Without `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions.
-    Trained rows hold a few entries ten times the others, above all row 0: the scale is 1.5 times the size below which
-    99 % of the numbers are, and a line that leaves the picture says in its label how far it goes.
+    table (positions, dim), token_row (dim,), token: its name; the picture compares the sizes of the two rows. Default
+    of `positions`: 0, 1, 2, 10 and then even steps, of 100 for 512. `axes` are as many Axes as positions. Trained rows,
+    above all row 0, have a few numbers ten times larger than the rest. So the scale is 1.5 times the size of 99 % of
+    the numbers, and the label of a line that leaves the picture has its farthest number.
 
-    sums   with a token's row: the sum of the two is drawn too
-    lines  name -> dimensions, of which a row has a line each: sines and cosines that take turns are no curve in one
+    sums   with a token's row: draw the sum of the two rows too
+    lines  name -> dimensions: draw one line of a row for each; sines and cosines in alternation make no curve
 
-    Raises as `check_ids` for a position outside the table, ValueError for another number of axes than positions.
+    Raises as `check_ids` for a position outside the table, ValueError unless there are as many axes as positions.
     """
     if positions is None:
         step = max(1, int(float(f"{len(table) // 5:.0e}")))  # rounded to one digit
@@ -141,7 +142,7 @@ def similarity_matrix(
 ) -> Axes:
     """Draw a matrix of cosine similarities as an image, from -1 to 1; row 0 is on top, as in the matrix.
 
-    similarity (n, n), from `equations.cosine_similarity`. `labels` name the rows, where there are few.
+    similarity (n, n), from `equations.cosine_similarity`. `labels` name the rows, if they are few.
     """
     ax = _axes(ax, 6, 5)
     _image(ax, similarity, "cosine similarity", (-1.0, 1.0))
@@ -159,8 +160,8 @@ def _name_sides(ax: Axes, labels: Sequence[str]) -> Axes:
 def table_image(table: Array, ax: Axes | None = None) -> Axes:
     """Draw a whole table of positions as an image: one line for each row, one column for each dimension.
 
-    table (rows, dim). The colours span all values. But trained tables hold a few entries ten times the others: then
-    the colours span 98 % of the values, and the colour bar's pointed ends mean that some are beyond them.
+    table (rows, dim). The colours span all values. But if a few values are far larger than the rest, as in trained
+    tables, the colours span 98 % of the values, and the colour bar has pointed ends.
     """
     ax = _axes(ax, 8, 5)
     most, highest = (float(value) for value in np.percentile(np.abs(table), (98, 100)))
@@ -174,8 +175,8 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
     """Draw how one token's vector is computed: every addend, their sum, and the result of LayerNorm.
 
     addends: name -> row (dim,), in the order in which they are added; normed (dim,). Each line has its own scale, so
-    that a small row shows its shape: the numbers before a line are its scale, those behind it the mean and the standard
-    deviation.
+    that a small row shows its shape: the numbers on the left of a line are its scale, on the right stand its mean and
+    standard deviation.
     """
     ax = _axes(ax, 12, 1 + 0.8 * (len(addends) + 2))
     total = np.sum(list(addends.values()), axis=0)
@@ -197,7 +198,7 @@ def sum_steps(addends: Mapping[str, Array], normed: Array | None = None, ax: Axe
 
 
 def _scale(ax: Axes, height: float, gain: float) -> None:
-    """Mark two round numbers at the left end of a line: its scale."""
+    """Mark two round numbers at the left end of a line, as its scale."""
     mark = float(f"{0.35 / gain:.0e}")
     for value in (-mark, mark):
         place = (0, height + gain * value)
@@ -208,8 +209,8 @@ def _scale(ax: Axes, height: float, gain: float) -> None:
 def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw the attention weights of one head as a grid: a row for each query token, a column for each key token.
 
-    probabilities (query, key), each row with the sum 1; tokens name both sides, if there are few. A weight of exactly
-    0 is left blank: a mask hides that token. So GPT-2's grid is a triangle.
+    probabilities (query, key), each row with the sum 1; tokens name both sides, if they are few. A weight of exactly 0
+    is left blank: a mask hides that token. So GPT-2's grid is a triangle.
     """
     side = min(12.0, max(5.0, 0.3 * len(tokens) + 2))
     ax = _axes(ax, side + 1, side)
@@ -221,8 +222,8 @@ def attention_grid(probabilities: Array, tokens: Sequence[str], ax: Axes | None 
 def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:
     """Draw all heads of all blocks, small: a line of grids for each block, a grid for each head, all on one scale.
 
-    attentions (blocks, heads, query, key). One blank line parts two grids. In each of them the first token's line is on
-    top, as in `attention_grid`.
+    attentions (blocks, heads, query, key). A blank line separates two grids. The first token's line is on top, as in
+    `attention_grid`.
     """
     blocks, heads, query, key = attentions.shape
     ax = _axes(ax, min(16.0, 1.0 * heads + 2), min(16.0, 1.0 * blocks + 1))
@@ -240,7 +241,7 @@ def attention_heads(attentions: Array, ax: Axes | None = None) -> Axes:
 def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw which hidden states restore a prediction: a row for each state, a column for each token.
 
-    shares (blocks + 1, seq), from `models.patching`. Row 0 is on top, the rows that enter block 0; the last row leaves
+    shares (blocks + 1, seq), from `models.patching`. The top row is the input of block 0, the last row the output of
     the last block. The scale spans 1 at least: a share of 1 restores all of the prediction.
     """
     states, seq = shares.shape
@@ -254,9 +255,10 @@ def patching_grid(shares: Array, tokens: Sequence[str], ax: Axes | None = None) 
 
 
 def term_shares(shares: Array, parts: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Each term's share of the scores' variance, in percent: a line for each term, a column for each head.
+    """Draw each term's share of the scores' variance, in percent: a line for each term, a column for each head.
 
-    shares (parts, parts, heads), from `equations.term_shares`. A violet term works against the others.
+    shares (parts, parts, heads), from `equations.term_shares`. A violet term has a negative share: it works against the
+    sum.
     """
     heads, percent = shares.shape[-1], 100 * shares.reshape(-1, shares.shape[-1])
     ax = _axes(ax, 0.5 * heads + 3.5, 4)
@@ -273,8 +275,7 @@ def term_shares(shares: Array, parts: Sequence[str], ax: Axes | None = None) -> 
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
     """Draw a bias that depends on distance alone, as T5's: one line of colours for each head, over the distance.
 
-    bias (heads, query, key) -> distances -(query - 1)..key - 1, a distance being key - query: left of 0 are the
-    tokens before.
+    bias (heads, query, key) -> distances key - query from -(query - 1) to key - 1: earlier tokens are left of 0.
     """
     query, key = bias.shape[1:]
     by_distance = np.concatenate([bias[:, :0:-1, 0], bias[:, 0, :]], axis=1)
@@ -290,7 +291,7 @@ def rotary(angles: Array, ax: Axes | None = None) -> Axes:
     """Draw rotary's angles as an image: for each pair of dimensions the cosine of its angle at each position.
 
     angles (positions, pairs) in radians, for example `np.outer(np.arange(128), frequencies)`. The first pairs turn
-    fast and tell neighbours apart; the last hardly turn and tell far from near.
+    fast and distinguish neighbours; the last hardly turn and distinguish far from near.
     """
     ax = _axes(ax, 8, 4.5)
     _image(ax, np.cos(angles), "cosine of the angle", (-1.0, 1.0), aspect="auto")
@@ -302,9 +303,9 @@ def rotary(angles: Array, ax: Axes | None = None) -> Axes:
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure as .svg, .png or .pdf, by the ending of the path.
 
-    The file appears whole or not at all: it is written under another name and then moved. The same figure gives
-    the same bytes each time. Raises ValueError for another ending, FileNotFoundError where the folder is absent,
-    IsADirectoryError for a folder.
+    The file appears whole or not at all: it is written under another name and then moved. The same figure has the same
+    bytes each time. Raises ValueError for another ending, FileNotFoundError if the folder is absent, IsADirectoryError
+    for a folder.
     """
     import matplotlib as mpl
 

@@ -52,15 +52,16 @@ class _Work:
     def __init__(self) -> None:
         # taken for a fork as well: threadpoolctl has a lock, which a child made meanwhile would find locked for ever
         self.lock = RLock()
-        self.taken: dict[int, bool] = {}  # by thread: whether it may leave BLAS its threads
+        # by thread: whether it may leave BLAS its threads; None: it has no product that would take them
+        self.taken: dict[int, bool | None] = {}
         self.waiting: list[SimpleQueue[None]] = []  # one for each thread that waits; no Condition: see pool.py
         self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
 
-    def enter(self, most: int, small: bool) -> None:
+    def enter(self, most: int, small: bool | None) -> None:
         """Take a slot for this thread, once fewer than `most` others compute.
 
         small: the only one at work may leave BLAS its threads; as soon as a second one comes, BLAS is held to one
-        thread for both.
+        thread for both. None: BLAS is left alone.
         """
         while True:
             with self.lock:
@@ -88,9 +89,10 @@ class _Work:
             self._before = None
 
     def _hold(self) -> None:
-        if not self.taken:
+        small = [each for each in self.taken.values() if each is not None]
+        if not small:
             self.restore()
-        elif self._before is None and (len(self.taken) > 1 or not all(self.taken.values())):
+        elif self._before is None and (len(small) > 1 or not all(small)):
             self._before = [each.num_threads for each in libraries()]
             _set([1] * len(self._before))
 
@@ -162,11 +164,20 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, held: bool = False) -> None:
+def spreads(threads: int | None) -> bool:
+    """Whether a single tile leaves BLAS its own threads: see `Alone`."""
+    count = cores() if threads is None else threads
+    return threads != 1 and blas_takes() <= count and not _work.taken and _alone.pays()
+
+
+def compute(
+    work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, held: bool | None = False
+) -> None:
     """Do `work`, matrix products in it, for every tile: on `threads` threads, or on as many as there are cores.
 
     A single tile may leave BLAS its own threads, which then take part in its products: see `Alone`.
-    `held`: never, where a product's bits depend on BLAS's threads. Where BLAS cannot be held (Apple's; one on OpenMP)
+    `held`: never, where a product's bits depend on BLAS's threads; None: no product is large enough for them.
+    Where BLAS cannot be held (Apple's; one on OpenMP)
     several tiles too are computed on one thread of ours and as many as BLAS takes.
 
     Called inside a tile, it does all on the thread of that tile, which has its slot: waiting for another one, while
@@ -180,7 +191,7 @@ def compute(work: Callable[[K], object], tiles: Iterable[K], threads: int | None
         for tile in waiting:
             work(tile)
         return
-    small = len(waiting) == 1 and not held and threads != 1 and blas_takes() <= count and _alone.pays()
+    small = None if held is None else len(waiting) == 1 and not held and spreads(threads)
     most = max(count, cores()) if _work.taken else count  # alone, there is no need to look at the cores
 
     def one(tile: K) -> None:

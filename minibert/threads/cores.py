@@ -56,12 +56,8 @@ def quota(root: str = "") -> int:
 
     A group has the quota of each group above it as well.
     """
-    groups, smallest = {""}, sys.maxsize  # /proc in a container may name a host's group: then "" is the container's own
-    for line in _read(f"{root}/proc/self/cgroup").splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if {"", "cpu"} & {*controllers.split(",")}:
-            groups.update(accumulate(path.split("/"), "{}/{}".format))
-    for group in groups:
+    smallest = sys.maxsize
+    for group in _groups(root, "cpu"):
         v1 = f"{root}/sys/fs/cgroup/cpu{group}"
         quota_of_v1 = f"{_read(f'{v1}/cpu.cfs_quota_us')} {_read(f'{v1}/cpu.cfs_period_us')}"
         for text in (_read(f"{root}/sys/fs/cgroup{group}/cpu.max"), quota_of_v1):
@@ -70,6 +66,29 @@ def quota(root: str = "") -> int:
             if given and period:
                 smallest = min(smallest, -(-given // period))
     return smallest
+
+
+@cache
+def memory(root: str = "") -> int:
+    """The bytes of memory that this process may use: the machine's, or a container's limit, read once.
+
+    A group has the limit of each group above it as well.
+    """
+    smallest = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else sys.maxsize
+    for group in _groups(root, "memory"):
+        for name in (f"{group}/memory.max", f"/memory{group}/memory.limit_in_bytes"):  # of v2 and v1
+            smallest = min(smallest, _number(_read(f"{root}/sys/fs/cgroup{name}").strip()) or smallest)
+    return smallest
+
+
+def _groups(root: str, controller: str) -> set[str]:
+    """The groups of this process, and those above them: paths below the place of a controller's groups."""
+    groups = {""}  # /proc in a container may name a host's group: then "" is the container's own
+    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if {"", controller} & {*controllers.split(",")}:
+            groups.update(accumulate(path.split("/"), "{}/{}".format))
+    return groups
 
 
 def _number(text: str) -> int:

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .computing import libraries, on_one_thread
+from .computing import libraries
 
-MULTIPLES = (4, 8, 12, 16, 24, 48)  # of rows, tried where a kernel is not in the table
 # numbers of a width: up to the first a sum is not cut; multiples of the second are cut alike on any number of threads
 SHORT_WIDTH, WIDTHS = 384, 128
-TRIED_OUTPUTS = 384  # of a weight; trying more takes longer than loading a model
-TRIED_ROWS = 1024  # of the largest product: small ones may take another way, with 32 x 32 numbers up to about 976 rows
 DIFFERENT = "the last bits of a text's vector depend on the texts around it"
 
 
@@ -72,11 +68,13 @@ class Kernel(NamedTuple):
 
     usual  the rows that are fastest
     same   those with which a float32 text has the same bits in any company; None: not known
+    small  whether it multiplies small matrices without packing them: then weights are laid out as panels too
     """
 
     name: str
     usual: Rows
     same: Rows | None
+    small: bool = False
 
     @property
     def always(self) -> bool:
@@ -99,10 +97,11 @@ def one_sum(width: int) -> bool:
 # Measured with OpenBLAS 0.3.27 to 0.3.31. With the first two and the last any two rows keep their bits, and fours are
 # the fastest; with the third a row's bits depend on its place among twelve. All depend on how many outputs a weight
 # has. Cooperlake is SkylakeX's kernel, where NumPy 2.0 runs on a processor with AVX-512 for bfloat16.
+PAIRS = Rows(total=2)  # of products with panels: one row alone is a matrix-vector product, which has other bits
 _SKYLAKEX, _FOURS = Rows(total=4, numbers=1200, volume=10**6, wide=16, columns=96), Rows(total=4)
 KERNELS = (
-    Kernel("SkylakeX", _SKYLAKEX, _SKYLAKEX),
-    Kernel("Cooperlake", _SKYLAKEX, _SKYLAKEX),
+    Kernel("SkylakeX", _SKYLAKEX, _SKYLAKEX, small=True),
+    Kernel("Cooperlake", _SKYLAKEX, _SKYLAKEX, small=True),
     Kernel("Haswell", _FOURS, Rows(text=12, total=12)),
     Kernel("Sandybridge", _FOURS, _FOURS),
 )
@@ -132,51 +131,21 @@ def _name() -> str:
 Shape = tuple[int, int, bool]  # outputs and width of a weight, and whether its memory is (width, outputs)
 
 
-def rows_for(shapes: Iterable[Shape], dtype: np.dtype[Any], same_bits: bool) -> Rows:
-    """Say how a model's tokens stand among the rows of its products.
+def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
+    """Return the layout of a model's tokens among the rows of its products.
 
-    shapes: of its weights. Raises ValueError where `same_bits` is asked and nothing that is tried
-    gives them.
+    Raises ValueError if `same_bits` is asked for, and this kernel is not known to give them.
     """
     found = kernel()
     if not same_bits:
         return found.usual
-    if found.same is not None and (dtype == np.float32 or found.always):
-        return found.same
-    tried = try_rows(shapes, dtype)
-    if tried is None:
+    if found.same is None or not (dtype == np.float32 or found.always):
+        of = "" if found.same is None else f" in {dtype}"
         raise ValueError(
-            f"same_bits=True cannot be kept here: with the kernel {found.name!r} of NumPy's BLAS {DIFFERENT}, whatever "
-            f"number of rows its texts are filled up to (tried: {', '.join(map(str, MULTIPLES))}); leave same_bits out"
+            f"same_bits=True cannot be kept here: with the kernel {found.name!r} of NumPy's BLAS{of} {DIFFERENT}; "
+            "leave same_bits out"
         )
-    return tried
-
-
-@on_one_thread
-def try_rows(shapes: Iterable[Shape], dtype: np.dtype[Any]) -> Rows | None:
-    """Find a multiple of rows at which a text's products have the same bits alone and in a batch, for these shapes.
-
-    This is an experiment on made numbers, no proof.
-    """
-    random = np.random.default_rng(0)
-    weights = []
-    for outputs, width, in_order in sorted(set(shapes)):
-        made = random.standard_normal((width, min(outputs, TRIED_OUTPUTS))).astype(dtype)
-        weights.append(made.T if in_order else np.ascontiguousarray(made.T))
-    for each in MULTIPLES:
-        if all(_same(each, weight, random) for weight in weights):
-            return Rows(text=each, total=each)
-    return None
-
-
-def _same(rows: int, weight: np.ndarray[Any, Any], random: np.random.Generator) -> bool:
-    x = random.standard_normal((_multiple(TRIED_ROWS, rows), weight.shape[1])).astype(weight.dtype)
-    whole = x @ weight.T
-    parts = ((start, start + count) for count in (1, 2, 3) for start in (0, 1, 4))
-    return all(
-        np.array_equal(x[start * rows : stop * rows] @ weight.T, whole[start * rows : stop * rows])
-        for start, stop in parts
-    )
+    return found.same
 
 
 def _multiple(number: int, of: int) -> int:

@@ -1,4 +1,4 @@
-"""The findings of verify: lines for a person, a verdict for a program."""
+"""The verdict of a comparison: lines for a person, attributes and JSON for a program."""
 
 from __future__ import annotations
 
@@ -8,46 +8,73 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.errors import TokenizerError
-from minibert.verify.judge.compare import Difference, Shares, over_kinds
-from minibert.verify.judge.input_layer import Subject
 
-Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what the tokenizer should give
+from .differences import Difference, Shares, over_kinds
+from .subjects import Subject
+
+Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what the tokenizer should return
 
 
 class Checked(NamedTuple):
-    """The count of printed numbers of one intermediate that were compared, and the largest difference."""
+    """The comparison with one intermediate's printed numbers: their count, and the largest difference."""
 
     key: str
     numbers: int
     largest: float
-    allowed: float  # at that number
+    allowed: float  # for that number
     passes: bool
 
 
-class Report:
-    """The comparison and its verdict: `lines` for a person, `passed` for a program."""
+class Comparison:
+    """The verdict of a comparison; as a text it reads as `minibert verify` prints it.
+
+    passed       all is there and equal within the tolerance
+    differences  what is too far from the model's: intermediate, or text of a vector, -> how far
+    mistakes     names of the mistakes that explain all of it, else of those that explain a module, as MISTAKES.md
+                 has them
+    lines        what a person reads
+    """
 
     def __init__(self, *lines: str) -> None:
         self.passed = True
-        self.ran = True  # False where a model could not be had; then it has not passed either
+        self.ran = True  # False if a model could not be fetched; then it has not passed either
         self.lines = list(lines)
-        self.differences: list[Difference] = []
+        self.compared: list[Difference] = []
         self.checked: list[Checked] = []
-        self.missing: list[str] = []  # "<kind>|<key>" of what the file should have had
-        self.wrong_inputs: list[str] = []  # sentences about inputs in the file that are not those of the batch
-        self.matches: list[str] = []  # names of the mistakes that fit
+        self.missing: list[str] = []  # "<kind>|<key>" that the file should have
+        self.wrong_inputs: list[str] = []  # a sentence for each input of the file that is not the batch's
+        self.matches: list[str] = []  # names of the mistakes that explain all of it
         self.rounding = ""  # the narrower format in which all is right
-        self.hidden: list[str] = []  # mistakes that such rounding can hide
+        self.hidden: list[str] = []  # mistakes that this rounding can hide
         self.accepted: dict[str, bool] = {}  # intermediate -> whether it passes over all batches
         self.local: list[Any] = []  # `local.Local` of each module that is wrong by itself
-        self.texts: list[dict[str, Any]] = []  # of vectors: one entry for each text
+        self.texts: list[dict[str, Any]] = []  # for vectors: one entry per text
         self.ruled_out: list[str] = []  # mistakes that some vector rules out
+
+    @property
+    def differences(self) -> dict[str, float]:
+        wrong = {d.key: d.largest for d in over_kinds(self.compared) if not self.accepted.get(d.key, d.passes)}
+        far = {each["text"]: each["distance"] for each in self.texts if not each["passed"]}
+        return wrong | {text: np.inf if distance is None else distance for text, distance in far.items()}
+
+    @property
+    def mistakes(self) -> list[str]:
+        return self.matches or list(dict.fromkeys(fit for each in self.local for fit in each.fits))
+
+    def __bool__(self) -> bool:  # else `assert compare(...)` would hold for a wrong port
+        return self.passed
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        return f"Comparison(passed={self.passed}, differences={self.differences}, mistakes={self.mistakes})"
 
     def say(self, *lines: str) -> None:
         self.lines += lines
 
-    def head(self, line: str) -> None:
-        """Put the line that is read first after the model's name."""
+    def headline(self, line: str) -> None:
+        """Insert the line that is read first after the model's name."""
         self.lines.insert(1, line)
 
     def fail(self, *lines: str) -> None:
@@ -56,27 +83,24 @@ class Report:
         self.lines += lines
 
     def as_object(self) -> dict[str, Any]:
-        """Give all of it as JSON has it; verify's README says what each key means."""
+        """Return all of it as JSON has it; verify's README explains each key."""
         intermediates = [
             {
                 "key": d.key, "batches": d.kinds, "largest": d.largest, "equal": d.equal, "error_here": d.error_ours,
                 "error_there": d.error_theirs, "tolerance": d.tolerance, "passed": self.accepted.get(d.key, d.passes),
             }
-            for d in over_kinds(self.differences)
+            for d in over_kinds(self.compared)
         ]  # fmt: skip
         same = "missing", "wrong_inputs", "local", "texts", "matches", "rounding", "hidden", "ruled_out"
-        found = {
-            "intermediates": intermediates,
-            "printed": self.checked,
-            **{name: getattr(self, name) for name in same},
-        }
-        model, lines = "".join(self.lines[:1]), self.lines[1:]
-        made: dict[str, Any] = _as_json({"passed": self.passed, "model": model, **found, "lines": lines})
+        made: dict[str, Any] = _as_json({
+            "passed": self.passed, "model": "".join(self.lines[:1]), "intermediates": intermediates,
+            "printed": self.checked, **{name: getattr(self, name) for name in same}, "lines": self.lines[1:],
+        })  # fmt: skip
         return made
 
 
 def _as_json(value: Any) -> Any:
-    """Tuples with names become objects, and infinity and NaN null."""
+    """Turn named tuples into objects, and infinity and NaN into null."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -88,8 +112,8 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def compare_ids(report: Report, model: Any, texts: Sequence[Text], whose: str) -> None:
-    """Tokenize texts, and fail with a sentence for each whose ids or types are others."""
+def compare_ids(report: Comparison, model: Any, texts: Sequence[Text], whose: str) -> None:
+    """Tokenize texts, and fail with a sentence for each one with wrong ids or types."""
     wrong = []
     try:
         for text, inputs in texts:
@@ -106,18 +130,18 @@ def compare_ids(report: Report, model: Any, texts: Sequence[Text], whose: str) -
         report.say(f"ids of {len(texts)} texts: {whose}")
 
 
-def show(report: Report, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares) -> str:
-    """Write what the differences are, and give the place of the first one that is too large; "" where none is.
+def show(report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares) -> str:
+    """Write the differences, and return the place of the first one that is too large; "" if there is none.
 
-    keys: the order of computation. Of a subject with blocks there is one line for each place, and all of the place
-    where the first difference arises.
+    keys: the order of computation. A subject with blocks has one line per place, and all intermediates of the place
+    that has the first difference.
     """
-    summed = sorted(over_kinds(report.differences), key=lambda d: keys.index(d.key))
+    summed = sorted(over_kinds(report.compared), key=lambda d: keys.index(d.key))
     places: dict[str, list[Difference]] = {}
     for d in summed:
         places.setdefault(subject.place(d.key), []).append(d)
-    wrong = [d for d in summed if not d.accepted(shares)]
     report.accepted = {d.key: d.accepted(shares) for d in summed}
+    wrong = [d for d in summed if not report.accepted[d.key]]
     whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
     report.say(*whole, "", subject.words(whose, against), "")
     if not wrong:
@@ -132,13 +156,13 @@ def show(report: Report, subject: Subject, keys: Sequence[str], whose: str, agai
     return place
 
 
-def _kinds(report: Report, key: str) -> list[str]:
-    """The batches in which one intermediate is beyond its tolerance."""
-    return [kind for d in report.differences if d.key == key and not d.passes for kind in d.kinds]
+def _kinds(report: Comparison, key: str) -> list[str]:
+    """List the batches in which one intermediate is beyond its tolerance."""
+    return [kind for d in report.compared if d.key == key and not d.passes for kind in d.kinds]
 
 
 def _places(places: dict[str, list[Difference]], whose: str, shares: Shares) -> Iterator[str]:
-    """One line for each place: its worst intermediate, and the errors of its last one."""
+    """Write one line per place: its worst intermediate, and the errors of its last one."""
     rows = [["where", "intermediates", "max difference", "of", "rms error here", f"rms error {whose}", "verdict"]]
     for place, differences in places.items():
         worst = max(differences, key=lambda d: (np.isnan(d.largest), d.largest))
@@ -149,7 +173,7 @@ def _places(places: dict[str, list[Difference]], whose: str, shares: Shares) -> 
 
 
 def _intermediates(summed: Iterable[Difference], whose: str, shares: Shares) -> Iterator[str]:
-    """One line for each intermediate, over all batches."""
+    """Write one line per intermediate, over all batches."""
     rows = [["intermediate", "batches", "max difference", "equal", "rms error here", f"rms error {whose}", "verdict"]]
     for d in summed:
         verdict = "DIFFERENT" if not d.accepted(shares) else "equal" if d.largest == 0 else "within rounding"

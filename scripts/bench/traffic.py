@@ -82,8 +82,7 @@ def answering(who: str) -> None:
     import minibert
     from minibert.commands.serve import answer, listen
     from minibert.serve.app import Server
-    from minibert.serve.kinds import VECTORS, model_of
-    from minibert.serve.worker import Kind, Prepared
+    from minibert.serve.worker import VECTORS, Kind, Prepared, model_of
 
     model = model_of(minibert.load_encoder(real_model()), [real_model().name])
     if who == PEER:
@@ -95,7 +94,7 @@ def answering(who: str) -> None:
             return Prepared([item.texts[0] for item in items])
 
         kind = Kind(prepare, encode, lambda item: len(item.texts[0]))
-        model = model._replace(work={VECTORS: {None: kind}})
+        model = model._replace(kinds={VECTORS: {None: kind}})
     with listen("127.0.0.1", 0) as listening:
 
         def ready(end: Callable[[], None]) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 import minibert
-from minibert.verify.judge.compare import compare, over_kinds
-from minibert.verify.judge.input_layer import tolerances
-from minibert.verify.report import Report, compare_ids
-from minibert.verify.seeds import SEEDS, Seed, verify_seed
-from minibert.verify.sides import printed, shipped
-from minibert.verify.sides.reference import installed
-from minibert.verify.sides.traces import trace
+from minibert.verify import printed, shipped
+from minibert.verify.differences import compare, over_kinds
+from minibert.verify.printed import SEEDS, Seed, verify_seed
+from minibert.verify.reference import installed
+from minibert.verify.report import Comparison, compare_ids
+from minibert.verify.subjects import tolerances
+from minibert.verify.traces import trace
 from minibert.verify.verify import verify
 
 NOT_RUN = "not run here"
@@ -55,7 +55,7 @@ def t5_row() -> list[str]:
     if installed():
         try:
             report = verify(T5)
-            largest = max(d.largest for d in report.differences)
+            largest = max(d.largest for d in report.compared)
             found = f"{largest:.2g}" if report.passed else "DIFFERENT"
         except (minibert.HubError, OSError):
             pass  # no Hub: not run
@@ -67,7 +67,7 @@ def t5_row() -> list[str]:
 def minilm_row(folder: str) -> list[str]:
     """Compare with the values that ship with the package."""
     with minibert.load(folder) as layer:
-        values, report = shipped.find(layer), Report()
+        values, report = shipped.find(layer), Comparison()
         if values is not None:
             compare_ids(report, layer, values.texts, "the reference's")
         if values is None or not report.passed:

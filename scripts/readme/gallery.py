@@ -18,7 +18,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import minibert
-from minibert.show.page.page import page
+from minibert.show.page import page
 
 LARGEST = 100_000  # bytes
 SENTENCE = "The bank of the river was muddy."

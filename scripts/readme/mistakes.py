@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from minibert.verify.mistakes.mistakes import MISTAKES
+from minibert.verify.mistakes import MISTAKES
 
 PAGE = Path(__file__).resolve().parents[2] / "minibert" / "verify" / "MISTAKES.md"
 TABLE = re.compile(r"(\| name \| why it is one \|\n\|---\|---\|\n)(?:\|.*\n)+")

@@ -6,7 +6,7 @@
 The reference is transformers on torch with eager attention, on one CPU thread. Each case becomes a folder:
 
     config.json, model.safetensors   as save_pretrained writes them (not for minilm)
-    case.json                        family, kinds of batches, order of the trace, printed module tree
+    case.json                        family, kinds of batches, order of the trace
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in an encoder's trace
 
 A key is a module's path, its value that module's output. Three keys are not the output of a module: `scores` (the input
@@ -236,7 +236,7 @@ def make_inputs(case: Case, kind: str) -> dict[str, Array]:
 
 
 def encoder_of(model: torch.nn.Module) -> Any:
-    """What is run and printed: of a model with a decoder the encoder alone."""
+    """Return the part that is run: the encoder of a model that has a decoder too, else the model."""
     return model.get_encoder() if hasattr(model, "decoder") else model
 
 
@@ -304,7 +304,7 @@ def write(folder: Path, source: Path, model: torch.nn.Module, batches: dict[str,
         stored |= {f"{kind}|inputs|{name}": array for name, array in inputs.items()}
         stored |= {f"{kind}|{key}": value for key, value in trace.items()}
     save_file(stored, folder / "trace.safetensors")
-    facts = {**about, "kinds": list(batches), "order": order, "printed": repr(encoder_of(model))}
+    facts = {**about, "kinds": list(batches), "order": order}
     check.write_json(folder / "case.json", facts, depth=1)
 
 

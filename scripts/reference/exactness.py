@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import minibert
-from minibert.families.parts.readers import sqrt_width
+from minibert.families.parts.config import sqrt_width
 from minibert.families.parts.steps import Add, Mask, Norm, Positions, Project, Scale, Step, Tokens, always
 
 REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "reference"

@@ -7,7 +7,7 @@
 The reference is transformers on torch, on one CPU thread. Each case of `cases.py` becomes a folder:
 
     config.json, model.safetensors   as save_pretrained writes them
-    case.json                        family, side, kinds of batches, order of the trace, printed module tree
+    case.json                        family, side, kinds of batches, order of the trace
     trace.safetensors                "<kind>|inputs|<name>" and "<kind>|<key>", key as in a layer's trace
 
 golden.safetensors has the case `bert` in one file, for ports to other languages (tests/reference/GOLDEN.md).
@@ -47,7 +47,6 @@ from tokenizer_ids import write_tokenizer_ids
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.rows import BLOCKS
 
 BATCH, LENGTH = 2, 4
 OTHER_INPUTS = {"types": ("token_type_ids", 2), "languages": ("langs", 3), "tasks": ("task_type_ids", 3)}
@@ -195,25 +194,6 @@ class Recorder:
             self.trace = {"position_ids": ids.long(), **self.trace}
 
 
-def printed(model: torch.nn.Module, parts: tuple[str, ...]) -> str:
-    """The reference's own print of the smallest module that holds the input part, cut down to that part."""
-    above = parts[0].split(".")[:-1]
-    while any(part.split(".")[: len(above)] != above for part in parts):
-        above.pop()
-
-    def tree(module: torch.nn.Module, path: str) -> str:
-        if path in parts:
-            return repr(module)
-        lines = [f"{type(module).__name__}("]
-        for name, child in module.named_children():
-            inner = f"{path}.{name}".lstrip(".")
-            if any(f"{part}.".startswith(f"{inner}.") for part in parts):
-                lines += f"({name}): {tree(child, inner)}".split("\n")
-        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), ")"])
-
-    return tree(model.get_submodule(".".join(above)), ".".join(above))
-
-
 def make_case(case: Case, folder: Path) -> None:
     """Write one case's four files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -236,7 +216,7 @@ def make_case(case: Case, folder: Path) -> None:
     save_file(stored, folder / "trace.safetensors")
     facts = {
         "family": case.family, "side": case.side or None, "architecture": case.save, "base": case.base,
-        "kinds": list(case.kinds), "past_length": past, "order": order, "printed": printed(model, case.parts),
+        "kinds": list(case.kinds), "past_length": past, "order": order,
     }  # fmt: skip
     check.write_json(folder / "case.json", facts, depth=1)
 
@@ -247,7 +227,7 @@ def write_defaults(target: Path) -> None:
     for name, row in minibert.FAMILIES.items():
         kind = type(transformers.AutoConfig.for_model(name))
         kind = kind.sub_configs.get(row.section, kind)
-        known = {**row.defaults, **(BLOCKS[name].defaults if name in BLOCKS else {}), "tie_word_embeddings": True}
+        known = {**row.defaults, "tie_word_embeddings": True}
         found[name] = {key: getattr(kind, key) for key in known if hasattr(kind, key)}
     check.write_json(target / "defaults.json", found, depth=1)
 

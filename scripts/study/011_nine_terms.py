@@ -25,7 +25,7 @@ import minibert
 from minibert.equations.blocks import Affine, split_heads
 from minibert.equations.nine_terms import normed_parts, score_terms
 from minibert.show import plot
-from minibert.show.terms import PARTS, shares_of, terms_of
+from minibert.show.attention import PARTS, shares_of, terms_of
 
 # two right programs differ in the last bits of a matrix product; measured here: 2e-6
 CLOSE = 2e-5

@@ -30,7 +30,8 @@ from minibert.equations.blocks import (
     softmax,
     split_heads,
 )
-from minibert.equations.input_layer import Array, check_ids, layer_norm
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array, layer_norm
 
 
 def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:

@@ -22,14 +22,13 @@ from minibert import EmbeddingLayer
 from minibert.equations.input_layer import layer_norm
 from minibert.families.parts.plan import run
 from minibert.show import plot
-from minibert.verify.judge.compare import compare, rms
-from minibert.verify.judge.input_layer import batches, tolerances
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin
-from minibert.verify.mistakes.wrong_formulas import one_pass
-from minibert.verify.mistakes.wrong_rows import OF_ROWS
-from minibert.verify.sides.traces import trace
+from minibert.verify.differences import compare, rms
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mistake
+from minibert.verify.mistakes.wrong_modules import one_pass
+from minibert.verify.mistakes.wrong_rows import ROWS
+from minibert.verify.subjects import batches, tolerances
+from minibert.verify.traces import trace
 
 model = study.load("bert")
 
@@ -233,7 +232,7 @@ measure("mask not applied to the rows", on="xlm")
 # The mistakes with the shortest lines would never be noticed by looking at numbers.
 
 # %%
-assert {each.name for each in OF_ROWS if each.where != "local"} <= set(measured), "each mistake of rows has been made"
+assert {each.name for each in ROWS if each.where != "local"} <= set(measured), "each mistake of rows has been made"
 order = sorted(measured, key=lambda name: measured[name][1])
 ours = [name for name in order if measured[name][0] == "bert"]
 groups = {

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minibert.equations.input_layer import Array, check_ids, default_position_ids, gpt2_input, lookup
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array, default_position_ids, gpt2_input, lookup
 
 
 def lookup_gradient(grad: Array, ids: Array, rows: int, padding_idx: int | None = None) -> Array:

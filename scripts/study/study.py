@@ -34,7 +34,7 @@ import training
 import minibert
 from minibert.equations.blocks import Affine, Block
 from minibert.equations.input_layer import Array
-from minibert.verify.sides.printed import half_units
+from minibert.verify.printed import half_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -236,18 +236,6 @@ def plain_block(block: BoundBlock) -> Block:
     q, k, v = qkv
     first, second = (affine(part.before or part.after) for part in block.parts)
     return Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)
-
-
-def with_relative_bias(layer: minibert.EmbeddingLayer) -> str:
-    """Print a T5's input layer as the reference's tree, with block 0's table of the relative bias."""
-    table = layer.attention_position.table
-    lines = str(layer).splitlines()
-    classes = ("ModuleList", "T5Block", "ModuleList", "T5LayerSelfAttention", "T5Attention")
-    names = ("block", "0", "layer", "0", "SelfAttention")
-    opened = [f"{'  ' * (depth + 1)}({names[depth]}): {classes[depth]}(" for depth in range(len(names))]
-    bias = f"{'  ' * (len(names) + 1)}(relative_attention_bias): Embedding({table.shape[0]}, {table.shape[1]})"
-    closed = ["  " * (depth + 1) + ")" for depth in reversed(range(len(names)))]
-    return "\n".join([*lines[:-1], *opened, bias, *closed, lines[-1]])
 
 
 def assert_printed(rows: Array, printed: str) -> int:

@@ -154,8 +154,8 @@ def test_chunks_are_smaller_than_shards(model: Path, tmp_path: Path) -> None:
     """The bits of a vector hang on the chunk; bad rows are in none."""
     rows = [{"text": None if i % 9 == 8 else text} for i, text in enumerate(TEXTS)]
     good, out, opened = [row["text"] for row in rows if row["text"] is not None], tmp_path / "out", open_vectors(model)
-    small = opened._replace(pipeline=opened.pipeline._replace(chunk=16))
-    job(jsonl(tmp_path / "a.jsonl", rows), out, small, skip=True)
+    opened.pipeline.chunk = 16
+    job(jsonl(tmp_path / "a.jsonl", rows), out, opened, skip=True)
     with minibert.load_encoder(model) as encoder:
         each = [encoder.encode(good[i : i + 16]) for i in range(0, len(good), 16)]
     assert same_bits(vectors_of(out), np.concatenate(each)) and len(each) > 2

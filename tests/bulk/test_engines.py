@@ -25,7 +25,7 @@ import minibert
 from minibert.bulk.job import bulk
 from minibert.bulk.texts import Texts
 from minibert.models.open.vectors import open_vectors
-from minibert.models.run import pipeline
+from minibert.threads.pool import prefetch
 
 TINY = REFERENCE / "sentences-dense"
 MOST_BYTES = 4096  # measured: 290
@@ -45,11 +45,6 @@ def test_a_worker_gets_names_and_options_alone(encoder: minibert.Encoder) -> Non
         assert same_bits(pickle.loads(sent).encode(TEXTS), want)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert same_bits(pool.submit(encoder.encode, TEXTS).result(CHILD_SECONDS), want)
-
-
-def test_the_name_that_went_says_what_to_use() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Embedder'; send an engine's workers load_encoder"):
-        minibert.Embedder  # noqa: B018
 
 
 def test_of_a_branch_that_moves_the_commit_of_the_first_opening_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -86,7 +81,7 @@ print(json.dumps(found))
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what of a file is mapped")
 def test_a_worker_maps_the_weights_and_copies_no_page(minilm: Path) -> None:
     """So workers of one machine share them."""
-    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm)).hex()]
+    command = [sys.executable, "-c", WORKER, pickle.dumps(minibert.load_encoder(minilm, mmap=True)).hex()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, env=environment, timeout=CHILD_SECONDS, check=True
@@ -101,9 +96,13 @@ def test_with_one_thread_nothing_is_tokenized_on_another(count: int, ahead: bool
     """`threads` decides, not the number of cores: with a process for each core, each has one thread."""
     texts = ["we"] * 2049  # more than one chunk
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    with mock.patch("minibert.models.run.pipeline.prefetch", side_effect=pipeline.prefetch) as asked:
+    asked = mock.Mock(side_effect=prefetch)
+    with (
+        mock.patch("minibert.models.run.pipeline.prefetch", asked),
+        mock.patch("minibert.bulk.job.prefetch", asked),
+    ):
         minibert.load_encoder(TINY, threads=count).encode(texts)
         opened = open_vectors(TINY, threads=count)
         with opened.model:
             bulk(Texts([str(tmp_path / "texts.txt")]), tmp_path / "out", opened, {})
-    assert [call.args[2] for call in asked.call_args_list] == [ahead] * 2
+    assert [call.args[2] for call in asked.call_args_list] == [ahead] * 3

@@ -21,7 +21,7 @@ import minibert
 from minibert.bulk.stored import StoredVectors
 from minibert.cli import main
 from minibert.commands import answers, common
-from minibert.show.text.text import columns_of
+from minibert.show.text import columns_of
 
 RERANKER, LOGITS, LABELS, DENSE = (
     str(REFERENCE / name) for name in ("uses-reranker", "uses-reranker-logits", "uses-inference", "sentences-dense")

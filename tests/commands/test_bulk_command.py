@@ -214,12 +214,6 @@ def test_wrong_arguments(source: Path, tmp_path: Path, capsys: Printed) -> None:
     ):
         assert error in failure(capsys, *argv, *given)
         assert not list(tmp_path.glob("out/*"))
-    for gone, error in (
-        (["--workers", "2"], "--workers has gone: one process uses all cores; on many machines run"),
-        (["--vectors", "input"], "--vectors has gone: the vectors are those of `minibert encode`; `minibert embed -o"),
-        (["--truncate"], "--truncate has gone: a text that is too long is truncated"),
-    ):
-        assert main(["bulk", *argv, *gone]) == 2 and error in capsys.readouterr().err
 
 
 def test_without_pyarrow(source: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:

@@ -127,20 +127,6 @@ def test_texts_may_stand_anywhere_and_begin_with_a_dash(folder: Path, capsys: Pr
         assert np.array_equal(numbers(out), minibert.load(folder).embed(arguments[-1:]))
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [
-        "embed x --pair", "extract -o made --force", "distill -o made --force", "distill -o made --texts",
-        "similar x --rerank", "search made x --prompts", "search made x --truncate-dim", "explain x --full",
-        "explain x --token", "encode x --similarity-fn-name",
-    ],
-)  # fmt: skip
-def test_an_option_that_has_gone_says_what_to_do(gone: str, capsys: Printed) -> None:
-    option = gone.split()[-1]
-    assert main(gone.split()) == 2
-    assert f"error: {option} has gone: " in capsys.readouterr().err
-
-
 def test_started_as_a_module_it_speaks_utf8_and_ends_well(folder: Path) -> None:
     result = started("explain", "--model", str(folder), "we lived 雲", PYTHONIOENCODING="utf-8")
     assert (result.returncode, result.stderr) == (0, "")
@@ -261,7 +247,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, folder: Path,
 
 
 def test_explain_prints_the_page(folder: Path, capsys: Printed) -> None:
-    from minibert.show.text.explain import explain
+    from minibert.show.explain import explain
 
     layer, command = minibert.load(folder), ("explain", "--model", folder)
     lines = explain(layer, "the dog", "bites man")
@@ -300,8 +286,8 @@ def test_a_terminal_without_the_letters_gets_their_codes(folder: Path) -> None:
 
 def test_info_of_a_real_model(minilm: Path, capsys: Printed) -> None:
     out, err = ran(capsys, "info", "--model", minilm)
-    tree, facts = out.split("\n\n")
-    assert tree == repr(minibert.load(minilm))
+    modules, facts = out.split("\n\n")
+    assert modules == repr(minibert.load(minilm))
     assert facts.splitlines()[:9] == [
         "family            bert",
         "vocabulary        30,522 rows",

@@ -93,7 +93,7 @@ def test_similar_finds_the_nearest_lines_of_a_file(
     minilm: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch
 ) -> None:
     """In a file of several chunks, the best in the last one; of two equal lines the first comes first."""
-    monkeypatch.setattr("minibert.models.sentences.sentences.CHUNK", 64)
+    monkeypatch.setattr("minibert.models.run.pipeline.TextPipeline.chunk", 64)
     eggs, forgot = "How do I boil an egg?", "I forgot my login credentials"
     lines = [*[eggs, ""] * 50, "Reset the password ", *["eggs"] * 90, forgot]
     file = made(tmp_path / "lines.txt", "\n".join(lines))

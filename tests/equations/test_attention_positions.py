@@ -16,8 +16,8 @@ import minibert
 from minibert import equations as positions
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.attention_schemes import Rotation
 from minibert.families.parts.config import Config
-from minibert.families.parts.rotations import Rotation
 
 # a pair turned in float32 against complex numbers, of numbers up to 3: measured 1.2e-7
 ROTATION_TOLERANCE = 1e-6

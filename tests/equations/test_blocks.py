@@ -135,7 +135,7 @@ def test_each_row_s_largest_number_is_subtracted_in_either_order_of_memory(keys:
 def test_everything_fast_is_compared() -> None:
     made = {name for name, value in vars(fast).items() if getattr(value, "__module__", "") == fast.__name__}
     own = {"linear", "steady_linear", "softmax", "gelu", "activated", "attention_scores", "faster"}
-    assert made == {*own, "by_distance"}
+    assert made == {*own, "by_distance", "check_ids", "layer_norm", "_ones", "Panels"}
     assert fast.faster(gelu) is fast.gelu and fast.faster(relu) is relu
 
 
@@ -162,6 +162,24 @@ def test_fast_linear(rows: int, dtype: str) -> None:
         assert y.dtype == dtype and off(y, linear(x, weight, bias)) <= FAST
     assert np.shares_memory(fast.linear(x, weight, bias, out, COLUMNS), out) or not rows
     assert fast.linear(x, weight, columns=COLUMNS).flags.f_contiguous or rows > COLUMNS
+
+
+@pytest.mark.parametrize("width", [1, 7, 448, 449, 896, 1536])
+def test_panels(width: int) -> None:
+    weight, bias = numbers(192, width, salt=1), numbers(192, salt=2)
+    laid = [fast.Panels.of(weight), fast.Panels.of(np.asfortranarray(weight))]
+    for rows in (2, 3, fast.FEW):
+        x, out = numbers(rows, width), np.empty((rows, 192), np.float32)
+        want = linear(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))
+        for panels in laid:
+            assert panels.linear(x, bias, out) is out and off(out, want) <= 1e-6 * max(1.0, float(np.abs(want).max()))
+            part = panels.part(slice(64, 192))
+            assert part is not None and np.array_equal(
+                part.linear(x, bias[64:], np.empty((rows, 128), "f4")), out[:, 64:]
+            )
+    assert laid[0].part(slice(0, 96)) is None
+    view = np.ascontiguousarray(weight.T).T
+    assert np.shares_memory(fast.Panels.of(view).pieces[0][1], view)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

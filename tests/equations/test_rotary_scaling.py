@@ -18,8 +18,8 @@ from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_angles, rotary_frequencies
 from minibert.errors import CheckpointError
 from minibert.families.parts import attention_schemes as schemes
+from minibert.families.parts.attention_schemes import RULES
 from minibert.families.parts.config import Config
-from minibert.families.parts.rotations import RULES
 
 STORED: dict[str, dict[str, Any]] = json.loads((REFERENCE / "rotary_scaling.json").read_text(encoding="utf-8"))
 FAMILY = {name: stored["family"].replace("gemma3", "gemma3_text") for name, stored in STORED.items()}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from drawn import normal
 
-from minibert.equations.sampling import drawn, next_word_probabilities, top_k, top_p
+from minibert.equations.heads import drawn, next_word_probabilities, top_k, top_p
 
 ROWS = 2 * normal(12, 9)
 SAME = 1e-12  # float64 on both sides; measured 2e-16

@@ -15,8 +15,7 @@ from checkpoints import BERT, T5, write
 
 import minibert
 from minibert import FAMILIES, Family
-from minibert.families.parts.config import Config
-from minibert.families.parts.frozen import Frozen, replace
+from minibert.families.parts.config import Config, Frozen, replace
 from minibert.families.parts.steps import Norm, Positions, Tokens
 
 IDS = [[5, 6, 7]]
@@ -61,9 +60,9 @@ def test_a_row_keeps_what_it_was_made_of() -> None:
     inner["a"].append(2)
     assert row.steps[0].names == ("tok.weight",)
     assert row.defaults == {"eps": 1e-5, "nested": {"a": (1,)}}
-    changed = replace(row, tree={"": "Mine"})
-    assert (changed.tree, row.tree, changed.defaults) == ({"": "Mine"}, {}, row.defaults)
-    assert repr(changed).endswith("tree={'': 'Mine'}, defaults={'eps': 1e-05, 'nested': {'a': (1,)}})")
+    changed = replace(row, only={"a": "b"})
+    assert (changed.only, row.only, changed.defaults) == ({"a": "b"}, {}, row.defaults)
+    assert repr(changed).endswith("defaults={'eps': 1e-05, 'nested': {'a': (1,)}}, only={'a': 'b'})")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -19,9 +19,9 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.steps import Tokens
-from minibert.verify.judge.compare import compare
-from minibert.verify.judge.input_layer import tolerances
-from minibert.verify.sides.traces import Traces, trace
+from minibert.verify.differences import compare
+from minibert.verify.subjects import tolerances
+from minibert.verify.traces import Traces, trace
 
 Tensors = dict[str, Array]
 

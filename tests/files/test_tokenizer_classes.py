@@ -28,7 +28,7 @@ from minibert import TokenizerError
 from minibert.files.tokenizer import Tokenizer
 from minibert.files.tokenizer_classes import ELSEWHERE
 from minibert.files.tokenizer_files import open_tokenizer
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 STORED = Path(__file__).parents[1] / "reference" / "tokenizer_ids.json"
 

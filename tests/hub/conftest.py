@@ -1,4 +1,4 @@
-"""What tests of the Hub share: a fake one that this process is pointed at, with one small model."""
+"""A fake Hub for all tests of the Hub, with one small model; this process asks it instead of the real one."""
 
 from __future__ import annotations
 

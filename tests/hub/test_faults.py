@@ -1,4 +1,4 @@
-"""A Hub that misbehaves: each time the right numbers, or one `HubError` in plain words, and nothing wrong is kept."""
+"""A Hub that misbehaves: each read has the right numbers or one clear `HubError`, and no wrong byte is kept."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_weights() -> Any:
     return resolve("org/tiny").checkpoint(whole=True).table("word", FLOAT32).array().tolist()
 
 
-# how it is read, what it has to be, and which requests are disturbed, after how many others
+# reader -> its call, the right value, and the number of requests before the disturbed ones
 READERS = {
     "the header": (lambda: list(resolve("org/tiny").checkpoint().names), ["rest", "word"], 0),
     "rows": (read_rows, WORD[[30, 7, 200]].tolist(), 1),
@@ -116,7 +116,7 @@ def test_a_wrong_answer_is_never_taken(hub: FakeHub, fault: str, reader: str) ->
 @pytest.mark.parametrize("size", [SIZE - 100, SIZE + 100, 10**12])
 @pytest.mark.parametrize("reader", READERS)
 def test_every_answer_names_the_size_of_the_file(hub: FakeHub, reader: str, size: int) -> None:
-    """A smaller one with fewer bytes too: what does not come is never zeros, and a wrong size is not kept."""
+    """Also a smaller size with fewer bytes: missing bytes are never zeros, and a wrong size is not kept."""
     read, expected, skip = READERS[reader]
     hub.misbehave("model.safetensors", fake_hub.total(size), skip=skip)
     with pytest.raises(HubError if skip else CheckpointError, match=r"org/tiny at main, model\.safetensors: "):

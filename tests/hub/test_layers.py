@@ -1,4 +1,4 @@
-"""Whole layers by name: what they cost in bytes at bert-base's sizes, and the contract that offline is offline."""
+"""Whole layers by name: their bytes at bert-base's sizes, and no request offline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 
 
 def bert_folder(folder: Path, vocab: int, dim: int, positions: int, words: dict[str, int], layers: int) -> Path:
-    """A BERT of any size, its encoder tensors too; what is not the input layer is a hole in the file."""
+    """A BERT of any size, with its encoder; all tensors but the input layer's are a hole in the file."""
     shapes: dict[str, tuple[int, ...]] = {
         name: tuple({VOCAB: vocab, DIM: dim, POSITIONS: positions}.get(size, size) for size in shape)
         for name, shape in LAYER.items()
@@ -199,7 +199,7 @@ OFFLINE = {
 def filled(
     request: pytest.FixtureRequest, small: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[FakeHub, Path, str]]:
-    """A Hub, and a home whose cache was filled from it by the client alone, or by us in one of two ways."""
+    """A Hub, and a home whose cache was filled by the client alone, or by minibert in one of two ways."""
     home = tmp_path_factory.mktemp("filled")
     lazy = ", lazy=True" if request.param == "us, lazily" else ""
     fill = EMBED.replace("NAME", f"'org/bert'{lazy}")
@@ -274,7 +274,7 @@ def test_a_bar_for_what_takes_longer_than_a_second_on_a_terminal_only(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: int, stream: type[io.StringIO],
     wanted: bool, said: bool,
 ) -> None:  # fmt: skip
-    """The bar's clock is the test's; `wanted`: the client's own switch."""
+    """The test sets the bar's clock; `wanted`: the client's switch for bars."""
     ticks, terminal = itertools.count(), stream()
     monkeypatch.setattr("tqdm.std.time", lambda: next(ticks) * second)
     monkeypatch.setitem(progress_bar_states, "_global", wanted)

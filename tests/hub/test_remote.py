@@ -1,4 +1,4 @@
-"""Tables whose rows come by range, over a repository in memory: the same numbers, few bytes, few requests."""
+"""Tables whose rows are fetched by range from a repository in memory: equal numbers, few bytes, few requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = save({"a": np.ones(3, np.float32), "table": TABLE, "z": np.zeros((7, 100)
 
 
 class Memory:
-    """A repository whose files are bytes; it writes down which spans were asked for."""
+    """A repository whose files are bytes; it records the spans that are requested."""
 
     def __init__(self, folder: Path, files: dict[str, bytes]) -> None:
         self.folder, self.files = folder, files
@@ -95,7 +95,7 @@ def test_rows_by_range_are_the_rows(
     fetched = sum(stop - start for start, stop in memory.asked)
     assert fetched <= len(wanted) * (WIDTH * 4 + 2 * BLOCK) + remote.GAP * BLOCK * sum(len(set(ask)) for ask in asks)
     assert len(memory.asked) <= len(wanted)
-    # another process: what is there needs no Hub, whatever pieces it came in
+    # another process: fetched bytes need no Hub, in whatever pieces they were fetched
     memory.reachable = False
     table = open_memory(memory).table("table", np.dtype("float32"))
     known = sorted(wanted)
@@ -120,7 +120,7 @@ def test_narrow_tables_come_by_rows_too(tmp_path: Path, stored: str) -> None:
     memory = Memory(tmp_path, {"model.safetensors": len(header).to_bytes(8, "little") + header + raw.tobytes()})
     dtype = np.dtype("float64" if stored == "F64" else "float32")  # random bits are too large for the other
     lazy, whole = (open_memory(memory, lazy=kind).table("t", dtype) for kind in (True, False))
-    for asked in (np.array([[399, 0], [17, 17]]), np.array([5, 200])):  # what the first leaves is not the second's
+    for asked in (np.array([[399, 0], [17, 17]]), np.array([5, 200])):  # each request is checked by itself
         memory.asked.clear()
         by_rows = lazy.rows(asked)
         assert sum(b - a for a, b in memory.asked) <= 3 * (1000 * held.itemsize + 2 * BLOCK)
@@ -181,7 +181,7 @@ def test_a_fetch_that_fails_stops_the_others(tmp_path: Path) -> None:
     memory, table = table_in(tmp_path, Failing)
     with pytest.raises(HubError, match="no more"):
         table.rows(np.arange(0, ROWS, 10))
-    assert len(memory.asked) < 30  # of 40 rows that are apart
+    assert len(memory.asked) < 30  # 40 rows are wanted, far from each other
 
 
 def test_what_is_no_table_of_rows_comes_whole_and_read_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A name on a Hub -> files and tables, through the real client: what is fetched, from where, and what it costs."""
+"""A name on a Hub -> files and tables, through the real client: the requests and their bytes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from tiny_model import FILES, WORD
 import minibert
 from minibert.errors import CheckpointError, HubError
 from minibert.files.writing import write_output
-from minibert.hub.names import WITHOUT_OWNER, full_name
-from minibert.hub.repository import resolve
+from minibert.hub.repository import WITHOUT_OWNER, full_name, resolve
 
 FLOAT32 = np.dtype("float32")
 OTHER = {**FILES, "model.safetensors": save({"word": WORD + 1, "rest": np.zeros(100, np.float32)})}
@@ -48,7 +47,7 @@ def test_one_word_names_work_as_others_do(hub: FakeHub, name: str) -> None:
     config = repository.file("config.json")
     assert config is not None
     assert config.read_bytes() == FILES["config.json"]
-    assert repository.file("vocab.txt") is None and len(hub.requests) == 3  # what is not there costs nothing
+    assert repository.file("vocab.txt") is None and len(hub.requests) == 3  # an absent file costs no request
     assert np.array_equal(rows(name, [7, 3]), WORD[[7, 3]])
 
 
@@ -92,7 +91,7 @@ def test_header_and_rows_are_of_one_commit(hub: FakeHub) -> None:
 
 
 def test_names_without_an_owner(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As sentence-transformers completes them; old models have none, and a folder of that name goes before."""
+    """As sentence-transformers completes names; old models have no owner, and a folder of that name comes first."""
     folder = CASE["bert"].folder
     for name in ("sentence-transformers/tiny-L6", "gpt2", "BERT-base-uncased", "someone/tiny"):
         hub.add(name, {each: folder / each for each in ("config.json", "model.safetensors")})
@@ -160,7 +159,7 @@ def test_two_commits_are_apart_and_ranges_lie_where_they_are_told(
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_file_in_the_hubs_cache_is_mapped_where_it_lies(hub: FakeHub, tmp_path: Path, sharded: bool) -> None:
-    """And never written over, also a shard that was not opened."""
+    """They are never overwritten, not even a shard that was not opened."""
     if sharded:
         index = json.dumps({"weight_map": {"word": "a.safetensors", "rest": "b.safetensors"}}).encode()
         shards = {"a.safetensors": save({"word": WORD}), "b.safetensors": save({"rest": np.zeros(3, np.float32)})}
@@ -198,7 +197,7 @@ def test_a_cache_that_has_the_config_alone_is_not_a_model_without_weights(hub: F
         repository.checkpoint()
 
 
-FOLDERS = {  # where whole files lie: of a caller, of a variable, of the client
+FOLDERS = {  # the folder of whole files: the caller's, a variable's, the client's
     "cache_folder": ({"cache_folder": "mine"}, {"SENTENCE_TRANSFORMERS_HOME": "theirs"}, "mine"),
     "SENTENCE_TRANSFORMERS_HOME": ({}, {"SENTENCE_TRANSFORMERS_HOME": "theirs"}, "theirs"),
     "neither": ({}, {}, "home/hub"),
@@ -210,7 +209,7 @@ FOLDERS = {  # where whole files lie: of a caller, of a variable, of the client
 def test_whole_files_lie_where_they_are_told(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sharded: bool
 ) -> None:
-    """As sentence-transformers passes them on: `cache_folder`, or else its variable, in place of the Hub's cache."""
+    """As in sentence-transformers: `cache_folder`, or else its variable, replaces the Hub's cache."""
     options, variables, where = FOLDERS[kind]
     monkeypatch.chdir(tmp_path)
     for name, value in variables.items():
@@ -239,7 +238,7 @@ def test_whole_files_lie_where_they_are_told(
 
 
 def test_a_list_that_is_known_tells_what_the_cache_lacks(hub: FakeHub) -> None:
-    """Offline a file that the Hub has is not taken for an absent one: without its settings a vector would be wrong."""
+    """A file that the Hub has does not count as absent offline: without its settings a vector would be wrong."""
     hub.add("org/tiny", {**FILES, "modules.json": b"[]"})
     rows("org/tiny", [2])
     repository = resolve("org/tiny", local_files_only=True)
@@ -277,7 +276,7 @@ def test_where_the_hub_is_down_the_last_known_commit_stands_in(hub: FakeHub, mon
 
 
 def test_two_processes_at_once_share_one_cache(hub: FakeHub, tmp_path: Path) -> None:
-    """Real variables, real processes: both get the right rows, and a third one needs no Hub."""
+    """With real variables and processes: both get the right rows, and a third process needs no Hub."""
     code = (
         "import sys, numpy as np; from minibert.hub.repository import resolve; "
         "table = resolve('org/tiny').checkpoint(lazy=True).table('word', np.dtype('float32')); "

@@ -1,4 +1,4 @@
-"""Files that another user owns: who may not read which path, and never that they are absent or damaged."""
+"""Files of another user: the error names the path that cannot be read, and never calls a file absent or damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limits import CHILD_SECONDS
 
 NOBODY = 65534
 SNAPSHOTS = "home/hub/models--org--bert/snapshots"
-PATHS = {  # the path that is closed, the model as it is named, the path that the message names
+PATHS = {  # the closed path, the model's name, the path in the message
     "a folder": ("models/bert", "./models/bert", "./models/bert;"),
     "a folder above": ("models", "./models/bert", "./models/bert;"),
     "a name that is a folder": ("models/bert", "models/bert", "models/bert;"),
@@ -47,7 +47,7 @@ def run(code: str, name: str, where: Path, endpoint: str) -> str:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that other users may look into, as pytest's own may not be."""
+    """A folder that other users may read, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Tokens and passwords: they reach the Hub, and neither a message, a folder's name nor another host."""
+"""Tokens and passwords reach the Hub, and no message, no folder's name and no other host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_token_reaches_no_other_host_and_stands_nowhere(
 
 
 def test_a_range_is_asked_for_by_the_name_and_version_alone(hub: FakeHub) -> None:
-    """Not by what the client's own header says of the machine; a version written a second time would grow old."""
+    """It hides what the client's header tells about the machine, and has the version of the package."""
     read()
     assert {request.agent for request in hub.requests if request.range} == {f"minibert/{minibert.__version__}"}
 

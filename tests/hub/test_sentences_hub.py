@@ -45,7 +45,7 @@ def test_only_what_is_needed_is_fetched(hub: FakeHub) -> None:
         "2_Dense/model.safetensors", "3_Normalize/config.json", "sentence_bert_config.json",
         "config_sentence_transformers.json", "tokenizer_config.json",
     }  # fmt: skip
-    assert fetched(hub) == at_once  # what they ask for is computed here, or the model is refused now
+    assert fetched(hub) == at_once  # the settings are computed here, or the model is refused now
     found = encoder.encode(["we lived", "clouds"])
     assert fetched(hub) == {*at_once, "tokenizer.json"}
     hub.forget()
@@ -63,7 +63,7 @@ def sparse(encoder: minibert.Encoder) -> list[np.ndarray]:
 
 
 PAIRS = [("we", "the clouds"), ("a", "b")]
-KINDS: dict[str, tuple[Callable[[minibert.Encoder], Any], set[str]]] = {  # what is computed, and of what among others
+KINDS: dict[str, tuple[Callable[[minibert.Encoder], Any], set[str]]] = {  # folder -> a call, and files that it fetches
     "sentences-cls": (lambda encoder: encoder.encode(["we"]), {"0_Transformer/model.safetensors"}),
     "late-fixed": (lambda encoder: encoder.encode_query(["we", "the clouds"]), set()),
     "late-pylate": (lambda encoder: encoder.encode_query(["we", "the clouds"]), set()),
@@ -76,7 +76,7 @@ KINDS: dict[str, tuple[Callable[[minibert.Encoder], Any], set[str]]] = {  # what
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_of_the_hub_is_its_folder(hub: FakeHub, name: str) -> None:
-    """With modules.json and without: what says of its use is fetched, nothing else, and later nothing at all."""
+    """With modules.json and without it: the files of its use are fetched, no others, and later no file at all."""
     compute, needed = KINDS[name]
     put(hub, name)
     found = compute(minibert.load_encoder(f"org/{name}"))
@@ -90,7 +90,7 @@ def test_a_model_of_the_hub_is_its_folder(hub: FakeHub, name: str) -> None:
 
 @pytest.mark.parametrize("inside", ["", "0_StaticEmbedding"])
 def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, tmp_path: Path, inside: str) -> None:
-    """With `lazy`, at once for all tokens of a call; its other tensors whole; the bits are those of the folder."""
+    """With `lazy` the rows of a call are fetched together, other tensors whole; the bits are the folder's."""
     rows, shared = numbers(VOCAB, 2000), dict(mapping=np.arange(VOCAB)[::-1], weights=np.linspace(1, 2, VOCAB))
     folder = static_folder(tmp_path / "model", inside, normalized=True, embeddings=rows, **shared)
     put(hub, folder, useless=())
@@ -108,7 +108,7 @@ def test_of_a_static_model_only_the_rows_of_the_texts_are_fetched(hub: FakeHub, 
     assert same_bits(whole.encode(texts), want)
     assert same_bits(minibert.load(f"org/{folder.name}")([[5]])[0, 0], rows[-6] * np.float32(shared["weights"][5]))
     hub.forget()
-    shutil.rmtree(tmp_path / "home" / "assets")  # as where another program has fetched the files
+    shutil.rmtree(tmp_path / "home" / "assets")  # as if another program had fetched the files
     options: dict[str, Any] = dict(revision=commit_of(f"org/{folder.name}"), local_files_only=True)
     assert same_bits(minibert.load_encoder(f"org/{folder.name}", **options).encode(texts), want) and hub.requests == []
 

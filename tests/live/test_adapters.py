@@ -21,7 +21,7 @@ from served import opened, served
 import minibert
 from minibert.cli import main
 from minibert.serve.app import Server
-from minibert.serve.kinds import model_of, names_of
+from minibert.serve.worker import model_of, names_of
 
 pytestmark = pytest.mark.adapters
 
@@ -148,13 +148,13 @@ def test_openais_client_comes_again_after_503(minilm: Path) -> None:
         served(server) as address,
         openai.OpenAI(base_url=f"{address.url}/v1", api_key="none", max_retries=3) as client,
     ):
-        server.inside, refused = server.limits.waiting, server.record._note
+        server.inside, refused = server.limits.waiting, server.record.note
 
         def noted(scope: Any, status: int, seconds: float) -> None:
             server.inside = 0  # after its first request, which is refused
             refused(scope, status, seconds)
 
-        server.record._note = noted
+        server.record.note = noted
         assert len(client.embeddings.create(model=NAME, input="a").data) == 1
 
 

@@ -16,7 +16,7 @@ from head_files import HEAD_CASE
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.patching import patching_map
-from minibert.show.text.contributions import shares
+from minibert.show.prediction import logit_shares
 
 pytestmark = pytest.mark.reference
 
@@ -103,7 +103,7 @@ def test_what_heads_add_is_torch_s_gradient_times_their_values() -> None:
     with minibert.load_encoder(found.folder) as encoder:
         trace, bound = encoder.trace(ONE, head="masked_word"), encoder.head("masked_word")
         labels = np.tile(np.arange(bound.labels), (ONE.shape[1], 1))
-        own = shares(encoder, ONE, trace, bound, labels)
+        own = logit_shares(encoder, ONE, trace, bound, labels)
         heads = encoder.stack.heads
     scale = float(np.abs(own.total).max())
     for row, label in ((0, 3), (4, 7)):

@@ -16,8 +16,8 @@ import minibert
 from minibert import equations as positions
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import PRECISIONS, quantized, ranges_of
-from minibert.families.parts.rotations import RULES
-from minibert.show.terms import terms_of
+from minibert.families.parts.attention_schemes import RULES
+from minibert.show.attention import terms_of
 
 pytestmark = pytest.mark.reference
 

@@ -26,12 +26,11 @@ from reference_files import BY_NAME, CASES, REFERENCE, Case, with_mistake
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.threads.computing import on_one_thread
-from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
-from minibert.verify.judge.compare import rms
-from minibert.verify.judge.input_layer import batches
-from minibert.verify.report import Report
-from minibert.verify.sides.reference import Reference
-from minibert.verify.sides.traces import trace
+from minibert.verify.differences import rms
+from minibert.verify.reference import Reference
+from minibert.verify.report import Comparison
+from minibert.verify.subjects import EncoderSubject, batches, encoder_batches
+from minibert.verify.traces import trace
 from minibert.verify.verify import verify
 
 pytestmark = pytest.mark.reference
@@ -54,16 +53,16 @@ class Opened(Reference):
 
     last: Opened
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.traces: list[dict[str, Array]] = []
+    def __init__(self, *given: Any, **hub: Any) -> None:
+        super().__init__(*given, **hub)
+        self.traced: list[dict[str, Array]] = []
         Opened.last = self
 
     def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        self.traces.append(super().trace(inputs))
-        return self.traces[-1]
+        self.traced.append(super().trace(inputs))
+        return self.traced[-1]
 
-    def in_float64(self, encoder: minibert.Encoder) -> None:
+    def continue_in_float64(self, encoder: minibert.Encoder) -> None:
         """Go on in float64, beside this encoder: the one of `verify` is closed."""
         self._subject = EncoderSubject(encoder, minibert.load_encoder)
         self._layer = encoder.embeddings
@@ -82,13 +81,13 @@ class Opened(Reference):
 
 @pytest.fixture(autouse=True)
 def _kept_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("minibert.verify.sides.counterparts.Reference", Opened)
+    monkeypatch.setattr("minibert.verify.verify.Reference", Opened)
     yield
     if "last" in vars(Opened):
         del Opened.last  # one model is open at a time
 
 
-def compared(folder: Path, **options: Any) -> Report:
+def compared(folder: Path, **options: Any) -> Comparison:
     report = verify(str(folder), **options)
     assert report.passed, "\n".join(report.lines)
     return report
@@ -101,13 +100,13 @@ def tokens(batch: Mapping[str, Array]) -> Array:
 
 
 @on_one_thread
-def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = None) -> Report:
+def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = None) -> Comparison:
     """Compare all that a folder's model computes with the reference, opened once on each side and format.
 
     By `verify` every intermediate of every kind of batch; in float64 the hidden states; then what a call and `logits`
     give, which come by another way than a trace.
     """
-    report, opened = compared(folder, encoder=True, kinds=only), Opened.last
+    report, opened = compared(folder, encoder=True, batches=only), Opened.last
     with minibert.load_encoder(folder) as encoder, minibert.load_encoder(folder, dtype="float64") as exact:
         kinds = {kind: batch for kind, batch in encoder_batches(encoder).items() if only is None or kind in only}
         left = NOT_TAKEN.get(encoder.config.model_type) if only is None else None
@@ -116,9 +115,9 @@ def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = 
         hidden = "scaled" if scaled else None  # the reference multiplies where no module shows it
         assert {line.rpartition(": ")[2] for line in said} == {left, hidden} - {None}
         asked = {kind: batch for kind, batch in kinds.items() if kind != left}
-        singles = opened.traces[: len(asked)]
-        opened.in_float64(encoder)
-        found = {(kind, d.key) for d in report.differences for kind in d.kinds}
+        singles = opened.traced[: len(asked)]
+        opened.continue_in_float64(encoder)
+        found = {(kind, d.key) for d in report.compared for kind in d.kinds}
         states = [f"hidden_states.{i}" for i in range(len(encoder.stack.blocks) + 1)]
         for (kind, batch), theirs in zip(asked.items(), singles, strict=True):
             keep, ours, truth = tokens(batch), trace(exact, batch), opened.trace(batch)
@@ -144,7 +143,7 @@ def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = 
 def test_every_input_layer(case: Case) -> None:
     """By `verify`, on generated batches; the committed values of each are compared in tests/families."""
     report = compared(case.folder, side=case.side)
-    kinds = {kind for d in report.differences for kind in d.kinds}
+    kinds = {kind for d in report.compared for kind in d.kinds}
     assert kinds >= {"plain", "right_pad", "left_pad", "pads_inside", "pads_inside_mask", *case.facts["kinds"]}
 
 
@@ -184,7 +183,7 @@ def no_more_rounding_in_the_layer(folder: Path) -> None:
         made = [batch for batch in batches(layer).values() if Opened.last.takes(batch)]
         errors = [
             (rms(layer_trace[key] - true[key]), rms(theirs[key] - true[key]))
-            for batch, theirs in zip(made, Opened.last.traces, strict=False)
+            for batch, theirs in zip(made, Opened.last.traced, strict=False)
             for layer_trace, true in [(trace(layer, batch), trace(exact, batch))]
             for key in true.keys() & theirs.keys()
         ]
@@ -282,7 +281,7 @@ def test_every_head(case: HeadCase) -> None:
     report = ask_all(case.folder, case.head, ("plain", "right_pad", "left_pad", "pads_inside_mask", "one_token"))
     with case.load() as encoder:
         head = encoder.head()
-    assert {*(path for path, _ in head.works), head.path, "logits"} <= {d.key for d in report.differences}
+    assert {*(path for path, _ in head.works), head.path, "logits"} <= {d.key for d in report.compared}
 
 
 def test_pairs_of_a_pretrained_bert() -> None:
@@ -302,14 +301,14 @@ def test_pairs_of_a_pretrained_bert() -> None:
 def test_minilm_s_input_layer(minilm: Path) -> None:
     report = compared(minilm, texts=TEXTS)
     no_more_rounding_in_the_layer(minilm)
-    assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
+    assert {d.kinds for d in report.compared if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
     assert any(re.match(r"sum +\d+ +0 +100 % .* equal$", line) for line in report.lines)
     assert any(re.match(r"embeddings.LayerNorm .* within rounding$", line) for line in report.lines)
 
 
 def test_minilm(minilm: Path) -> None:
     report = compared(minilm, texts=TEXTS, encoder=True)
-    assert {d.kinds for d in report.differences if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
+    assert {d.kinds for d in report.compared if d.key == "input_ids"} == {(f"text {i}",) for i in range(1, 5)}
     assert "eager attention, on the CPU in float32" in report.lines[1]
     assert sum(bool(re.match(r"block \d .* within rounding$", line)) for line in report.lines) == 6
     with minibert.load_encoder(minilm) as encoder:

@@ -6,7 +6,6 @@ of a reranker the scores that sentence-transformers prints in its documentation 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from fake_hub import use
 
 import minibert
 from minibert.cli import main
-from minibert.verify.seeds import SEEDS
-from minibert.verify.sides import printed
+from minibert.verify.printed import SEEDS
 
 MOST = 1_000_000  # bytes of one model's header, rows, small tensors, config and tokenizer
 
@@ -32,10 +30,6 @@ def test_the_real_hub_gives_the_printed_numbers(
         assert main(["verify", "--seeds", *more]) == 0, capsys.readouterr().out
     kept = sum(path.stat().st_size for path in (tmp_path / "assets").rglob("*") if path.is_file())
     assert 0 < kept < MOST * len(SEEDS)
-    bert = SEEDS[0]
-    values = json.loads((printed.DATA / f"{bert.model}.json").read_text(encoding="utf-8"))
-    with minibert.load(bert.model, revision=bert.commit, lazy=True, local_files_only=True) as layer:
-        assert repr(layer) == values["tree"]
 
 
 pytestmark = pytest.mark.network

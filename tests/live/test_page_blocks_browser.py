@@ -15,8 +15,8 @@ import minibert
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show.page.page import page
-from minibert.show.text.contributions import shares
+from minibert.show.page import page
+from minibert.show.prediction import logit_shares
 
 pytestmark = pytest.mark.browser
 
@@ -303,7 +303,7 @@ def test_the_prediction_follows_the_token(opened: Open, tmp_path: Path) -> None:
         last = tab.locator("#grows tbody tr").last.locator("td").all_inner_texts()
         assert [text.strip() for text in last[1:]] == shown
         labels = np.tile(best, (ids.shape[1], 1))
-        found = shares(encoder, ids, trace, encoder.head("next_word"), labels)
+        found = logit_shares(encoder, ids, trace, encoder.head("next_word"), labels)
         for n in (0, 3):
             tab.locator("#asked").select_option(str(n))
             for block, line in enumerate(tab.locator("#adds tbody tr").all()):

@@ -20,7 +20,7 @@ from needed import missing
 import minibert
 from minibert import families
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.page.page import page
+from minibert.show.page import page
 
 pytestmark = pytest.mark.browser
 

@@ -18,8 +18,8 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
 from minibert.models.patching import patching_map
-from minibert.show.live.live import Live
-from minibert.show.terms import shares_of, terms_of
+from minibert.show.attention import shares_of, terms_of
+from minibert.show.live import Live
 
 pytestmark = pytest.mark.browser
 

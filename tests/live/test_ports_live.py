@@ -15,10 +15,10 @@ from ports import verify_part
 
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.report import Report
-from minibert.verify.sides import texts
-from minibert.verify.sides.traces import read_traces, write_traces
-from minibert.verify.vectors.vectors import judge
+from minibert.verify.report import Comparison
+from minibert.verify.shipped import TEXTS
+from minibert.verify.traces import read_traces, write_traces
+from minibert.verify.vectors import judge
 
 pytestmark = pytest.mark.reference
 
@@ -55,7 +55,7 @@ def test_an_honest_port_passes_in_its_own_format_and_in_those_that_round_more(na
     port, own = honest_ports.HONEST[name]
     folder, path = honest_ports.write(port, tmp_path)
     for form in honest_ports.FORMATS:
-        report = verify_part(str(folder), encoder=True, against=path, form=form)
+        report = verify_part(str(folder), encoder=True, against=path, format=form)
         wider = honest_ports.FORMATS.index(own) <= honest_ports.FORMATS.index(form)
         assert report.passed == wider, (form, "\n".join(report.lines))
         if form == "float32":
@@ -83,7 +83,7 @@ def test_an_honest_port_passes_by_what_hooks_give(name: str, tmp_path: Path) -> 
     assert not any("attentions" in key for key in traces["long"])
     write_traces(path, inputs, traces)
     only = sorted({key for trace in traces.values() for key in trace})
-    report = verify_part(str(folder), encoder=True, against=path, form=own, only=only)
+    report = verify_part(str(folder), encoder=True, against=path, format=own, only=only)
     assert report.passed, "\n".join(report.lines)
 
 
@@ -91,7 +91,7 @@ def test_an_honest_port_passes_by_what_hooks_give(name: str, tmp_path: Path) -> 
 def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_path: Path) -> None:
     port, form = honest_ports.WRONG[name]
     folder, path = honest_ports.write(port, tmp_path)
-    report = verify_part(str(folder), encoder=True, against=path, form=form)
+    report = verify_part(str(folder), encoder=True, against=path, format=form)
     assert not report.passed and report.rounding == "", "\n".join(report.lines)
     assert {each.key for each in report.local} == set(port.wrong), "\n".join(report.lines)
     for each in report.local:
@@ -99,7 +99,7 @@ def test_a_wrong_port_in_a_narrow_format_is_found_where_it_is(name: str, tmp_pat
         assert not wanted or wanted in each.fits, "\n".join(report.lines)
 
 
-ASKED = [each.text for each in texts.TEXTS]
+ASKED = [each.text for each in TEXTS]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -107,9 +107,9 @@ def _reference() -> None:
     need_sentence_transformers()
 
 
-def judged(minilm: Path, name: str) -> Report:
+def judged(minilm: Path, name: str) -> Comparison:
     make = {**planted_vectors.HONEST, **planted_vectors.PLANTED}[name][1]
-    report = Report()
+    report = Comparison()
     with load_encoder(minilm) as encoder:
         judge(report, encoder, ASKED, make(planted_vectors.Model(minilm), ASKED))
     return report
@@ -147,8 +147,8 @@ def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, planted_folders.write(request.param, tmp_path_factory.mktemp("folders"))
 
 
-def judged_of_folder(folder: Path, made: Array) -> Report:
-    report = Report()
+def judged_of_folder(folder: Path, made: Array) -> Comparison:
+    report = Comparison()
     with load_encoder(folder) as encoder:
         judge(report, encoder, planted_folders.TEXTS, made)
     return report

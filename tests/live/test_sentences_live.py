@@ -208,7 +208,7 @@ def test_old_names_are_theirs() -> None:
     """The list of names without an owner, of which there are 78, and what becomes of others."""
     from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 
-    from minibert.hub.names import WITHOUT_OWNER
+    from minibert.hub.repository import WITHOUT_OWNER
 
     assert frozenset(ORIGINAL_TRANSFORMER_MODELS) == WITHOUT_OWNER
 

@@ -64,7 +64,7 @@ def test_an_npz_of_torch_s_hooks(here: Path) -> None:
     only = [QUERY.replace(".1.", ".0."), *(f"encoder.layer.{i}.output.LayerNorm" for i in range(encoders.DEPTH))]
     run(recipe("hooked.npz"))
     report = verify(str(here), encoder=True, against=Path("hooked.npz"), only=only)
-    assert report.passed and {d.key for d in report.differences} == {*only}, "\n".join(report.lines)
+    assert report.passed and {d.key for d in report.compared} == {*only}, "\n".join(report.lines)
     run(recipe("hooked.npz"), lambda model: model.get_submodule(only[0]).bias.data.zero_())
     assert not verify(str(here), encoder=True, against=Path("hooked.npz"), only=only).passed
 
@@ -75,7 +75,7 @@ def test_an_onnx_model_of_t5_s_encoder(tmp_path: Path, monkeypatch: pytest.Monke
     folder = encoders.write(tmp_path / "model", "t5")
     run(recipe("torch.onnx.export").replace("AutoModel", "T5EncoderModel"))
     report = verify(str(folder), encoder=True, against=Path("marked.onnx"))
-    compared = {d.key for d in report.differences}
+    compared = {d.key for d in report.compared}
     assert report.passed and len(compared) == 32, "\n".join(report.lines)
     assert {"attentions.1", "encoder.block.0.layer.0.SelfAttention.q", "encoder.final_layer_norm"} <= compared
 
@@ -88,9 +88,9 @@ def test_an_onnx_model(here: Path) -> None:
     run(recipe("torch.onnx.export"))
     report = verify(str(here), encoder=True, against=Path("marked.onnx"))
     assert report.passed, "\n".join(report.lines)
-    compared = {d.key for d in report.differences}
+    compared = {d.key for d in report.compared}
     assert {QUERY, DENSE, "sum", "attentions.1", "encoder.layer.0.output.sum"} <= compared and len(compared) == 33
-    assert {"long", "left_pad", "pads_inside_mask"} <= {kind for d in report.differences for kind in d.kinds}
+    assert {"long", "left_pad", "pads_inside_mask"} <= {kind for d in report.compared for kind in d.kinds}
     model = onnx.load("marked.onnx")
     (bias,) = [x for x in model.graph.initializer if x.name == f"{QUERY}.bias"]
     bias.CopyFrom(onnx.numpy_helper.from_array(np.zeros(encoders.DIM, np.float32), bias.name))
@@ -150,4 +150,4 @@ def test_where_nodes_name_no_module_nothing_is_guessed(here: Path) -> None:
             del node.metadata_props[:]
     onnx.save(model, "part.onnx")
     report = verify(str(here), encoder=True, against=Path("part.onnx"))
-    assert report.passed and QUERY not in {d.key for d in report.differences}
+    assert report.passed and QUERY not in {d.key for d in report.compared}

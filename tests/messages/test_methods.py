@@ -13,6 +13,11 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.errors import CheckpointError, UnknownFamilyError
+from minibert.show.attention import terms_of
+from minibert.show.live import Live
+from minibert.show.live_state import LONGEST
+from minibert.show.page import page
+from minibert.show.pictures import picture
 
 Of = Callable[[str], Any]
 PAIR, IDS = ("we", "the clouds"), [[5, 6, 7]]
@@ -180,7 +185,7 @@ TYPES: list[tuple[str, Callable[[Of], object]]] = [
           ("uses-sparse", "encode_sparse", "encode_sparse", ["we"], "max_active_dim", "max_active_dims"),
           (DENSE, "tokenize", "tokenize", ["we"], "truncate", "truncation"),
           ("gpt2", "complete", "complete", ["we"], "token", "tokens"))),
-    ("^encode: takes from 1 to 15 positional arguments but 17", call(DENSE, "encode", "we", *range(16))),
+    ("^encode: takes at most 14 options by position, found 16", call(DENSE, "encode", "we", *range(16))),
     ("^load: got an unexpected keyword argument 'lasy'; did you mean lazy", lambda of: minibert.load("a", lasy=True)),
     *((f"^{load.__name__}: got an unexpected .* 'model_name_or_path'; pass it first, or as name$",
        lambda of, load=load: load(model_name_or_path="a")) for load in (minibert.load, minibert.load_encoder)),
@@ -219,7 +224,85 @@ HEADS: list[tuple[str, Callable[[Of], object]]] = [
 ]  # fmt: skip
 
 
-ROWS = [(ValueError, *row) for row in VALUES] + [(TypeError, *row) for row in TYPES]
+# -- pages and pictures --------------------------------------------------------------------------------------------
+
+
+def drawn(kind: str, name: str, text: str | None = None, whole: bool = True, **choice: Any) -> Callable[[Of], object]:
+    """Draw a picture of a model, or of its input layer alone."""
+    return lambda of: picture(kind, of(name) if whole else of(name).embeddings, text, **choice)
+
+
+def live(question: str = "state", name: str = "gpt2", **sent: Any) -> Callable[[Of], object]:
+    """Ask the live page of a model."""
+    return lambda of: getattr(Live(of(name)), question)(sent)
+
+
+def patched(**patch: Any) -> Callable[[Of], object]:
+    return live(text="we", beside="we the", patches=[patch])
+
+
+STREAM, TWO, SAYS = {"what": "stream", "block": 0}, {"text": "we", "beside": "the"}, "; name a model such as BERT or GP"
+SHOWN: list[tuple[str, Callable[[Of], object]]] = [
+    ("^expected a JSON object with text, beside, .*, found 5$", lambda of: Live(of("gpt2")).state(5)),
+    ("^there is no field 'head'; did you mean 'heads'", live(text="a", head=[])),
+    ("^text must be a text of at most 4000 letters, found 'aaa", live(text="a" * (LONGEST + 1))),
+    (r"^heads must be a list of at most 600 items, each \[block, head\], found a list$", live(text="a", heads=[[0]])),
+    ("^head 9 is not there", live(text="we", heads=[[0, 9]])),
+    ("^blocks must be a list of at most 600 items, each an integer from 0 on", live(text="a", blocks=[True])),
+    ("^block 7 is not there", live(text="we", feed_forwards=[7])),
+    (r"each \[query, key\] of the numbers 0\.\.2, for word, position, rest, found a", live(text="a", terms=[[0, 3]])),
+    ("^token 50 is not there: the text has ", live(text="we", replaced=[[50, "b"]])),
+    ("^'we the' must be one token of this tokenizer, found ", live(text="we", replaced=[[0, "we the"]])),
+    (r"^replaced must be a list of at most 600 items, each \[position, tok", live(text="a", replaced=[[1, "\ud800"]])),
+    ("^values can be put in from a second text; give one$", live(text="we", patches=[STREAM])),
+    (r"^patches must be .* an object with what \(stream, attention, feed-forward\), bl", patched(what="it", block=0)),
+    ("^values of every token need two texts of as many tokens, found .*; choose one token$", patched(**STREAM)),
+    (r"^block 4 is not there: this model's stream has states 0\.\.2", patched(what="stream", block=4)),
+    ("^token 9 is not there: the text has", patched(**STREAM, place=0, source=9)),
+    ("^the text has more tokens than the 24 that this page takes; shorten it$", live(text="e" * 30)),
+    ("^the text has 0 tokens, but this page takes 1 to 24; change it$", live(text="")),
+    ("^block must be an integer from 0 on, found nothing$", live("cell", state=TWO, head=0, query=0, key=0)),
+    (r"^key 99 is not there, only 0\.\.", live("cell", state=TWO, block=0, head=0, query=0, key=99)),
+    ("^p must be a number, found True$", live("sample", state=TWO, token=0, temperature=1.0, k=1, p=True, seed=0)),
+    ("^token 99 is not there", live("sample", state=TWO, token=99, temperature=1.0, k=1, p=0.9, seed=0)),
+    ("^a map needs a model with blocks and a second text; write one", live("map", state={"text": "we"}, token=0)),
+    ("^state must be an object, found nothing$", live("map", token=0)),
+    ("^this model has no blocks here, so only the text can be changed$",
+     lambda of: Live(of("bert").embeddings).state({"text": "we", "heads": [[0, 0]]})),
+    (f"^llama adds no positions in its input layer, so its scores have no such terms{SAYS}",
+     lambda of: terms_of(of("encoder/llama"), {})),
+    (f"^nine terms need one LayerNorm .*, but electra has LayerNorm.* and .* there{SAYS}",
+     lambda of: terms_of(of("encoder/electra"), {})),
+    (f"^mpnet adds the learned bias of the distance to block 0's scores, so they have more than nine terms{SAYS}",
+     lambda of: terms_of(of("encoder/mpnet"), {})),
+    ("here are none; give a whole model and a text with tok", lambda of: page(of("bert").embeddings, "we", beside="a")),
+    ("^the text beside has no tokens, so there is nothing to compare", lambda of: page(of("gpt2"), "we", beside="")),
+    ("the longest sequence is 24", lambda of: page(of("gpt2"), "we", beside="e" * 30)),
+    ("^kind must be one of rows, .*; found 'sculpture'$", drawn("sculpture", "bert")),
+    *((f"^the picture '{kind}' is about a text; give one as text$", drawn(kind, "gpt2", **more))
+      for kind, more in (("sum", {}), ("attention", {}), ("terms", {}), ("patching", {"other": "we"}))),
+    ("^the text has no tokens beside the special ones; give another", drawn("sum", "bert", "", whole=False)),
+    ("^bert has no positions in attention; this picture is of rotary", drawn("rotary", "bert", whole=False)),
+    ("^t5 adds no positions in its input layer, so it has no", drawn("table", "encoder/t5", whole=False)),
+    ("^the picture 'table' has no use for token; leave it out, or draw rows or", drawn("table", "bert", token=1)),
+    *((f"^the picture '{kind}' has no use for (block|head); leave it out, or draw attention$",
+       drawn(kind, "gpt2", "we", **more))
+      for kind, more in (("table", {"head": 0}), ("terms", {"head": 0}), ("patching", {"other": "a", "block": 0}))),
+    ("'patching' compares two texts; give the second as other$", drawn("patching", "gpt2", "we")),
+    ("'attention' has no use for other; leave it out, or draw patching$", drawn("attention", "gpt2", "we", other="we")),
+    ("^the text has no tokens; give another one$", drawn("attention", "gpt2", "")),
+    ("^one token has no scores to compare; give a longer text$", drawn("terms", "gpt2", "e")),
+    (r"'attention' needs blocks; pass a whole model, minibert\.load_encoder", drawn("attention", "bert", "we", False)),
+]  # fmt: skip
+INDICES: list[tuple[str, Callable[[Of], object]]] = [
+    (r"^block is 2, but this model has blocks 0\.\.1; choose", drawn("attention", "gpt2", "we", block=2)),
+    (r"^head is -1, but this model has heads 0\.\.3; choose", drawn("attention", "gpt2", "we", head=-1)),
+    (r"^token is 9, but the text has the tokens 0\.\.2; `explain` lists", drawn("sum", "bert", "we", False, token=9)),
+]
+
+
+ROWS = [(ValueError, *row) for row in VALUES + SHOWN] + [(TypeError, *row) for row in TYPES]
+ROWS += [(IndexError, *row) for row in INDICES]
 ROWS += [(CheckpointError, *row) for row in HEADS]
 NO_BLOCKS = "an input layer here, but no blocks; those with blocks are .*; minibert.load loads the input layer"
 ROWS.append((UnknownFamilyError, NO_BLOCKS, lambda of: minibert.load_encoder(REFERENCE / "xlnet")))

@@ -268,5 +268,5 @@ def test_what_a_change_lacks_is_not_taken_from_the_run_before(loaded: Any) -> No
         encoder(IDS, change=change)
         own = encoder.stack.blocks[0].attention
         kept = {"bert": encoder.stack.blocks[0].parts[0].sum, "gpt2": own.scores, "qwen3": own.norms[1]}[name]
-        with pytest.raises(ValueError, match="of knock_out is missing, which a later change of it needs"):
+        with pytest.raises(ValueError, match="of knock_out is missing, which a later change needs"):
             encoder(IDS[:, ::-1], change={**change, kept: lambda values: values})

@@ -17,7 +17,7 @@ from peaks import with_peak
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.families.parts.heads import NAMES, Act, BoundHead, Head
 from minibert.families.parts.steps import Norm
 from minibert.families.rows import BLOCKS, HEADS
@@ -139,7 +139,7 @@ def test_the_word_table_where_the_head_has_its_own_is_seen(name: str, tmp_path: 
 
 
 def test_the_last_token_by_the_mask_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "_last", lambda ids, pad_id: len(ids) - 1)
+    monkeypatch.setattr(computing, "positions_taken", lambda takes, pad_id, shape, ids: np.full(shape[0], shape[1] - 1))
     case = HEAD_CASE["gpt2-classes"]
     inputs, traces = case.read
     with case.load() as encoder:  # what the mask keeps ends with pad ids, which the reference passes over

@@ -71,7 +71,7 @@ def test_the_scan_sees_each_of_them(source: str) -> None:
 
 
 def test_the_reference_is_told_to_run_no_code_and_read_no_pickle() -> None:
-    source = (PACKAGE / "verify" / "sides" / "reference.py").read_text()
+    source = (PACKAGE / "verify" / "reference.py").read_text()
     assert '"trust_remote_code": False}' in source
     loads = [node for name, node in calls(source) if name.endswith("from_pretrained")]
     assert len(loads) == 2 and all("**self._options" in ast.unparse(node) for node in loads)

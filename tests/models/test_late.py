@@ -25,11 +25,10 @@ from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
 from minibert.files.tokenizer import Encoded
 from minibert.files.tokenizer_files import open_tokenizer
 from minibert.models.run import blocks
-from minibert.models.run import pipeline as pipelines
-from minibert.models.sentences import token_vectors
-from minibert.models.sentences.arguments import EncodeOptions
+from minibert.models.run.pipeline import TextPipeline
+from minibert.models.sentences import comparing
+from minibert.models.sentences.comparing import TokenVectors, by_tokens
 from minibert.models.sentences.late import Expansion, LateInteraction
-from minibert.models.sentences.token_vectors import TokenVectors, by_tokens
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("late-*"))
 # largest difference, relative to the larger of 1 and the vector's length; measured: 8.0e-7
@@ -92,10 +91,10 @@ def test_documents_in_the_order_of_their_scores(monkeypatch: pytest.MonkeyPatch)
         encoder.rank("we", documents, activation_fn=lambda x: x)
     asked, steps = [], type(encoder).pipeline
     monkeypatch.setattr(
-        type(encoder), "pipeline", lambda *given: (asked.append(EncodeOptions(*given[1:])), steps(*given))[1]
+        type(encoder), "pipeline", lambda own, **options: (asked.append(options), steps(own, **options))[1]
     )
     encoder.rank("we", documents, threads=3)
-    assert [(each.task, each.threads) for each in asked] == [("query", 3), ("document", 3)]
+    assert [(each["task"], each["threads"]) for each in asked] == [("query", 3), ("document", 3)]
 
 
 def test_options_of_the_loader() -> None:
@@ -115,13 +114,16 @@ def test_options_of_the_loader() -> None:
             minibert.load_encoder(REFERENCE / name, **options)  # type: ignore[arg-type]
 
 
+class Unseen(TextPipeline):
+    def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
+        return [Encoded(ids, None, unseen=n) for ids, n in texts]
+
+
 @pytest.mark.parametrize("name", ["bert", "mistral", "modernbert", "mpnet"])
 def test_unseen_tokens_in_pieces(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The live tests compare all families, in one piece."""
     encoder = minibert.load_encoder(encoders.write(tmp_path, name))
-    pipeline = encoder.each_text(
-        lambda some, start: [Encoded(ids, None, unseen=n) for ids, n in some], pipelines.token_vectors()
-    )
+    pipeline = encoder.pipeline_of(Unseen, tokenizer=None)
     own = [2, 9, 7, 11, 13, 3]
     texts = [(own[: 3 + i % 4] + [5] * (i % 5), i % 5) for i in range(20)]
     whole = pipeline.all(texts)
@@ -173,20 +175,20 @@ def test_queries_that_a_class_fills_up_before_a_text_are_refused(tmp_path: Path,
     sides: tuple[dict[str, Any], ...] = ({}, {"tokenizer_config.json": {"padding_side": "right"}})
     for i, files in enumerate(sides):
         folder = write_tokenizer(tmp_path / str(i), name, files)
-        filling = LateInteraction(expansion=Expansion(12, False, "e")).filling
+        late = LateInteraction(expansion=Expansion(12, False, "e"))
         tokenizer = open_tokenizer(finder(folder), None, 0, "")
-        assert filling(tokenizer, "document") is list
+        assert "expansion" not in late.steps_of(tokenizer, "document")
         if files:
-            assert len(filling(tokenizer, "query")(tokenizer.encode("we"))[0].input_ids) == 12
+            assert late.steps_of(tokenizer, "query")["expansion"].length == 12
             continue
         with pytest.raises(ValueError, match=r"filled up before a text, .* encode_document works"):
-            filling(tokenizer, "query")
+            late.steps_of(tokenizer, "query")
 
 
 def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
     encoder = changed(tmp_path, "late-fixed", "tokenizer_config.json", {"padding_side": "left"})
     assert same_bits(encoder.encode_document("we lived"), opened("late-fixed").encode_document("we lived"))
-    with pytest.raises(ValueError, match="before a text, where its padding_side is left"):
+    with pytest.raises(ValueError, match="before a text, since padding_side is left"):
         encoder.encode_query("we")
     expansion = {"strategy": "min", "length": 9, "token": "nowhere"}
     encoder = changed(tmp_path, "late-fixed", TRANSFORMER, {"query_expansion": expansion})
@@ -207,7 +209,7 @@ def test_how_a_query_is_filled_up(tmp_path: Path) -> None:
     encoder = opened("late-fixed")
     late, tokenizer = encoder.sentence_config.late, encoder.embeddings.tokenizer
     assert late and late.expansion == Expansion(12, False)
-    (filled,) = late.filling(tokenizer, "query")([Encoded([2, 9, 7, 3], [0, 0, 1, 1])])
+    filled = late.expansion.filled(Encoded([2, 9, 7, 3], [0, 0, 1, 1]), late.steps_of(tokenizer, "query")["mask_id"])
     assert filled == Encoded([2, 9, 7, 3] + [tokenizer.id_of("[MASK]")] * 8, [0, 0, 1, 1] + [0] * 8, unseen=8)
     # of 12 tokens, and of the table's 32: one more is refused
     for length in (12, 32):
@@ -255,7 +257,7 @@ def test_pieces_slices_and_narrow_numbers(monkeypatch: pytest.MonkeyPatch) -> No
     queries, documents = TokenVectors.of(texts[:3], "x"), TokenVectors.of(texts, "x")
     want = by_tokens("maxsim", queries, documents)
     for piece in (1, 7, 30):
-        monkeypatch.setattr(token_vectors, "PIECE", piece)
+        monkeypatch.setattr(comparing, "PIECE", piece)
         assert np.allclose(by_tokens("maxsim", queries, documents), want, atol=FORMULA)
         assert np.allclose(by_tokens("maxsim", queries, documents[5:21]), want[:, 5:21], atol=FORMULA)
     assert len(documents[9:2]) == 0 and np.array_equal(documents[-1], texts[-1]) and documents[3:].width == 4

@@ -21,7 +21,7 @@ from minibert.equations import sentences as pooling
 from minibert.files.tokenizer import Encoded
 from minibert.models import input_layer as layer_module
 from minibert.models.run.packing import SLACK, cuts
-from minibert.models.run.pipeline import Pipeline, chunked
+from minibert.models.run.pipeline import TextPipeline, chunked
 
 # pooled float32 rows against their mean in float64: measured at most 2.4e-7
 MEAN_TOLERANCE = 2e-6
@@ -166,14 +166,14 @@ def test_an_error_names_the_text_or_id(layer: minibert.EmbeddingLayer) -> None:
             layer.pack([Encoded(ids, None) for ids in texts])
 
 
-class Plain(Pipeline):
+class Plain(TextPipeline):
     def vectors(self, encoded: Any) -> Any:
         return encoded
 
 
 def plain(tokenize: Any) -> Plain:
     unused: Any = None
-    return Plain(tokenize, unused, unused, None, np.dtype(int), chunk=3, prefetching=True)
+    return Plain(unused, unused, tokenize=tokenize, chunk=3, threads=2)
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -22,7 +22,7 @@ import minibert
 from minibert.errors import CheckpointError, MinibertError, TokenizerError
 from minibert.families.parts.config import Config
 from minibert.families.rows import BLOCKS, FAMILIES
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 CASES = sorted(path.parent.name for path in REFERENCE.glob("*/case.json"))
 SENTENCES = sorted(path.name for path in REFERENCE.glob("sentences-*"))

@@ -238,7 +238,7 @@ def test_what_changes_no_word_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", REFUSED)
 def test_what_changes_the_words_and_is_not_computed_is_refused(tmp_path: Path, key: str) -> None:
     encoder = opened(tmp_path, {key: [[2]]})
-    with pytest.raises(CheckpointError, match=rf"{FILE}: '{key}' is \[\[2\]\], which changes the generated words"):
+    with pytest.raises(CheckpointError, match=rf"{FILE}: '{key}' is \[\[2\]\], which changes the words"):
         encoder.complete(TEXT)
     assert encoder.next_words(TEXT)
     with pytest.raises(CheckpointError, match=rf"config.json: '{key}' is 7, "):

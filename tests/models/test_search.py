@@ -64,12 +64,6 @@ def test_a_search_of_bits_counts_them(precision: str) -> None:
     assert [[each["corpus_id"] for each in row] for row in named] == ids.tolist()
 
 
-@pytest.mark.parametrize("name", ["paraphrase_mining", "paraphrase_mining_embeddings", "community_detection"])
-def test_pairs_and_groups_are_found_elsewhere(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"no attribute '{name}'; sklearn"):
-        getattr(minibert, name)
-
-
 def test_bytes_that_may_be_bits_are_not_compared_without_a_word() -> None:
     """int8 and uint8 vectors hold numbers or bits, and do not say which."""
     for bits, numbers in (("ubinary", "uint8"), ("binary", "int8")):

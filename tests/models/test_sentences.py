@@ -28,9 +28,11 @@ from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, quantized, ranges_of
 from minibert.equations.sentences import POOLINGS
+from minibert.models.heads.labels import PREDICT, PredictOptions
+from minibert.models.run import blocks
 from minibert.models.run.pipeline import chunked
-from minibert.models.sentences.arguments import EncodeOptions, PredictOptions
-from minibert.show.text.info import info
+from minibert.models.sentences.sentences import ENCODE, EncodeOptions
+from minibert.show.info import info
 
 FOLDERS = sorted(folder.name for kind in ("sentences", "static") for folder in REFERENCE.glob(f"{kind}-*"))
 # largest difference of a vector's numbers, relative to the vector's length; measured: 3.1e-7, and 1.3e-6 in the causal
@@ -119,14 +121,13 @@ def test_a_text_without_a_token_and_float64() -> None:
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "predict", "rank"])
 def test_a_signature_names_every_option_with_its_type(method: str) -> None:
-    options = EncodeOptions if "encode" in method else PredictOptions
+    options, defaults = (EncodeOptions, ENCODE) if "encode" in method else (PredictOptions, PREDICT)
     found = list(inspect.signature(getattr(minibert.Encoder, method)).parameters.values())
     start = [each.name for each in found].index("prompt_name")
-    named = found[start : start + len(options._fields)]
-    assert [(each.name, each.annotation) for each in named] == [
-        (name, kind.__forward_arg__) for name, kind in options.__annotations__.items()
-    ]
-    assert {each.name: each.default for each in named} == options._field_defaults
+    named = found[start : start + len(defaults)]
+    types = {name: kind.__forward_arg__ for name, kind in options.__annotations__.items()}
+    assert {each.name: each.annotation for each in named if each.name != "output_value"} == types
+    assert [(each.name, each.default) for each in named] == [*defaults.items()]
     assert all(each.kind is each.KEYWORD_ONLY for each in found[start + len(named) :])
 
 
@@ -172,9 +173,9 @@ def test_work_at_once_is_bounded_whatever_is_asked_for(monkeypatch: pytest.Monke
     tiles: list[int] = []
     run = minibert.models.run.blocks.run_blocks  # type: ignore[attr-defined]
 
-    def counted(stack: Any, x: Array, *asked: Any) -> Any:
+    def counted(stack: Any, x: Array, *asked: Any, **named: Any) -> Any:
         tiles.append(len(x))
-        return run(stack, x, *asked)
+        return run(stack, x, *asked, **named)
 
     monkeypatch.setattr("minibert.models.run.blocks.run_blocks", counted)
     texts = [" ".join(words) for words in product(("we", "lived", "above", "the", "clouds"), repeat=5)]
@@ -189,13 +190,13 @@ def test_equal_texts_are_computed_once(value: Any, monkeypatch: pytest.MonkeyPat
     encoder, texts = opened("sentences-dense"), ["we lived", "above", "we lived ", "the clouds", "above", "we  lived"]
     alone = [encoder.encode(text, output_value=value) for text in texts]
     computed = list[int]()
-    run = minibert.models.sentences.sentences.run_model  # type: ignore[attr-defined]
+    run = blocks.run_model
 
     def counted(rows: Any, stack: Any, packed: Any, *asked: Any) -> Any:
         computed.append(len(packed.texts))
         return run(rows, stack, packed, *asked)
 
-    monkeypatch.setattr("minibert.models.sentences.sentences.run_model", counted)
+    monkeypatch.setattr(blocks, "run_model", counted)
     found = encoder.encode(texts, output_value=value)
     assert computed == [3]
     for one, other in zip(found, alone, strict=True):

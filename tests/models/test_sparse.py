@@ -20,7 +20,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
 from minibert.models.heads import heads
 from minibert.models.heads.sparse import SparseVector, largest
-from minibert.models.sentences.sentences import CHUNK
+from minibert.models.run.pipeline import CHUNK
 
 SETTINGS = "config_sentence_transformers.json"
 TEXTS = ["", "we", "We lived above the clouds!", "a b c d e f g h i j k l m n o p"]
@@ -117,7 +117,7 @@ def test_what_is_no_sparse_vector_is_refused() -> None:
         encoder.decode("we")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k must be an integer >= 1"):
         encoder.decode(one, 0)
-    with pytest.raises(TypeError, match="embeddings2 must be sparse vectors, every one of them, found list among"):
+    with pytest.raises(TypeError, match="embeddings2 must all be sparse vectors, found list among"):
         encoder.similarity(one, [one, [1.0]])  # type: ignore[list-item]
     for ids, width in (([-1, 2], 64), ([63, 64], 64), ([-1], 9)):
         odd = SparseVector(np.array(ids), np.ones(len(ids), np.float32))

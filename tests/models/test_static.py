@@ -23,7 +23,7 @@ from static_folders import ROWS, static_folder
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.text.explain import explain
+from minibert.show.explain import explain
 
 TEXTS = ["", "we", "We lived above the clouds!", "clouds above ☃", "a b c d e f g", "[CLS] the [SEP]", "the " * 30]
 MAPPING = np.arange(VOCAB) * 7 % 11
@@ -81,7 +81,7 @@ def test_the_vocabulary_has_no_special_tokens_around_a_text(tmp_path: Path) -> N
     keep = batch["attention_mask"] == 1
     assert same_bits(encoder(**batch)[keep], trace["hidden_states.0"][keep]) and not encoder(**batch)[~keep].any()
     assert encoder(**encoder.tokenize(["", "we"])).shape == (2, 1, 8)
-    assert repr(encoder) == "StaticEmbedding(\n  (embedding): EmbeddingBag(64, 8, mode='mean')\n)"
+    assert repr(encoder) == "embedding  Embedding(64, 8)"
 
 
 @pytest.mark.parametrize("config", [DISTILLED, DISTILLED | {"normalize": False}, {"model_type": "model2vec"}])

@@ -22,7 +22,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.models.heads.labels import LONGEST, Answer, Entity, Label, best_labels, best_span, grouped
-from minibert.models.sentences.sentences import CHUNK
+from minibert.models.run.pipeline import CHUNK
 
 FOLDERS = sorted(folder.name for folder in REFERENCE.glob("uses-*"))
 SCORES = 1e-5  # of scores and probabilities, of max(1, |score|); measured: 1.6e-6, with Sandybridge's kernels 6.1e-6

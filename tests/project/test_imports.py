@@ -23,7 +23,7 @@ PACKAGE = Path(minibert.__file__).parent
 # wing -> the third parties allowed inside its functions; wings of one line stand side by side, the lowest comes first
 WINGS: list[dict[str, set[str]]] = [
     {"errors": set(), "threads": {"threadpoolctl"}},
-    {"equations": set()},
+    {"equations": set(), "http_guard": set()},
     {"files": {"safetensors", "tokenizers"}},
     {"families": set(), "hub": {"huggingface_hub"}},
     {"models": {"safetensors", "tqdm"}},
@@ -40,7 +40,7 @@ WINGS: list[dict[str, set[str]]] = [
 ]
 HEIGHT = {wing: height for height, wings in enumerate(WINGS) for wing in wings}
 THIRD_PARTIES = {wing: allowed for wings in WINGS for wing, allowed in wings.items()}
-FRONT_DOOR = {"__init__", "__main__", "cli", "errors"}
+FRONT_DOOR = {"__init__", "__main__", "cli", "errors", "http_guard"}
 # arrays go in, numbers or pictures come out: these never see a checkpoint, though the wings that do lie below theirs
 SEE_NO_CHECKPOINT = {"show/plot"}
 NO_CHECKPOINT = ("minibert.equations", "minibert.errors", "minibert.files.writing")
@@ -146,7 +146,7 @@ def test_inside_a_wing_no_circle() -> None:
         ("files/tables", "if TYPE_CHECKING:\n    from minibert.models.open import load", "load does not lie below"),
         ("families/rows", "from minibert.hub import remote", "minibert.hub.remote does not lie below"),
         ("models/run/blocks", "from ...show import plot", "minibert.show.plot does not lie below"),
-        ("show/plot", "from .text.explain import x", "minibert.show.text.explain knows a checkpoint"),
+        ("show/plot", "from .explain import x", "minibert.show.explain knows a checkpoint"),
         ("show/plot", "from minibert.files.checkpoint import open_folder", "checkpoint knows a checkpoint"),
         ("models/input_layer", "from minibert.nowhere import x", "minibert.nowhere is not in the table"),
         ("show/plot", "class A:\n    import matplotlib", "matplotlib is imported outside a function"),
@@ -191,7 +191,7 @@ import minibert.families.parts.config
 def test_importing_one_file_does_not_import_its_wing() -> None:
     wing, parts = "minibert.families", "minibert.families.parts"
     found = {name for name in loaded(ONE_FILE, before="sys, types") if name.startswith("minibert.")}
-    assert found == {"minibert.errors", wing, parts, f"{parts}.config", f"{parts}.frozen"}
+    assert found == {"minibert.errors", wing, parts, f"{parts}.config"}
 
 
 def test_import_minibert_loads_numpy_and_the_standard_library_only() -> None:
@@ -224,4 +224,4 @@ def test_explain_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     heavy = {f"minibert.{name}" for name in ("show.plot", "show.pictures", "commands.plot", "commands.encode")}
     heavy |= {"minibert.hub.repository", "huggingface_hub", "matplotlib", "torch", "transformers", "tqdm", "asyncio"}
     assert not heavy & {*found, *(name.partition(".")[0] for name in found)}
-    assert {"tokenizers", "safetensors", "minibert.show.text.explain"} <= found
+    assert {"tokenizers", "safetensors", "minibert.show.explain"} <= found

@@ -28,7 +28,7 @@ import minibert
 from minibert.cli import COMMANDS, _opened, main
 from minibert.equations import FILES
 from minibert.models.run.attributes import INSTEAD
-from minibert.models.sentences.habits import HABITS
+from minibert.models.sentences.sentence_config import HABITS
 from minibert.serve.app import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,7 +234,7 @@ def test_the_reference_by_task_has_every_public_name_with_a_sentence() -> None:
     assert own.table(["load", "$encode"]).splitlines()[-1] == (
         f"| [`minibert encode`](commands.md#minibert-encode) | {COMMANDS['encode']} |"
     )
-    assert own.table(["search"]).splitlines()[-1].startswith("| [`search`][minibert.search] | Give for each query ")
+    assert own.table(["search"]).splitlines()[-1].startswith("| [`search`][minibert.search] | Return the k vectors ")
 
 
 def left_out(name: str) -> set[str]:

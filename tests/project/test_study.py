@@ -23,7 +23,7 @@ from needed import module_of
 from notebooks import SHARED, TITLES
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
-from minibert.verify.mistakes.wrong_rows import OF_ROWS
+from minibert.verify.mistakes.wrong_rows import ROWS
 
 STUDY = Path(__file__).resolve().parents[2] / "scripts" / "study"
 PRINTED_DATA = STUDY.parents[1] / "minibert" / "verify" / "data"
@@ -293,7 +293,7 @@ def test_what_a_script_takes_from_the_package_is_there(path: Path) -> None:
 
 def test_every_mistake_of_the_list_is_made() -> None:
     source = (STUDY / "common_mistakes.py").read_text("utf-8")
-    assert [each.name for each in OF_ROWS if each.where != "local" and f'"{each.name}"' not in source] == []
+    assert [each.name for each in ROWS if each.where != "local" and f'"{each.name}"' not in source] == []
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from served import Address, Answer, needs_server, opened, served, straight
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.serve.app import INLINE, Server
-from minibert.serve.kinds import names_of
-from minibert.serve.requests import LONGEST_QUERY
+from minibert.serve.app import Server
+from minibert.serve.options import DEFAULTS
+from minibert.serve.worker import names_of
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -63,7 +63,7 @@ def vectors(answer: Answer) -> Array:
 UNIT = {"normalize_embeddings": True}
 ROWS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # the fields, and what `encode` is told
     ("/v1/embeddings", NORMED, {}, {}),
-    ("/embeddings", NORMED, {"input": MANY[: 3 * INLINE], "encoding_format": "float"}, {}),
+    ("/embeddings", NORMED, {"input": MANY[: 3 * DEFAULTS.inline], "encoding_format": "float"}, {}),
     ("/v1/embeddings", NORMED, {"input": "dog", "encoding_format": "base64"}, {}),
     ("/v1/embeddings", NORMED, {"encoding_format": "base64"}, {}),
     ("/v1/embeddings", NORMED, {"dimensions": 3}, {"truncate_dim": 3, **UNIT}),  # normalized, since the model does
@@ -201,7 +201,6 @@ def test_scores_are_those_of_predict(
 
 
 def test_a_query_may_be_as_long_as_the_page_says(address: Address) -> None:
-    assert LONGEST_QUERY == 10_000
     assert address.ask("/rerank", {"query": "a" * 10_000, "documents": ["b"]}).status == 200
 
 
@@ -239,7 +238,7 @@ def test_a_request_without_model_goes_to_the_reranker(first: str) -> None:
     """Also where another model can score too: with its scores the order would be another."""
     models = [opened(REFERENCE / first), opened(REFERENCE / RERANKER)]
     body = json.dumps({"query": "clouds", "documents": TEXTS}).encode()
-    answer = straight(Server(models, ranks=models[1]), "/rerank", body).json
+    answer = straight(Server(models, reranker=models[1]), "/rerank", body).json
     assert answer["model"] == RERANKER
     want = encoder_of(RERANKER).rank("clouds", TEXTS)
     assert [each["index"] for each in answer["results"]] == [each["corpus_id"] for each in want]
@@ -292,4 +291,9 @@ def test_what_the_server_tells_of_itself(address: Address) -> None:
     assert [each["model"] for each in found["models"]][:2] == [NORMED, PROMPTS]
     assert found["tasks"] == {"query": "Instruct: find\nQuery:", "document": ""}
     assert found["version"] == minibert.__version__
-    assert found["limits"] == {"waiting": 256, "body": 16777216, "texts": 2048, "grace": 60}
+    assert found["limits"] == DEFAULTS._asdict() and (DEFAULTS.waiting, DEFAULTS.texts, DEFAULTS.grace) == (
+        256,
+        2048,
+        60,
+    )
+    assert (DEFAULTS.body, DEFAULTS.characters, DEFAULTS.query) == (16777216, 200_000, 10_000)

@@ -54,7 +54,7 @@ def test_metrics_count_what_was_done() -> None:
 
 def test_without_prometheus_client_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     find = util.find_spec
-    monkeypatch.setattr("minibert.serve.metrics.find_spec", lambda name: None if "prometheus" in name else find(name))
+    monkeypatch.setattr("minibert.serve.app.find_spec", lambda name: None if "prometheus" in name else find(name))
     server = Server([opened(REFERENCE / NAME)])
     server.record.open()
     assert straight(server, "/embed", b'{"inputs": "dog"}').status == 200
@@ -64,7 +64,7 @@ def test_without_prometheus_client_it_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 ONE = """
 import sys
-from minibert.serve.metrics import Record
+from minibert.serve.app import Record
 record = Record(["/embed"])
 record.open()
 record.counts["requests"].labels("/embed", "200").inc()

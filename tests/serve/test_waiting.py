@@ -19,9 +19,9 @@ from command_line import Patch, Printed
 from reference_files import REFERENCE
 from served import SECONDS, Address, needs_server, opened, served, straight
 
-from minibert.serve import app, gate, worker
+from minibert.serve import app, worker
 from minibert.serve.app import Server
-from minibert.serve.requests import Limits
+from minibert.serve.options import DEFAULTS, Limits
 
 installed = pytest.fixture(scope="module", autouse=True)(needs_server)
 
@@ -82,7 +82,7 @@ class Timers:
         known = asyncio.BaseEventLoop.call_later
 
         def call_later(loop: Any, delay: float, call: Any, *given: Any, **options: Any) -> Any:
-            if delay not in (gate.PATIENCE, 5):  # ours, and uvicorn's between two requests
+            if delay not in (DEFAULTS.patience, 5):  # ours, and uvicorn's between two requests
                 return known(loop, delay, call, *given, **options)
 
             def cancel() -> object:
@@ -150,7 +150,7 @@ def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
     """One leaves while its work waits, one in the middle of its request; their work is dropped."""
     held = Held(monkeypatch)
     with served(held.server) as address:
-        body = json.dumps({"input": ["x" * worker.STEP] * 3}).encode()
+        body = json.dumps({"input": ["x" * DEFAULTS.step] * 3}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         clients = [connected(address) for _ in range(2)]
         clients[0].sendall(head + body)
@@ -165,9 +165,8 @@ def test_a_client_that_leaves_gives_its_place_back(monkeypatch: Patch) -> None:
     assert held.steps == [1, 1], "the one that was under way, and the dog's"
 
 
-def test_half_a_request_is_answered_after_a_while(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(gate, "PATIENCE", 0.01)
-    answer = straight(Watched(), "/v1/embeddings", b"{", more_body=True)
+def test_half_a_request_is_answered_after_a_while() -> None:
+    answer = straight(Watched(limits=Limits(patience=0.01)), "/v1/embeddings", b"{", more_body=True)
     assert (answer.status, answer.error) == (408, "the request did not come within 0.01 s")
 
 
@@ -206,11 +205,10 @@ def test_connections_wait_while_nothing_is_accepted(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize(("spare", "files"), [(4, -1), (400, 20)])
 def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypatch: Patch, capsys: Printed) -> None:
     """Those that have waited longest are closed; what is at work is not. files: how many the system allows."""
-    monkeypatch.setattr(gate, "SPARE", spare)
     known = os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda name: files if name == "SC_OPEN_MAX" else known(name))
     Timers(monkeypatch)  # no time is over
-    held = Held(monkeypatch, limits=Limits(waiting=1))
+    held = Held(monkeypatch, limits=Limits(waiting=1, spare=spare))
     with served(held.server) as address, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         at_work = pool.submit(address.embed, "dog")
         held.server.until_inside(1)
@@ -231,9 +229,8 @@ def test_silent_connections_lock_no_client_out(spare: int, files: int, monkeypat
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_body_behind_its_answer_is_read_for_a_while_only(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(gate, "REST", 100_000)
-    with served(Watched()) as address:
+def test_a_body_behind_its_answer_is_read_for_a_while_only() -> None:
+    with served(Watched(limits=Limits(rest=100_000))) as address:
         for head in ("POST /v1/embeddings HTTP/1.1\r\nHost: evil.com", "GET /health HTTP/1.1\r\nHost: x"):
             with connected(address) as client:
                 client.sendall(f"{head}\r\nContent-Length: 99999999\r\n\r\n".encode())
@@ -254,7 +251,7 @@ def test_an_answer_that_is_not_read_keeps_one_place_for_a_while(monkeypatch: Pat
     async def large(request: Any) -> Any:
         return app.as_json("x" * 30_000_000)
 
-    monkeypatch.setitem(full.told, "/info", large)
+    monkeypatch.setitem(full.get_routes, "/info", large)
     asked = b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with served(full) as address:
         for leaves in (True, False):
@@ -303,10 +300,10 @@ def test_what_is_not_done_in_time_is_told_so(monkeypatch: Patch, capsys: Printed
             waiting.add_done_callback(lambda _: held.go.set())
             held.server.until_inside(1)
         answer = waiting.result()
-    assert (answer.status, answer.headers["retry-after"], held.server.undone) == (503, "1", 1)
+    assert (answer.status, answer.headers["retry-after"], held.server.unanswered) == (503, "1", 1)
     assert answer.error == "the server is shutting down; try again"
     assert capsys.readouterr().err == "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded\n"
     slow = Watched()
     cut = straight(slow, "/v1/embeddings", b'{"input": "dog"}', events_read=1)
     assert (cut.status, cut.body) == (200, b""), "it does not read its answer when the time is over"
-    assert slow.undone == 1, "which the exit code says"
+    assert slow.unanswered == 1, "which the exit code says"

@@ -10,7 +10,10 @@ import pytest
 from served import SECONDS
 
 from minibert.equations.input_layer import Array
-from minibert.serve.worker import EACH, STEP, Job, Kind, Prepared, Worker, compute_shares
+from minibert.serve.options import DEFAULTS
+from minibert.serve.worker import EACH, Job, Kind, Prepared, Worker, compute_shares
+
+STEP = DEFAULTS.step
 
 
 class Steps:

@@ -1,4 +1,4 @@
-"""What each part adds to a prediction: the shares add up to the logits of every head, and by hand for GPT-2's."""
+"""The shares of a prediction: they add up to the logits of every head; GPT-2's are computed by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from head_files import HEAD_CASES, HeadCase
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show.text.contributions import Shares, shares
+from minibert.show.prediction import Shares, logit_shares
 
 IDS = np.array([[5, 9, 7, 2, 11]])
-# of the largest logit, float32 traces; measured 2e-6 at most
+# share of the largest logit, float32 traces; measured 2e-6 at most
 CLOSE = 2e-5
 
 
@@ -25,7 +25,7 @@ def taken_apart(encoder: Encoder, name: str, ids: Array = IDS) -> tuple[Shares, 
     trace = encoder.trace(ids, head=name)
     logits = trace["logits"].reshape(-1, head.labels)
     labels = np.tile(np.arange(head.labels)[::-1], (len(logits), 1))
-    return shares(encoder, ids, trace, head, labels), labels, logits
+    return logit_shares(encoder, ids, trace, head, labels), labels, logits
 
 
 @pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.name)
@@ -46,7 +46,7 @@ def test_the_shares_of_every_head_add_up_to_its_logits(case: HeadCase) -> None:
 
 
 def test_gpt2_s_shares_by_hand(tmp_path: Path) -> None:
-    """Each part of the sum through the last norm with its size kept, and then the word rows."""
+    """Each part of the sum passes the last norm, whose divisor is kept, and then the word rows."""
     encoder = minibert.load_encoder(encoders.write(tmp_path / "gpt2", "gpt2"))
     found, labels, _ = taken_apart(encoder, "next_word")
     trace = {name: x[0].astype(np.float64) for name, x in encoder.trace(IDS).items()}

@@ -1,4 +1,4 @@
-"""What `minibert explain` shows: numbers as torch prints them, the table of tokens, and the steps taken by hand."""
+"""The page of `minibert explain`: numbers as torch prints them, the table of tokens, the steps computed by hand."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from reference_files import BY_NAME
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.families.parts.layer_plan import GIVEN, layer_plan
-from minibert.families.parts.layer_plan import given as passed
-from minibert.families.parts.plan import value
-from minibert.show.text.explain import explain, expression
-from minibert.show.text.text import beginning, columns_of, torch_text
+from minibert.families.parts.plan import GIVEN, layer_plan, value
+from minibert.families.parts.plan import given as passed
+from minibert.show.explain import explain, expression
+from minibert.show.text import beginning, columns_of, torch_text
 
 SENTENCE = "We lived above the clouds"
 

@@ -1,4 +1,4 @@
-"""What `minibert explain TEXT --block N` shows: one block's steps, their formulas and functions, one head's table."""
+"""The page of `minibert explain TEXT --block N`: one block's steps, their formulas and functions, one head's table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from reference_files import REFERENCE
 from minibert.cli import main
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.show.text.blocks import explain_block, pair_table, steps
-from minibert.show.text.text import beginning, torch_text
+from minibert.show.explain import block_steps, explain_block, pair_table
+from minibert.show.text import beginning, torch_text
 
 TEXT = "we lived above the clouds"
 
@@ -44,7 +44,7 @@ def test_the_last_step_is_named_with_what_it_gives(bert: Encoder, gpt2: Encoder)
 def test_formulas_name_what_they_take(bert: Encoder, gpt2: Encoder) -> None:
     def told(encoder: Encoder) -> dict[str, str]:
         trace = encoder.trace([[5, 6, 7]])
-        return {name.partition(" = ")[0]: step.formula for name, _, step in steps(encoder, trace, 1, head=2)}
+        return {name.partition(" = ")[0]: step.formula for name, _, step in block_steps(encoder, trace, 1, head=2)}
 
     of = told(bert)
     assert of["hidden_states.1"] == "what enters: the output of block 0"

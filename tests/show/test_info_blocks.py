@@ -1,4 +1,4 @@
-"""What `minibert info` tells of the blocks: from config.json and headers alone, no weight is read or fetched."""
+"""The lines of `minibert info` about the blocks: from config.json and headers; no weight is read or fetched."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.equations.input_layer import Array
-from minibert.show.text.info import info
+from minibert.show.info import info
 
 
 def told_of(layer: minibert.EmbeddingLayer) -> dict[str, str]:
-    """The lines under the module tree: name -> fact."""
+    """The lines under the modules: name -> fact."""
     lines = list(info(layer))
     return {line[:18].strip(): line[18:].strip() for line in lines[lines.index("") + 1 :]}
 
@@ -33,7 +33,7 @@ BERT, GPT2 = encoders.config("bert"), encoders.config("gpt2", n_inner=None)
 QWEN3 = encoders.config("qwen3")
 NAMED = encoders.tensors(BERT)
 PREFIXED = {f"transformer.{key}": array for key, array in encoders.tensors(GPT2).items()}
-MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for i in range(2)}  # which GPT-2 stores
+MASKS = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 24, 24), np.float32) for i in range(2)}  # GPT-2 stores them
 COUNT = sum(key.startswith(("transformer.h.", "transformer.ln_f.")) for key in PREFIXED)
 
 

@@ -20,7 +20,7 @@ from minibert.cli import main
 from minibert.equations import input_layer as equations
 from minibert.equations.input_layer import Array
 from minibert.models.input_layer import EmbeddingLayer
-from minibert.show.page.page import page
+from minibert.show.page import page
 
 SENTENCE = "We lived above the clouds"
 HOSTILE = (
@@ -71,7 +71,7 @@ def test_the_page_needs_nothing_else(small: EmbeddingLayer) -> None:
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
     (policy,) = (a["content"] for a in reader.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and policy.startswith("default-src 'none';"), "what slips in is not fetched"
-    assert "<p>Take one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
+    assert "<p>Read one row of the table for each id: <code>y[i] = table[ids[i]]</code>.</p>" in html
     assert "<pre>y = (x - mean) / sqrt(variance + eps) * weight + bias</pre>" in html and "&gt;&gt;&gt;" not in html
 
 

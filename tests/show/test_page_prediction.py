@@ -1,4 +1,4 @@
-"""The page's part about a head: its numbers are those of the encoder's logits, of each block's state too."""
+"""The page's part about a head: its numbers are the encoder's logits, after each block too."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from minibert.equations.activations import sigmoid
 from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.models.encoder import Encoder
-from minibert.show.page import page_prediction
-from minibert.show.page.page import page
-from minibert.show.text.contributions import shares
+from minibert.show import prediction
+from minibert.show.page import page
+from minibert.show.prediction import logit_shares
 
-CLOSE = 1e-5  # of probabilities and of shares in float32: measured 4e-7
+CLOSE = 1e-5  # error of probabilities and shares in float32: measured 4e-7
 DIM, VOCAB = encoders.DIM, encoders.COMMON["vocab_size"]
 HEADS: dict[str, dict[str, tuple[int, ...]]] = {
     "masked_word": {
@@ -87,18 +87,18 @@ def test_the_likeliest_words_and_how_they_grow(name: str, tmp_path: Path) -> Non
     ids, logits = batch["input_ids"], encoder.logits(**batch, head=name)[0]
     data, trace = data_of(html, ids.shape[1], encoder), encoder.trace(**batch, head=name)
     probabilities, every = softmax(logits.astype(np.float64)), of_each_state(encoder, trace, name)
-    assert data["each"] and data["chance"] and data["k"] == page_prediction.LIKELIEST
+    assert data["each"] and data["chance"] and data["k"] == prediction.LIKELIEST
     labels = np.argsort(-logits, axis=1)[:, : data["k"]]
     for row, best in enumerate(labels):
-        assert data["names"][row] == [page_prediction.token_name(encoder, i) for i in best.tolist()]
+        assert data["names"][row] == [prediction.token_name(encoder, i) for i in best.tolist()]
         assert np.abs(data["lens"][row, -1] - probabilities[row, best]).max() < CLOSE
         for state, of_state in enumerate(every):
             chances = softmax(of_state[row].astype(np.float64))
             assert np.abs(data["lens"][row, state] - chances[best]).max() < CLOSE
             named, its = data["best"][row][state]
-            assert named == page_prediction.token_name(encoder, int(chances.argmax()))
+            assert named == prediction.token_name(encoder, int(chances.argmax()))
             assert its == pytest.approx(chances.max(), abs=CLOSE)
-    found = shares(encoder, ids, trace, encoder.head(name), labels)
+    found = logit_shares(encoder, ids, trace, encoder.head(name), labels)
     assert np.abs(data["shares"].sum(axis=2) - data["totals"]).max() < CLOSE * np.abs(logits).max()
     own = data["shares"][..., :-2].reshape(*labels.shape, encoders.DEPTH, encoders.HEADS + 1)
     assert np.array_equal(own[..., :-1], found.heads.astype(np.float32))

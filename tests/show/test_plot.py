@@ -185,7 +185,7 @@ def test_sum_steps_draw_each_line_on_its_own_scale(ax: Axes) -> None:
     ):
         shape = np.asarray(line.get_ydata()) - height
         assert np.allclose(shape, 0.48 * row / np.abs(row).max(), rtol=1e-9, atol=1e-12)
-        for scale in (lower, upper):  # it stands where the line would have it
+        for scale in (lower, upper):  # at the place that the line has
             number = float(scale.get_text().removesuffix(" -"))
             assert scale.xy[1] - height == pytest.approx(0.48 * number / np.abs(row).max())
     names = ["word", "+ token type", "+ position", "= sum", "→ LayerNorm"]

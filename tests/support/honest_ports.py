@@ -11,8 +11,8 @@ import planted_blocks
 import planted_ports
 from planted_ports import Change, Planted, bias, put, several, weight
 
-from minibert.verify.sides import reference
-from minibert.verify.sides.traces import Traces, write_traces
+from minibert.verify import reference
+from minibert.verify.traces import Traces, write_traces
 
 FORMATS = ("float32", "float16", "bfloat16")  # each rounds more than the one before
 

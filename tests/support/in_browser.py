@@ -60,7 +60,7 @@ def real(minilm: Path) -> Iterator[tuple[Any, str]]:
     import encoders
 
     import minibert
-    from minibert.show.page.page import page
+    from minibert.show.page import page
 
     with closing(encoders.computed_once(minibert.load_encoder(minilm))) as encoder:
         yield encoder, page(encoder, SENTENCE)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import loops
 import ports
 
-from minibert.verify.report import Report
+from minibert.verify.report import Comparison
 
 BLOCK = "encoder.layer.{i}."
 
@@ -24,7 +24,7 @@ class Planted(NamedTuple):
     wrong: Mapping[str, str]  # key -> name
 
 
-def judged(planted: Planted, folder: Path, of: Path) -> Report:
+def judged(planted: Planted, folder: Path, of: Path) -> Comparison:
     """Judge the port by two batches; `of`: a folder of the model."""
     return ports.judged(of, folder / "port.safetensors", loops.Port(of, planted.mistake, blocks=planted.blocks))
 

@@ -18,10 +18,10 @@ from ports import verify_part
 from safetensors.numpy import load_file, save_file
 
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
-from minibert.verify.report import Report
-from minibert.verify.sides.reference import Reference
-from minibert.verify.sides.traces import Traces, write_traces
+from minibert.verify.reference import Reference
+from minibert.verify.report import Comparison
+from minibert.verify.subjects import EncoderSubject, encoder_batches
+from minibert.verify.traces import Traces, write_traces
 
 Change = Callable[[Any], Any]
 KINDS = ("plain", "left_pad", "long")  # in the long one a window shows
@@ -97,7 +97,7 @@ def ported(folder: Path, port: Planted) -> tuple[Traces, Traces]:
             getattr(model, "undo", bool)()
 
 
-def judged(port: Planted, folder: Path, states_alone: bool = False) -> Report:
+def judged(port: Planted, folder: Path, states_alone: bool = False) -> Comparison:
     """What verify says of it; `states_alone`: of a file with its hidden states and nothing else."""
     where = written(folder, port)
     inputs, traces = ported(where, port)

@@ -16,12 +16,10 @@ from minibert.families.parts.heads import BoundHead
 from minibert.families.parts.plan import run
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import encoder_batches
-from minibert.verify.judge.input_layer import batches
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.plain import all_places, begin, kept
-from minibert.verify.report import Report
-from minibert.verify.sides.traces import PARTS, Traces, read_traces, trace, write_traces
+from minibert.verify.mistakes.mistake import Mistake, all_places, begin, kept, with_mistake
+from minibert.verify.report import Comparison
+from minibert.verify.subjects import batches, encoder_batches
+from minibert.verify.traces import PARTS, Traces, read_traces, trace, write_traces
 from minibert.verify.verify import verify
 
 BERT = BY_NAME["bert"]
@@ -49,11 +47,11 @@ def ported(arrays: dict[str, Array], folder: Path, name: str = "port.safetensors
     return path
 
 
-def verify_part(model: str, *texts: Any, against: Path | None = None, **options: Any) -> Report:
+def verify_part(model: str, *texts: Any, against: Path | None = None, **options: Any) -> Comparison:
     """Verify a port whose file has some of the batches alone: these, by their names."""
     if against is not None:
         inputs, traces = read_traces(against)
-        options = {"kinds": [*{**inputs, **traces}], **options}
+        options = {"batches": [*{**inputs, **traces}], **options}
     return verify(model, *texts, against=against, **options)
 
 
@@ -63,7 +61,7 @@ def few(encoder: Encoder, *kinds: str) -> Traces:
     return {kind: batches[kind] for kind in kinds or KINDS}
 
 
-def judged(folder: Path, path: Path, port: Any, **options: Any) -> Report:
+def judged(folder: Path, path: Path, port: Any, **options: Any) -> Comparison:
     """Judge a port, whose `run` gives the intermediates of one batch."""
     with load_encoder(folder) as encoder:
         inputs = few(encoder)

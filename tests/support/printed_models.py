@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from checkpoints import write_hollow
 
-from minibert.verify.sides import printed
-from minibert.verify.sides.printed import half_units
+from minibert.verify import printed
+from minibert.verify.printed import half_units
 
 DIM = 768
 # the tensors of both input layers at their real sizes, by the names of the files on the Hub

@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin
-from minibert.verify.sides.traces import Traces, read_traces
+from minibert.verify.traces import Traces, read_traces
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

@@ -18,9 +18,9 @@ from needed import absent, missing
 import minibert
 from minibert.commands.serve import answer, listen
 from minibert.serve.app import Server
-from minibert.serve.kinds import Model, model_of, names_of
-from minibert.show.live.live import Live
-from minibert.show.live.server import LiveServer
+from minibert.serve.worker import Model, model_of, names_of
+from minibert.show.live import Live
+from minibert.show.live_server import LiveServer
 
 
 def needs_server() -> None:
@@ -132,7 +132,7 @@ def straight(
             if len(events) == events_read:
                 raise asyncio.CancelledError
 
-        await server.app()(scope, coming.get, send)
+        await server(scope, coming.get, send)
 
     asyncio.run(run_it())
     (start,) = [event for event in events if event["type"] == "http.response.start"]

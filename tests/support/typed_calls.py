@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     assert_type(encoder.encode_document("a", output_value="token_embeddings"), Matrix)
     assert_type(encoder.encode_query(texts, output_value="token_embeddings"), list[Matrix])
     assert_type(encoder.encode_query(inputs="a"), Any)
+    # each option by its name
+    encoder.encode("a", prompt_name="query", batch_size=8, show_progress_bar=True)
+    encoder.encode(texts, prompt="a ", device="cpu", convert_to_numpy=True, convert_to_tensor=False)
+    encoder.encode(texts, precision="int8", ranges=np.zeros((2, 384)), threads=2)
+    encoder.encode(sentences=texts, normalize_embeddings=True, truncate_dim=None)
+    encoder.encode_query("a", task="query", output_value="token_embeddings")
+    encoder.predict([("a", "b")], prompt="a ", activation_fn=lambda x: x, threads=1)
     assert_type(encoder.similarity_fn_name, str)
     assert_type(encoder.tokens_cut("a"), int)
     assert_type(encoder.tokens_cut(texts), Vector)

@@ -100,12 +100,31 @@ V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
     ],
 )
 def test_quota(group: str, files: dict[str, str], found: int, tmp_path: Path) -> None:
-    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    for name, text in {**written, "proc/self/cgroup": group}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    write_groups(tmp_path, group, files)
     for number in range(2):  # the first is kept, for this root alone
         assert REAL_QUOTA(str(tmp_path)) == found, number
+
+
+def write_groups(root: Path, group: str, files: dict[str, str]) -> None:
+    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {**written, "proc/self/cgroup": group}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "found"),
+    [
+        ("", {}, None),
+        (V2, {"user.slice/app.scope/memory.max": "1000000", "user.slice/memory.max": "900000\n"}, 900_000),
+        (V2, {"user.slice/app.scope/memory.max": "max\n"}, None),
+        (V1, {"memory/docker/abc/memory.limit_in_bytes": "700000"}, 700_000),
+        (V1, {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_memory(group: str, files: dict[str, str], found: int | None, tmp_path: Path) -> None:
+    write_groups(tmp_path, group, files)
+    assert cores.memory(str(tmp_path)) == (found or cores.memory("/no/such/root"))
 
 
 @pytest.mark.parametrize(

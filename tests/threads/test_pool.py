@@ -55,8 +55,8 @@ def test_no_more_threads_than_blocks_and_none_for_a_single_text() -> None:
     with mock.patch.object(pool, "start_new_thread", side_effect=pool.start_new_thread) as started:
         parallel_for(done.append, range(3), 1_000_000)
         assert sorted(done) == [0, 1, 2] and started.call_count == 2  # the caller takes part
-        with minibert.load_encoder(MODEL) as encoder:
-            encoder.encode("we lived")
+        with minibert.load_encoder(MODEL, threads=1) as encoder:
+            encoder.encode("we lived", threads=2)
         assert started.call_count == 2
         parallel_for(str, range(1000), 1_000_000)
     assert started.call_count == 2 + pool.MOST_THREADS - 1

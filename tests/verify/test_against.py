@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify.judge.compare import Difference, compare, over_kinds
-from minibert.verify.judge.input_layer import batches
-from minibert.verify.sides.traces import read_traces, trace
+from minibert.verify.differences import Difference, compare, over_kinds
+from minibert.verify.subjects import batches
+from minibert.verify.traces import read_traces, trace
 from minibert.verify.verify import verify
 
 # -- against a file ------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ def test_the_reference_s_own_file_passes(case: Case, tmp_path: Path) -> None:
     report = verify(str(case.folder), side=case.side, against=case.own_file(tmp_path))
     assert report.passed and report.matches == []
     kinds = [f"reference_{kind}" for kind in case.facts["kinds"]]
-    assert {kind for d in report.differences for kind in d.kinds} == set(kinds)
+    assert {kind for d in report.compared for kind in d.kinds} == set(kinds)
     (line,) = [line for line in report.lines if " batches compared" in line]
     assert re.match(rf"0 of \d+ batches compared, and {len(kinds)} of the file's own \(", line)
     assert report.lines[-2] == "no difference beyond what rounding allows"
@@ -98,14 +98,14 @@ def test_an_input_that_is_missing_or_differs_fails(key: str, tmp_path: Path) -> 
     assert report.lines[-1].startswith(
         "not passed: 1 of the inputs is missing or differs; copy them from a file that `verify` saved"
     )
-    assert all(d.passes for d in report.differences) and report.matches == []
+    assert all(d.passes for d in report.compared) and report.matches == []
     other[(-1,) * other.ndim] += 1
     report = verify(str(BERT.folder), against=ported(arrays | {key: other}, tmp_path))
     last, number = ", ".join(str(size - 1) for size in other.shape), right[(-1,) * other.ndim]
     (wrong,) = report.wrong_inputs
     assert not report.passed and wrong == f"{key}[{last}] is {number + 1}, expected {number}"
     assert f"{wrong}; {kind} was not compared" in report.lines
-    assert kind not in {kind for d in report.differences for kind in d.kinds}
+    assert kind not in {kind for d in report.compared for kind in d.kinds}
     total = len({name.split("|")[0] for name in arrays})
     assert [line for line in report.lines if line.startswith(f"{total - 1} of {total} batches compared")]
 
@@ -167,17 +167,17 @@ def test_ids_that_a_port_gives_as_numbers_of_its_own_are_compared(tmp_path: Path
     for ids, passes in ((arrays["plain|inputs|input_ids"], True), (arrays["types|inputs|input_ids"] + 1, False)):
         report = verify(str(BERT.folder), against=ported(arrays | {"plain|input_ids": ids}, tmp_path))
         assert report.passed == passes and ("input_ids differs in plain" in report.lines) != passes
-        assert [d.kinds for d in report.differences if d.key == "input_ids"] == [("plain",)]
+        assert [d.kinds for d in report.compared if d.key == "input_ids"] == [("plain",)]
 
 
 def test_a_batch_of_no_rows_is_nothing_compared(tmp_path: Path) -> None:
     none = {"mine|inputs|input_ids": np.zeros((0, 7), np.int64), "mine|sum": np.zeros((0, 7, 16), np.float32)}
     report = verify(str(BERT.folder), against=ported(none, tmp_path))
-    assert not report.passed and report.differences == []
+    assert not report.passed and report.compared == []
     assert "mine|inputs|input_ids is empty, of shape (0, 7); mine was not compared" in report.lines
     assert report.lines[-1] == "not passed: nothing was compared; is this a trace of another model?"
     report = verify(str(BERT.folder), against=ported(saved() | none, tmp_path))
-    assert not report.passed and all(d.passes for d in report.differences)
+    assert not report.passed and all(d.passes for d in report.compared)
     empty = {k: v[:0] for k, v in saved().items() if k.startswith("plain|")}
     report = verify(str(BERT.folder), against=ported(empty, tmp_path))
     assert not report.passed
@@ -189,7 +189,7 @@ def test_a_text_s_ids_are_the_tokenizer_s(minilm: Path, tmp_path: Path) -> None:
     model, text = str(minilm), "We lived above the clouds"
     verify(model, [text], save=tmp_path / "own.safetensors")
     arrays = {k: v for k, v in load_file(tmp_path / "own.safetensors").items() if k.startswith(("text 1|", "plain|"))}
-    assert verify(model, [text], against=ported(arrays, tmp_path), kinds=["plain", "text 1"]).passed
+    assert verify(model, [text], against=ported(arrays, tmp_path), batches=["plain", "text 1"]).passed
     with minibert.load(minilm) as layer:
         ids = arrays["text 1|inputs|input_ids"]
         unknown = np.where((ids == 101) | (ids == 102), ids, 100)
@@ -201,7 +201,7 @@ def test_a_text_s_ids_are_the_tokenizer_s(minilm: Path, tmp_path: Path) -> None:
             report = verify(model, [text], against=ported(arrays | port, tmp_path))
             assert not report.passed and report.wrong_inputs[0].startswith("text 1|inputs|input_ids")
     plain = {key: value for key, value in arrays.items() if key.startswith("plain|")}
-    report = verify(model, [text], against=ported(plain, tmp_path), kinds=["plain", "text 1"])
+    report = verify(model, [text], against=ported(plain, tmp_path), batches=["plain", "text 1"])
     assert not report.passed and "1 of our batches are not in the file: text 1; " in report.lines[-1]
 
 
@@ -227,7 +227,7 @@ def test_an_intermediate_that_is_missing_anywhere_fails(
         assert name not in lines[-1].split()
         assert (f"not compared, since this layer has no such intermediate: {name}x" in lines) == unknown
         report = verify(str(BERT.folder), against=path)
-        assert report.missing == [key] and not report.passed and all(d.passes for d in report.differences)
+        assert report.missing == [key] and not report.passed and all(d.passes for d in report.compared)
 
 
 def test_a_batch_with_inputs_alone_is_missing_and_one_that_is_not_there_fails_unless_others_are_named(
@@ -242,7 +242,7 @@ def test_a_batch_with_inputs_alone_is_missing_and_one_that_is_not_there_fails_un
     assert not report.passed and report.missing == []
     assert report.lines[-1].startswith("not passed: 1 of our batches are not in the file: types; to compare a part")
     named = report.lines[-1].rpartition(": ")[2].split()
-    report = verify(str(BERT.folder), against=without, kinds=named)
+    report = verify(str(BERT.folder), against=without, batches=named)
     assert report.passed
     assert report.lines[-1] == "passed as far as it goes; not compared: types (whether token_type_ids are read)"
 
@@ -260,7 +260,7 @@ def test_only_compares_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main([*arguments, *done, "embeddings.LayerNorm"]) == 1
     assert "missing: embeddings.LayerNorm in " in capsys.readouterr().out
     report = verify(str(BERT.folder), against=path, only=["sum"])
-    assert report.passed and {d.key for d in report.differences} == {"sum"}
+    assert report.passed and {d.key for d in report.compared} == {"sum"}
     wrong = part["plain|sum"] + np.float32(1)
     assert not verify(str(BERT.folder), against=ported(part | {"plain|sum": wrong}, tmp_path), only=["sum"]).passed
     assert verify(str(BERT.folder), against=tmp_path / "port.safetensors", only=["position_ids"]).passed
@@ -315,7 +315,7 @@ def test_another_model_s_trace_fails(tmp_path: Path) -> None:
     assert not report.passed and line in report.lines
     assert [line for line in report.lines if line.startswith("position_ids differs in plain, inputs_embeds, ")]
     report = verify(str(BERT.folder), against=tmp_path / "marian-encoder.safetensors")
-    assert not report.passed and report.differences == []
+    assert not report.passed and report.compared == []
     assert "inputs_embeds|inputs|inputs_embeds has shape (3, 7, 20), expected (3, 7, 16); inputs_embeds was not " in (
         "\n".join(report.lines)
     )

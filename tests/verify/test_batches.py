@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from reference_files import CASES, Case
 
-from minibert.verify.judge.input_layer import batches, padding_id
-from minibert.verify.sides.traces import trace
+from minibert.verify.subjects import batches, padding_id
+from minibert.verify.traces import trace
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

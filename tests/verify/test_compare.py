@@ -32,10 +32,10 @@ def test_it_has_the_command_s_verdict() -> None:
     assert right.passed and right and right.differences == {} and right.mistakes == []
     arrays["plain|sum"] = arrays[WORDS] + arrays[POSITIONS]
     wrong = minibert.compare(BERT, against=arrays, encoder=False, batches=["plain"], only=["sum"])
-    said = verify(str(BERT), against=arrays, kinds=["plain"], only=["sum"])
+    said = verify(str(BERT), against=arrays, batches=["plain"], only=["sum"])
     assert not wrong.passed and not wrong and str(wrong) == "\n".join(said.lines)
     assert wrong.mistakes == said.matches == ["type rows left out"]
-    assert wrong.differences == {"sum": pytest.approx(said.differences[0].largest)}
+    assert wrong.differences == {"sum": pytest.approx(said.compared[0].largest)}
 
 
 def test_vectors_are_an_array_or_a_file(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_an_argument_of_another_type_is_refused(wrong: Any, message: str) -> Non
         (dict(against=""), "against is empty"),  # which would be this folder
         (dict(against={"plain|sum": [[1.0], [1.0, 2.0]]}), r"against\['plain\|sum'\] is no array"),
         (dict(against={"plain|sum": [1j]}), r"against\['plain\|sum'\] is stored as complex128"),
-        (dict(batches=[]), r"batches must be named, or not be passed, found \[\]"),
+        (dict(batches=[]), r"batches must name one or be left out, found \[\]"),
         (dict(encoder=True, side="encoder"), "encoder compares a whole model, which has no sides"),
     ],
 )

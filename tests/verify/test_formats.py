@@ -12,9 +12,9 @@ from ports import few, verify_part
 
 import minibert
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
-from minibert.verify.report import Report
-from minibert.verify.sides.traces import Traces, write_traces
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS
+from minibert.verify.report import Comparison
+from minibert.verify.traces import Traces, write_traces
 
 Array = np.ndarray[Any, Any]
 DDOF = "variance divided by dim - 1"
@@ -52,10 +52,10 @@ def written(folder: Path, port: loops.Port, form: str, states_alone: bool = Fals
     }  # fmt: skip
 
 
-def judged(folder: Path, path: Path, port: loops.Port, form: str, states_alone: bool = False) -> Report:
+def judged(folder: Path, path: Path, port: loops.Port, form: str, states_alone: bool = False) -> Comparison:
     write_traces(path, *written(folder, port, form, states_alone))
     only = [f"hidden_states.{i}" for i in range(3)] if states_alone else None
-    return verify_part(str(folder), encoder=True, against=path, form=form, only=only)
+    return verify_part(str(folder), encoder=True, against=path, format=form, only=only)
 
 
 @pytest.mark.parametrize("form", ["float16", "bfloat16"])
@@ -85,9 +85,9 @@ def test_of_hidden_states_alone_a_mistake_is_no_rounding(form: str, mistake: str
 
 
 def test_a_format_is_of_a_whole_port(folder: Path) -> None:
-    with pytest.raises(ValueError, match="the format must be one of float32, float16, bfloat16"):
+    with pytest.raises(ValueError, match="format must be one of float32, float16, bfloat16"):
         minibert.compare(folder, against={}, format="int4")
-    with pytest.raises(ValueError, match="is for a whole port"):
+    with pytest.raises(ValueError, match="a narrower one needs"):
         minibert.compare(folder, against={}, encoder=False, format="float16")
 
 

@@ -21,12 +21,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import minibert
-from minibert.verify.judge.blocks import encoder_batches
-from minibert.verify.judge.compare import compare
-from minibert.verify.judge.input_layer import tolerances
-from minibert.verify.sides.texts import TEXTS
-from minibert.verify.sides.traces import read_traces, trace
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.differences import compare
+from minibert.verify.shipped import TEXTS
+from minibert.verify.subjects import encoder_batches, tolerances
+from minibert.verify.traces import read_traces, trace
+from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import verify
 
 GOLDEN = REFERENCE / "golden.safetensors"
@@ -146,7 +145,7 @@ def test_what_llama_cpp_and_candle_write_is_read_by_the_page_s_recipes(
         save_file({given: ids.astype(np.uint32), **values}, "candle.safetensors")
         for file, only in files.items():
             found = verify(str(folder), encoder=True, against=Path(file), only=only)
-            assert found.passed == (sign > 0) and {d.key for d in found.differences} == {*only}
+            assert found.passed == (sign > 0) and {d.key for d in found.compared} == {*only}
 
 
 def test_the_page_s_five_lines_ask_a_server_for_its_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The classic mistakes of an input layer: each is rejected by the very comparison that passes the right layer.
 
-It proves that the tolerances bite. Read as a list, it is what goes wrong when BERT and its relatives are ported.
+It proves that the tolerances bite, and lists what goes wrong when BERT and similar models are ported.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from ports import verify_part
 from reference_files import BY_NAME, CASES, Case, with_mistake
 
 from minibert.families.parts.plan import Step, run
-from minibert.verify.judge.compare import compare
-from minibert.verify.judge.input_layer import AFTER_NORM, batches, tolerances
+from minibert.verify.differences import compare
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import all_places, begin
 from minibert.verify.mistakes.mistake import with_mistake as steps_with
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin
-from minibert.verify.mistakes.wrong_rows import OF_ROWS
-from minibert.verify.sides.traces import Traces, trace, write_traces
+from minibert.verify.mistakes.wrong_rows import ROWS
+from minibert.verify.subjects import AFTER_NORM, batches, tolerances
+from minibert.verify.traces import Traces, trace, write_traces
 from minibert.verify.verify import verify
 
 ONE_PASS = "variance in one pass"  # needs rows far from zero, which no reference has: below
 
-# each mistake, a case in which it shows, and the least that it is off there (measured, rounded down)
+# mistake -> a case in which it shows, and its smallest difference there (measured, rounded down)
 SHOWN: dict[str, tuple[str, float]] = {
     "variance divided by dim - 1": ("bert", 3e-2),
     "eps outside the root": ("roberta", 1e-3),
@@ -68,8 +68,8 @@ SHOWN: dict[str, tuple[str, float]] = {
 
 
 def test_every_mistake_is_shown() -> None:
-    assert {mistake.name for mistake in OF_ROWS if mistake.where != "local"} <= set(SHOWN)
-    for mistake in OF_ROWS:
+    assert {mistake.name for mistake in ROWS if mistake.where != "local"} <= set(SHOWN)
+    for mistake in ROWS:
         assert mistake.why.endswith(".") and mistake.why.count(".") < 10, mistake.name
 
 
@@ -104,21 +104,21 @@ def test_variance_in_one_pass_cancels_where_the_mean_is_large() -> None:
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_each_mistake_is_rejected_and_named(name: str, tmp_path: Path) -> None:
-    """A port's own file of numbers, made with the mistake, of the batches that the reference has computed."""
+    """The port's file has the numbers of the mistake, for the batches that the reference has computed."""
     case, least = BY_NAME[SHOWN[name][0]], SHOWN[name][1]
     inputs = {f"own {kind}": batch for kind, batch in case.read[0].items()}
     with case.layer() as layer:
         traces = {kind: with_mistake(layer, name, batch) for kind, batch in inputs.items()}
     write_traces(tmp_path / "port.safetensors", inputs, traces)
     report = verify(str(case.folder), side=case.side, against=tmp_path / "port.safetensors")
-    assert not report.passed and max(d.largest for d in report.differences if not d.passes) >= least
+    assert not report.passed and max(d.largest for d in report.compared if not d.passes) >= least
     assert name in report.matches, report.lines
     assert any(line.startswith(f"matches: {name}. ") for line in report.lines)
 
 
-NORMED = {ONE_PASS, "eps outside the root"}  # with eps 1e-12 its place does not show
-# what generated batches cannot tell apart from the right layer: no cache shifts the positions of an encoder-decoder;
-# a sum that DeBERTa projects before anyone sees it; Ernie's rows have a large variance
+NORMED = {ONE_PASS, "eps outside the root"}  # an eps of 1e-12 is too small to show
+# case -> mistakes that generated batches do not show: no cache shifts the positions of an encoder-decoder, DeBERTa
+# projects the sum before a trace has it, Ernie's rows have a large variance
 UNSEEN: dict[str, set[str]] = {
     "bert": NORMED,
     "ernie": NORMED,
@@ -154,7 +154,7 @@ def test_generated_batches_show_every_mistake_that_can_be_seen(name: str) -> Non
 
 
 def test_a_mistake_that_cannot_be_computed_is_passed_over(tmp_path: Path) -> None:
-    """With MPNet's positions from the config's pad id the longest batch is too long for the table."""
+    """With the config's pad id in MPNet's positions, the longest batch is too long for the table."""
     case = BY_NAME["mpnet-pad5"]
     with case.layer() as layer:
         inputs = {"full_length": batches(layer)["full_length"]}

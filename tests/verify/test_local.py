@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import EncoderSubject
-from minibert.verify.judge.local import local_mistakes
-from minibert.verify.sides.traces import write_traces
+from minibert.verify.local import local_mistakes
+from minibert.verify.subjects import EncoderSubject
+from minibert.verify.traces import write_traces
 
 Q0, O1, DOWN1 = (f"encoder.layer.{path}" for path in (
     "0.attention.self.query", "1.attention.output.dense", "1.output.dense"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The list of mistakes: each is told from the right model and from the others, and named in a port that makes it."""
+"""The list of mistakes: each differs from the right model and from the rest, and is named in a port that makes it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.plan import run
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
+from minibert.verify import subjects
 from minibert.verify import verify as verify_module
-from minibert.verify.judge import blocks
-from minibert.verify.judge.blocks import IN_BLOCKS, EncoderSubject, encoder_batches
-from minibert.verify.judge.local import local_mistakes
-from minibert.verify.judge.wrong_module import alike
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import begin, places
-from minibert.verify.report import Report
-from minibert.verify.sides.counterparts import File, Live, Shipped
-from minibert.verify.sides.traces import BLOCKS, HEAD, read_traces, trace, write_traces
-from minibert.verify.sides.written import read_against
+from minibert.verify.counterparts import Port
+from minibert.verify.local import alike, local_mistakes
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, with_mistake
+from minibert.verify.reference import Reference
+from minibert.verify.report import Comparison
+from minibert.verify.shipped import Shipped
+from minibert.verify.sources import read_against
+from minibert.verify.subjects import IN_BLOCKS, EncoderSubject, encoder_batches
+from minibert.verify.traces import BLOCKS, HEAD, read_traces, trace, write_traces
 from minibert.verify.verify import compare_with
 
 PAGE = (Path(verify_module.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (?!name|---)(.+?) \| (.+) \|$", PAGE.partition("## Vectors")[0], re.M)
 verify_encoder = partial(verify_part, encoder=True)
 PLAIN_TOLERANCE = 3e-5  # times max(1, size), packed against padded; measured 1.2e-5, with the kernels of Haswell
-# in one of these each mistake of blocks can be made
+# each mistake of blocks can be made in one of these models
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2")
-# on a head that can have it; what else gives the same numbers there
+# mistake -> a head that can have it, and mistakes with the same numbers there
 OF_HEADS: dict[str, tuple[str, set[str]]] = {
     "word table where the head has its own": ("gpt2-next_word-untied", set()),
     "norm not applied": ("bert-masked_word", set()),
@@ -53,8 +53,8 @@ OF_HEADS: dict[str, tuple[str, set[str]]] = {
     "mean of the tokens instead of one": ("modernbert-classes", set()),
 }
 IN_BLOCKS_TOO = ("norm not applied", "activation left out", "activation gelu_new", "bias missing")
-# with these two cannot be told apart in every model, or in the first module that they change: eps is small, heads are
-# as many as they are wide, widths are odd
+# in some model, or in the first module that they change, mistakes of one row have the same numbers: eps is small, there
+# are as many heads as a head is wide, widths are odd
 SAME = (
     "weight in int8, a scale for each (row|32)", "(weight|parameters.*) in float16",
     "(weight|parameters.*) in bfloat16", "variance divided by dim - 1.*", "division by (head_dim|sqrt.dim.)",
@@ -70,6 +70,10 @@ SAME = (
 
 def named(encoder: Encoder, name: str) -> list[Mistake]:
     return [mistake for mistake in MISTAKES if mistake.name == name]
+
+
+def blocks_of(encoder: Encoder) -> list[At]:
+    return [at for at in all_places(encoder) if at.block]
 
 
 def ported(encoder: Encoder, batch: dict[str, Array], mistake: Mistake, *scope: Any) -> dict[str, Array]:
@@ -97,9 +101,9 @@ def test_the_steps_give_the_encoder_s_numbers(name: str, folders: dict[str, Path
 
 
 def first_numbers(encoder: Encoder, batch: dict[str, Array], mistake: Mistake | None) -> dict[str, Array]:
-    """What the first block that a mistake changes then gives; nothing where it changes none."""
-    values = begin(batch, encoder.embeddings(**batch))
-    for at in places(encoder):
+    """The intermediates of the first block that a mistake changes; empty if it changes no block."""
+    values = {**begin(batch), "hidden_states.0": encoder.embeddings(**batch)}
+    for at in blocks_of(encoder):
         wrong = with_mistake(mistake, at) if mistake else None
         found = dict(run(wrong or at.plan, values))
         if wrong:
@@ -109,7 +113,7 @@ def first_numbers(encoder: Encoder, batch: dict[str, Array], mistake: Mistake | 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str, folders: dict[str, Path]) -> None:
-    """Pairs that cannot be told apart in a model are those of `SAME`."""
+    """Only mistakes in one row of `SAME` may have the same numbers."""
     with load_encoder(folders[name]) as encoder, np.errstate(all="ignore"):
         made: dict[str, dict[str, Array]] = {"": {}}
         for mistake in MISTAKES:
@@ -136,11 +140,11 @@ def test_each_mistake_is_told_from_the_right_model_and_from_the_others(name: str
 def test_padding_seen_is_seen_in_the_blocks_without_a_window_too(folders: dict[str, Path]) -> None:
     with load_encoder(folders["modernbert"]) as encoder:
         (mistake,) = named(encoder, "padding seen")
-        assert all(with_mistake(mistake, at) for at in places(encoder) if at.block)
+        assert all(with_mistake(mistake, at) for at in blocks_of(encoder))
 
 
 def test_a_mask_from_the_ids_is_the_right_one_for_rows_without_ids(folders: dict[str, Path]) -> None:
-    """So its name fits in all batches, that of inputs_embeds among them."""
+    """So its name fits in all batches, also with inputs_embeds."""
     with load_encoder(folders["bert"]) as encoder:
         (mistake,) = named(encoder, "mask from the ids")
         batch = encoder_batches(encoder)["inputs_embeds"]
@@ -149,11 +153,11 @@ def test_a_mask_from_the_ids_is_the_right_one_for_rows_without_ids(folders: dict
 
 
 def test_the_theta_of_the_model_is_no_mistake(tmp_path: Path) -> None:
-    """Where its frequencies are scaled, that is what may be forgotten."""
+    """If its frequencies are scaled, a port may forget the scaling instead."""
     scaled = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
     with load_encoder(encoders.write(tmp_path, "llama", rope_parameters=scaled)) as encoder:
-        blocks_of = [at for at in places(encoder) if at.block]
-        tried = {each.name for each in MISTAKES if any(with_mistake(each, at) for at in blocks_of)}
+        planned = blocks_of(encoder)
+        tried = {each.name for each in MISTAKES if any(with_mistake(each, at) for at in planned)}
     assert "theta 10000" not in tried and {"theta 1e+06", "rotary frequencies not scaled"} <= tried
 
 
@@ -162,7 +166,7 @@ def test_a_right_port_passes(name: str, folders: dict[str, Path], tmp_path: Path
     """Sums in another order, one token at a time: every intermediate is within the tolerance."""
     report = planted_loops.judged(planted_loops.Planted(name, "", (), {}), tmp_path, folders[name])
     assert report.passed, "\n".join(report.lines)
-    assert 0 < max(d.largest for d in report.differences) <= IN_BLOCKS  # measured 5.7e-6
+    assert 0 < max(d.largest for d in report.compared) <= IN_BLOCKS  # measured 5.7e-6
     assert "no difference beyond what rounding allows" in report.lines
 
 
@@ -170,7 +174,7 @@ def test_a_right_port_passes(name: str, folders: dict[str, Path], tmp_path: Path
 def test_a_mistake_in_all_blocks_of_a_port_by_loops_is_named(
     name: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """It alone fits, and where the difference begins is where it is made."""
+    """No other mistake fits, and the difference begins at the step that makes it."""
     model, key = planted_loops.WHOLE[name]
     report = planted_loops.judged(planted_loops.Planted(model, name, (0, 1), {}), tmp_path, folders[model])
     assert not report.passed and report.matches == [name], report.lines
@@ -191,20 +195,21 @@ def test_a_mistake_at_one_of_two_residuals_is_not_the_mistake_at_both(
 def test_a_mistake_is_named_where_the_port_rounds_less_than_we_do(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On real models the tolerance alone names nothing: there the port's error is weighed, which may be smaller."""
+    """In real models a port's error may be smaller than ours: its size decides then, not the tolerance alone."""
     port = loops.Port(folders["bert"], "activation gelu_new", np.float64)
     with load_encoder(folders["bert"]) as encoder:
         inputs = few(encoder)
     write_traces(path := tmp_path / "port.safetensors", inputs, {kind: port.run(x) for kind, x in inputs.items()})
-    monkeypatch.setattr(blocks, "IN_BLOCKS", 0.0)
-    monkeypatch.setattr(blocks, "ATTENTION", 0.0)
+    monkeypatch.setattr(subjects, "IN_BLOCKS", 0.0)
+    monkeypatch.setattr(subjects, "ATTENTION", 0.0)
     inputs, theirs = read_traces(path)
-    for shares in (Live.shares, File.shares, Shipped.shares):
-        side, again = File(read_against(path), inputs, theirs, None), partial(load_encoder, folders["bert"])
-        report = Report()
-        side.shares = shares
+    for shares in (Reference.shares, Port.shares, Shipped.shares):
+        port, again = read_against(path), partial(load_encoder, folders["bert"])
+        report = Comparison()
+        port.keep(inputs, theirs, None)
+        port.shares = shares
         with again() as encoder:
-            compare_with(report, EncoderSubject(encoder, again), side, inputs, ())
+            compare_with(report, EncoderSubject(encoder, again), port, inputs, ())
         assert not report.passed and report.matches == ["activation gelu_new"], (shares, report.lines)
 
 
@@ -213,7 +218,7 @@ def test_a_mistake_that_cannot_be_made_is_not_tried(tmp_path: Path) -> None:
 
     def made(name: str, **settings: Any) -> set[str]:
         with load_encoder(encoders.write(tmp_path / name, name, **settings)) as encoder:
-            at = list(places(encoder))
+            at = blocks_of(encoder)
             return {each.name for each in MISTAKES if any(with_mistake(each, place) for place in at)}
 
     one = made("bert", num_attention_heads=1)
@@ -250,15 +255,14 @@ def test_two_mistakes_at_once_are_named_module_by_module(folders: dict[str, Path
     ("name", "everywhere"), [*((name, False) for name in OF_HEADS), *((name, True) for name in IN_BLOCKS_TOO)]
 )
 def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Path) -> None:
-    """Also where the blocks make it too, which those of `IN_BLOCKS_TOO` alone can."""
+    """With the mistake in the head alone, and in the blocks too if it is in `IN_BLOCKS_TOO`."""
     case, same = HEAD_CASE[OF_HEADS[name][0]], OF_HEADS[name][1]
     with load_encoder(case.folder) as encoder:
         inputs = few(encoder, "plain")
         subject = EncoderSubject(encoder, partial(load_encoder, case.folder))
-        (mistake,) = [
-            each for each in named(encoder, name) if with_mistake(each, list(places(encoder, subject.head))[-1])
-        ]
-        assert any(with_mistake(mistake, at) for at in places(encoder)) == (name in IN_BLOCKS_TOO)
+        *_, at_head = all_places(encoder, subject.head)
+        (mistake,) = [each for each in named(encoder, name) if with_mistake(each, at_head)]
+        assert any(with_mistake(mistake, at) for at in blocks_of(encoder)) == (name in IN_BLOCKS_TOO)
         parts = (BLOCKS, HEAD) if everywhere else (HEAD,)
         theirs = {"plain": ported(encoder, inputs["plain"], mistake, parts, subject.head)}
         write_traces(tmp_path / "port.npz", inputs, theirs)
@@ -271,7 +275,7 @@ def test_a_mistake_of_a_head_is_named(name: str, everywhere: bool, tmp_path: Pat
 
 
 def test_a_head_behind_wrong_blocks_is_right(tmp_path: Path) -> None:
-    """It is judged on the port's own last hidden state."""
+    """A head is compared on the port's last hidden state."""
     case = HEAD_CASE["bert-masked_word"]
     with case.load() as encoder:
         head, (wrong,) = EncoderSubject(encoder, case.load).head, named(encoder, "no division by sqrt(head_dim)")
@@ -286,7 +290,7 @@ def test_a_head_behind_wrong_blocks_is_right(tmp_path: Path) -> None:
 
 
 def fits(folder: Path, key: str, change: Any) -> list[list[str]]:
-    """The names that local checks give a port whose one intermediate is changed: `change` of the right numbers."""
+    """The mistakes that local checks find if one intermediate is `change` of the right numbers."""
     with load_encoder(folder) as encoder:
         inputs = few(encoder, "plain")
         theirs = {"plain": by_steps(encoder, inputs["plain"])}
@@ -300,7 +304,7 @@ QUERY, ACT, NORM = (f"encoder.layer.0.{path}" for path in (
 
 
 def test_a_mistake_shows_where_a_file_has_less(folders: dict[str, Path]) -> None:
-    """Weights of a long text are not in a file: a window shows in what is gathered, in that batch alone."""
+    """A file has no attention weights of a long text: a window shows in the context, in that batch alone."""
     with load_encoder(folders["mistral"]) as encoder:
         inputs = few(encoder, "one_token", "plain")
         subject = EncoderSubject(encoder, partial(load_encoder, folders["mistral"]))
@@ -318,12 +322,12 @@ def signs(x: Array) -> Array:
     return np.random.default_rng(3).choice([-1.0, 1.0], x.shape)
 
 
-# what is planted stands here as a number, not as a share of the constant: each constant times 10 or by 10 fails
+# planted numbers do not depend on the constants: each test fails if its constant is multiplied or divided by 10
 
 
 @pytest.mark.parametrize(("off", "found"), [(0.8e-6, 0), (1.3e-6, 1)])  # NORM_ALONE
 def test_a_norm_alone_is_held_to_its_own_tolerance(off: float, found: int, tmp_path: Path) -> None:
-    """Of small numbers, which we round so little that a port's error counts."""
+    """The numbers are small: our rounding is so little that a port's error counts."""
     tensors = encoders.tensors(settings := encoders.config("bert"))
     for part in ("weight", "bias"):
         tensors[f"{NORM}.{part}"] *= np.float32(0.01)

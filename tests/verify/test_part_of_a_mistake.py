@@ -13,24 +13,22 @@ from ports import verify_part
 from minibert.families.parts.plan import Plan
 from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import EncoderSubject
-from minibert.verify.judge.compare import OF_A_PORT, over_kinds
-from minibert.verify.judge.formats import narrowed, rounded_step
-from minibert.verify.judge.places import Fed
-from minibert.verify.mistakes.mistake import At, Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin, kept
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
-from minibert.verify.sides.traces import Traces, write_traces
+from minibert.verify.differences import OF_A_PORT, over_kinds
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS
+from minibert.verify.places import Replay, narrowed, rounded_step
+from minibert.verify.subjects import EncoderSubject
+from minibert.verify.traces import Traces, write_traces
 
 MODELS = ("bert", "gpt2", "mpnet", "modernbert", "gemma3_text", "umt5", "deberta-v2", "llama")
-KINDS = ("plain", "left_pad", "mask_unlike_ids", "types")  # of half a mistake; a quarter is told in all batches
-SHOWN = 1e-4  # of a number's size: what is less may pass in float32. The largest that passes is 5.2e-5
-AT_PADDING = "mask not applied to the rows"  # where nothing is compared
+KINDS = ("plain", "left_pad", "mask_unlike_ids", "types")  # half a mistake shows in these; a quarter in all batches
+SHOWN = 1e-4  # share of a number's size; a smaller difference may pass in float32. The largest that passes is 5.2e-5
+AT_PADDING = "mask not applied to the rows"  # rows of padding are not compared
 
 
 def plans(at: At, mistake: Mistake, form: str) -> tuple[Plan, Plan | None]:
-    """The right steps and those with the mistake, in a format."""
+    """The right steps, and the steps with the mistake, in a format."""
     wrong = with_mistake(mistake, at)
     if not form:
         return at.plan, wrong
@@ -41,10 +39,10 @@ def plans(at: At, mistake: Mistake, form: str) -> tuple[Plan, Plan | None]:
 
 
 def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form: str = "") -> tuple[Traces, float]:
-    """What a port gives each of whose modules is `much` of the way to the mistake, and how far that is off at most."""
+    """A port's numbers, each module's moved by the share `much` towards the mistake, and the largest difference."""
     traces, most = Traces(), 0.0
     for kind, batch in inputs.items():
-        fed, named = Fed({}, begin(batch)), traces.setdefault(kind, {})
+        fed, named = Replay({}, begin(batch)), traces.setdefault(kind, {})
         for at in all_places(encoder):
             right, wrong = plans(at, mistake, form)
             fed.plan, fed.flow = right, kept(fed.flow)
@@ -53,7 +51,7 @@ def ported(encoder: Encoder, inputs: Traces, mistake: Mistake, much: float, form
                 if step.hidden or x is None:
                     continue
                 fed.fed.add(key)
-                with suppress(KeyError, IndexError, ValueError, TypeError):  # of what comes later, or is not there
+                with suppress(KeyError, IndexError, ValueError, TypeError):  # of a later step, or of none
                     other = fed.value(key, wrong) if wrong and x.dtype.kind == "f" else None
                     if other is not None and other.shape == x.shape:
                         fed.flow[key] = (x + np.float32(much) * (other - x)).astype(x.dtype)
@@ -103,12 +101,12 @@ def test_a_part_of_a_mistake_does_not_pass(
 def test_in_a_format_half_of_a_mistake_passes_below_its_rounding_alone(
     form: str, mistake: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Then the last line names it."""
+    """The report then names it in its last line."""
     with load_encoder(folders["bert"]) as encoder, np.errstate(all="ignore"):
         inputs = EncoderSubject(encoder, partial(load_encoder, folders["bert"])).batches()
         inputs = {kind: inputs[kind] for kind in ("plain", "left_pad")}
         (wrong,) = [each for each in MISTAKES if each.name == mistake]
         theirs, most = ported(encoder, inputs, wrong, 0.5, form)
     write_traces(path := tmp_path / "port.safetensors", inputs, theirs)
-    report = verify_part(str(folders["bert"]), encoder=True, against=path, form=form)
+    report = verify_part(str(folders["bert"]), encoder=True, against=path, format=form)
     assert not report.passed or (mistake in report.hidden and most < 0.02), "\n".join(report.lines)

@@ -13,9 +13,8 @@ from printed_models import is_row, printed_of, write_model
 
 from minibert.cli import main
 from minibert.commands.verify import NO_HUB
-from minibert.verify.seeds import SEEDS, verify_seed
-from minibert.verify.sides import printed
-from minibert.verify.sides.printed import half_steps, half_units
+from minibert.verify import printed
+from minibert.verify.printed import SEEDS, half_steps, half_units, verify_seed
 
 MOST = 250_000  # bytes of one model's tensors, header included; measured: 143,360 and 69,632
 HEADER = 1 << 15  # bytes that are asked for first

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert.cli import main
-from minibert.verify.sides import shipped
+from minibert.verify import shipped
 from minibert.verify.verify import verify
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"

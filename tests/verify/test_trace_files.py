@@ -19,10 +19,9 @@ from ports import BERT, few, ported, saved
 
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.report import Report
-from minibert.verify.sides.numpy_files import ROOM
-from minibert.verify.sides.traces import read_traces, trace, write_traces
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.report import Comparison
+from minibert.verify.traces import ROOM, read_traces, trace, write_traces
+from minibert.verify.vectors import read_vectors
 from minibert.verify.verify import FORMATS, verify
 
 MODEL = str(BERT.folder)
@@ -142,8 +141,8 @@ def test_a_number_that_float32_does_not_hold_differs_without_a_warning(
     traces["plain"][key] = traces["plain"][key].astype(float)
     traces["plain"][key].flat[3] = number
     write_traces(path := tmp_path / "port.npz", inputs, traces)
-    report = verify(MODEL, encoder=True, against=path, kinds=[*inputs], form=form)
-    assert not report.passed and max(report.differences, key=lambda d: d.largest).key == key
+    report = verify(MODEL, encoder=True, against=path, batches=[*inputs], format=form)
+    assert not report.passed and max(report.compared, key=lambda d: d.largest).key == key
 
 
 def test_what_is_missing_everywhere_is_one_line(tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def test_arrays_of_any_kind_are_compared_or_refused(odd: dict[str, Array], besid
     path = tmp_path / "port.npz"
     right = {name: x for name, x in saved().items() if name.startswith("plain|")} if beside else {}
     npz(path, {**right, **odd})
-    found: list[Report] = []
+    found: list[Comparison] = []
     message = error_of(lambda: found.append(verify(MODEL, against=path)))
     if message is None:
         assert found[0].lines and found[0].passed <= beside

@@ -14,8 +14,8 @@ import pytest
 from command_line import Printed, error_of
 
 from minibert.cli import main
-from minibert.verify.sides.texts import TEXTS, read_texts
-from minibert.verify.vectors.vectors import read_vectors
+from minibert.verify.shipped import TEXTS, read_texts
+from minibert.verify.vectors import read_vectors
 
 VECTORS = np.array([[1.5, -2.0, 0.0], [0.25, 4.0, 1.0]], np.float32)
 ROWS = [{"text": f"text {i}", "embedding": row} for i, row in enumerate(VECTORS.tolist())]
@@ -75,7 +75,7 @@ def test_a_pipe_is_not_waited_for(option: str, ending: str, folder: Path, tmp_pa
 def test_texts_that_are_printed_can_be_read_again(tmp_path: Path, capsys: Printed) -> None:
     assert main(["verify", "--print-texts"]) == 0
     printed = capsys.readouterr().out
-    assert printed.isascii()  # control characters and others are escaped
+    assert printed.isascii()  # control and non-ASCII characters are escaped
     (tmp_path / "t.jsonl").write_text(printed, encoding="utf-8")
     assert read_texts(tmp_path / "t.jsonl") == [each.text for each in TEXTS]
     (tmp_path / "t.txt").write_text("one\r\n\ntwo\n", encoding="utf-8")

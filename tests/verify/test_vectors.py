@@ -1,4 +1,4 @@
-"""From vectors alone: which are the model's, and which setting or mistake others show. A port in loops makes them."""
+"""Vectors alone: the model's pass, and wrong ones show their setting or mistake. A port in loops computes them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vector_port import VectorPort, write
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.mistakes.wrong_formulas import ROUNDINGS
-from minibert.verify.report import Report
-from minibert.verify.sides.texts import TEXTS
-from minibert.verify.vectors import vectors as verdict
-from minibert.verify.vectors.vectors import SAME, STRAY, distances, judge
-from minibert.verify.vectors.ways import Way, Ways
+from minibert.verify import vectors as verdict
+from minibert.verify.mistakes.wrong_modules import ROUNDINGS
+from minibert.verify.report import Comparison
+from minibert.verify.shipped import TEXTS
+from minibert.verify.variants import Variant, Variants
+from minibert.verify.vectors import SAME, STRAY, distances, judge
 
-# texts that the small vocabulary can tell apart
+# texts with different ids in the small vocabulary
 TOLD = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "the we above",
         "THE CLOUDS", "é ü a", "e u a", "a b c d e f g h i j k l m n o p", "the clouds above we lived the clouds above",
         "a", "z y x"]  # fmt: skip
-# name -> what the port does wrong; those beside it give the same vectors of these texts
+# name -> the mistakes of the port
 PLANTED: dict[str, tuple[str, ...]] = {
     "pooling cls": ("first token",),
     "pooling max": ("largest",),
@@ -79,8 +79,8 @@ def right(folder: Path) -> Array:
     return VectorPort(folder)(TOLD)
 
 
-def judged(encoder: minibert.Encoder, vectors: Array, texts: list[str] = TOLD, **options: Any) -> Report:
-    report = Report()
+def judged(encoder: minibert.Encoder, vectors: Array, texts: list[str] = TOLD, **options: Any) -> Comparison:
+    report = Comparison()
     judge(report, encoder, texts, vectors, **options)
     return report
 
@@ -103,8 +103,8 @@ def test_a_mistake_is_named_and_no_other(name: str, encoder: minibert.Encoder, f
 
 
 def test_the_page_has_the_name_of_every_setting() -> None:
-    """In it N and X stand for what differs from model to model."""
-    page = (Path(verdict.__file__).parents[1] / "MISTAKES.md").read_text(encoding="utf-8").partition("## Vectors")[2]
+    """N and X in it differ from model to model."""
+    page = (Path(verdict.__file__).parent / "MISTAKES.md").read_text(encoding="utf-8").partition("## Vectors")[2]
     rows = [re.escape(name) for name in re.findall(r"^\| (?!name|---)(.+?) \| .+ \|$", page, re.M)]
     patterns = [re.compile(re.sub(r"\bX\b", "(?s:.+)", re.sub(r"\bN\b", "[0-9]+", row))) for row in rows]
     made = set[str]()
@@ -113,21 +113,22 @@ def test_the_page_has_the_name_of_every_setting() -> None:
             own = opened.sentence_config
             for before in {"", own.prompt(), *own.prompts.values()}:
                 for width in (4, own.dim):
-                    ways = Ways(opened, before, ["a", "b c"], width)
-                    made |= {way.name for way in (*ways.settings(), *ways.padding())}
+                    variants = Variants(opened, before, ["a", "b c"], width)
+                    made |= {variant.name for variant in (*variants.settings(), *variants.padding())}
     assert [each for each in made if not any(row.fullmatch(each) for row in patterns)] == []
     assert [row for row in patterns if not any(map(row.fullmatch, made))] == []
 
 
-def test_every_way_has_a_name_a_remedy_and_the_model_s_own_settings_are_none(encoder: minibert.Encoder) -> None:
-    ways = Ways(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
+def test_every_variant_has_a_name_a_remedy_and_the_model_s_own_settings_are_none(encoder: minibert.Encoder) -> None:
+    variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
     own = np.asarray(encoder.encode(TOLD))
-    found = [*ways.settings(), *ways.padding(), *ways.mistakes(), *ways.mistakes(formats=True)]
-    assert all(way.name and way.remedy.strip() for way in found) and len({way.name for way in found}) >= 70
-    for way in found:
+    found = [*variants.settings(), *variants.padding(), *variants.mistakes(), *variants.mistakes(formats=True)]
+    assert all(variant.name and variant.remedy.strip() for variant in found)
+    assert len({variant.name for variant in found}) >= 70
+    for variant in found:
         with suppress(TypeError):  # this model has no place for it
-            way.make(TOLD)
-    assert np.array_equal(np.asarray(encoder.encode(TOLD)), own), "a way has changed the model itself"
+            variant.make(TOLD)
+    assert np.array_equal(np.asarray(encoder.encode(TOLD)), own), "a variant has changed the model itself"
 
 
 # -- formats -----------------------------------------------------------------------------------------------------
@@ -168,9 +169,10 @@ def test_every_parameter_of_a_checkpoint_in_float16_is_explained(name: str, tmp_
 def test_vectors_of_our_own_computation_in_a_format_pass_and_a_mistake_of_that_size_does_not(
     encoder: minibert.Encoder,
 ) -> None:
-    """ALIKE: the difference points where the format's does."""
+    """ALIKE: the difference has the direction of the format's difference."""
     own = np.asarray(encoder.encode(TOLD))
-    made = Ways(encoder, encoder.sentence_config.prompt(), TOLD, own.shape[1]).computed_in(ROUNDINGS["float16"])(TOLD)
+    variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, own.shape[1])
+    made = variants.computed_in(ROUNDINGS["float16"])(TOLD)
     other = np.random.default_rng(0).standard_normal(own.shape) * np.abs(made - own)
     honest = judged(encoder, np.float32(made + 0.5 * other))
     assert honest.passed and honest.rounding == "float16" and "hides a mistake" in honest.lines[-1], honest.lines
@@ -181,11 +183,12 @@ def test_vectors_of_our_own_computation_in_a_format_pass_and_a_mistake_of_that_s
 
 @pytest.mark.parametrize("name", ["pooling cls", "prompt missing", "activation gelu_new"])
 def test_a_mistake_in_float16_is_named_and_does_not_pass(name: str, encoder: minibert.Encoder) -> None:
-    ways = Ways(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
+    variants = Variants(encoder, encoder.sentence_config.prompt(), TOLD, encoder.sentence_config.dim)
     own = np.asarray(encoder.encode(TOLD))
-    narrow = ways.computed_in(ROUNDINGS["float16"])(TOLD) - own
-    (way,) = [each for each in (*ways.settings(), *ways.padding(), *ways.mistakes()) if each.name == name]
-    report = judged(encoder, np.float32(way.make(TOLD) + narrow))
+    narrow = variants.computed_in(ROUNDINGS["float16"])(TOLD) - own
+    every = (*variants.settings(), *variants.padding(), *variants.mistakes())
+    (variant,) = [each for each in every if each.name == name]
+    report = judged(encoder, np.float32(variant.make(TOLD) + narrow))
     assert not report.passed and report.matches == [name], "\n".join(report.lines)
 
 
@@ -198,7 +201,7 @@ def test_one_value_of_a_bias_never_passes(size: float, encoder: minibert.Encoder
     assert judged(encoder, port(TOLD), tolerance=0.5).passed
 
 
-# -- what no way explains ----------------------------------------------------------------------------------------
+# -- what no variant explains ------------------------------------------------------------------------------------
 
 
 def test_numbers_that_nothing_explains_are_given_no_name(encoder: minibert.Encoder, right: Array) -> None:
@@ -210,7 +213,7 @@ def test_numbers_that_nothing_explains_are_given_no_name(encoder: minibert.Encod
         assert len(report.lines) <= 20
 
 
-def test_a_way_must_hold_for_all_texts_and_some_text_in_ten_may_be_a_little_off(
+def test_a_variant_must_hold_for_all_texts_and_some_text_in_ten_may_be_a_little_off(
     encoder: minibert.Encoder, folder: Path
 ) -> None:
     vectors = VectorPort(folder, "last block missing")(TOLD)
@@ -258,8 +261,10 @@ def test_one_text_with_two_vectors_is_random(encoder: minibert.Encoder, folder: 
     assert not [line for line in judged(encoder, vectors, texts).lines if "are one" in line]
 
 
-def test_a_text_that_a_way_leaves_without_a_token_does_not_rule_it_out(encoder: minibert.Encoder, folder: Path) -> None:
-    """Of an empty text, without a prompt, only special tokens are left."""
+def test_a_text_that_a_variant_leaves_without_a_token_does_not_rule_it_out(
+    encoder: minibert.Encoder, folder: Path
+) -> None:
+    """An empty text without a prompt has special tokens alone."""
     port = VectorPort(folder, "prompt missing", "special tokens not pooled")
     vectors = np.concatenate([port(TOLD), np.full((1, encoder.sentence_config.dim), 0.25, np.float32)])
     assert judged(encoder, vectors, [*TOLD, ""], prompt="").matches == ["special tokens left out of pooling"]
@@ -276,7 +281,7 @@ def test_numbers_of_any_size_give_a_verdict_and_no_warning(encoder: minibert.Enc
 
 
 def test_a_dense_left_out_or_without_its_parts_is_named() -> None:
-    """It maps 8 numbers to 6."""
+    """The Dense maps 8 numbers to 6."""
     folder = REFERENCE / "sentences-dense"
     stored = load_file(folder / "2_Dense/model.safetensors")
     weight, bias = (stored[f"linear.{name}"].astype(np.float64) for name in ("weight", "bias"))
@@ -297,26 +302,26 @@ def test_a_dense_left_out_or_without_its_parts_is_named() -> None:
 def test_a_text_that_is_cut_before_there_are_tokens_is_named(
     letters: int, encoder: minibert.Encoder, folder: Path
 ) -> None:
-    """Words too long for the vocabulary make few tokens."""
+    """Words that are too long for the vocabulary have few tokens."""
     texts = [*TOLD, f"{'x' * 250} the clouds we lived", f"{'x' * 490} clouds the"]
     vectors = VectorPort(folder)([text[:letters] for text in texts])
     report = judged(encoder, vectors, texts)
     assert report.matches == [f"text cut at {letters} letters"], "\n".join(report.lines)
 
 
-def test_one_way_that_cannot_be_gone_is_passed_over(
+def test_one_variant_that_raises_is_passed_over(
     encoder: minibert.Encoder, right: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(texts: list[str]) -> Array:
         raise ValueError("no room for these tokens")
 
-    negated = Way("negated", "Give the other sign.", lambda texts: -np.asarray(encoder.encode(texts)))
-    monkeypatch.setattr(verdict.Ways, "settings", lambda self: iter([Way("fails", "", fails), negated]))
+    negated = Variant("negated", "Give the other sign.", lambda texts: -np.asarray(encoder.encode(texts)))
+    monkeypatch.setattr(verdict.Variants, "settings", lambda self: iter([Variant("fails", "", fails), negated]))
     assert judged(encoder, -right).matches == ["negated"]
 
 
 def test_the_texts_have_reasons_and_one_stands_twice() -> None:
-    """Side by side, so that a server has both in one request."""
+    """The two stand side by side, so that a server gets both in one request."""
     texts = [each.text for each in TEXTS]
     assert len(set(texts)) == len(texts) - 1 >= 60 and texts[0] == texts[1]
     assert all(each.why for each in TEXTS)

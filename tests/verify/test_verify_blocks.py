@@ -16,9 +16,14 @@ from safetensors.numpy import load_file
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.families.bert import BERT_BLOCKS
-from minibert.families.parts.frozen import replace
+from minibert.families.parts.config import replace
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import (
+from minibert.verify import shipped
+from minibert.verify.counterparts import Port
+from minibert.verify.differences import ERROR_SHARE, PORT_SHARE, Difference, rms
+from minibert.verify.reference import Reference
+from minibert.verify.subjects import (
+    AFTER_NORM,
     ATTENTION,
     IN_BLOCKS,
     LONG,
@@ -27,10 +32,7 @@ from minibert.verify.judge.blocks import (
     at_tokens,
     encoder_batches,
 )
-from minibert.verify.judge.compare import ERROR_SHARE, PORT_SHARE, Difference, rms
-from minibert.verify.judge.input_layer import AFTER_NORM
-from minibert.verify.sides.counterparts import File, Live, Shipped, shipped
-from minibert.verify.sides.traces import read_traces, trace, write_traces
+from minibert.verify.traces import read_traces, trace, write_traces
 
 verify_encoder = partial(verify_part, encoder=True)
 
@@ -66,7 +68,7 @@ def test_what_save_writes_against_accepts(name: str, folders: dict[str, Path], t
     assert main([*command, "--against", str(target)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"compared with the file {target}; the reference was not run" in lines
-    assert ("only the encoder is compared: a decoder and its logits never are" in lines) == (name in WITH_DECODER)
+    assert ("only the encoder is compared, without a decoder and its logits" in lines) == (name in WITH_DECODER)
     (_, blocks) = [line for line in lines if line.startswith("block ")]
     assert re.search(r"^block 1 +1[2-9] +0 ", blocks) and blocks.endswith("within rounding")
     assert lines[-1] == "no difference beyond what rounding allows"
@@ -226,7 +228,7 @@ def test_rounding_is_allowed_and_no_more(
     wrong = {k: v + times * tolerance * np.maximum(1, abs(v)) if k.endswith(f"|{key}") else v for k, v in saved.items()}
     report = verify_encoder(str(folders["bert"]), against=ported(wrong, tmp_path))
     assert report.passed == (times < 1), report.lines
-    assert {d.key for d in report.differences if d.largest} == {key}
+    assert {d.key for d in report.compared if d.largest} == {key}
 
 
 @pytest.mark.parametrize("key", ["sum", "embeddings.word_embeddings", "position_ids"])
@@ -256,7 +258,7 @@ def test_beyond_the_tolerance_a_port_s_error_is_weighed(
     theirs = truth.copy()
     theirs.flat[0] += times * PORT_SHARE * ours * np.sqrt(theirs.size)
     report = verify_encoder(str(folders["bert"]), against=ported(part | {f"plain|{key}": theirs}, tmp_path))
-    (d,) = [d for d in report.differences if d.key == key]
+    (d,) = [d for d in report.compared if d.key == key]
     assert not d.passes and d.error_theirs == pytest.approx(times * PORT_SHARE * d.error_ours)
     assert report.passed == (times < 1)
 
@@ -282,7 +284,7 @@ def test_beyond_the_tolerance_a_port_s_error_is_weighed(
     ],
 )
 def test_shares_of_rounding(whose: str, ours: float, theirs: float, accepted: bool) -> None:
-    shares = {"reference": Live.shares, "file": File.shares, "stored": Shipped.shares}[whose]
+    shares = {"reference": Reference.shares, "file": Port.shares, "stored": shipped.Shipped.shares}[whose]
     beyond = Difference("hidden_states.1", ("plain",), 2 * IN_BLOCKS, 0.0, ours, theirs, IN_BLOCKS, weighed=True)
     assert beyond.accepted(shares) == accepted
     assert beyond._replace(largest=IN_BLOCKS).accepted(shares)
@@ -297,7 +299,7 @@ def test_a_reference_of_another_shape_differs(key: str, folders: dict[str, Path]
         ours = {"left_pad": trace(encoder, inputs["left_pad"])}
         theirs = {"left_pad": {key: ours["left_pad"][key][..., 1:]}}
         (difference,) = EncoderSubject(encoder, load_encoder).compare(inputs, ours, theirs, ours)
-    assert difference.largest == np.inf and difference.equal == 0 and not difference.accepted(Live.shares)
+    assert difference.largest == np.inf and difference.equal == 0 and not difference.accepted(Reference.shares)
 
 
 def test_numbers_at_padding_are_not_compared(folders: dict[str, Path], saved: dict[str, Array], tmp_path: Path) -> None:
@@ -356,7 +358,7 @@ def test_a_published_model_is_compared_with_what_ships(minilm: Path) -> None:
     """Every output of a block, without torch; they are held to float64, and so is a formula that is wrong."""
     report = verify_encoder(str(minilm))
     assert report.passed, "\n".join(report.lines)
-    assert {d.key for d in report.differences} >= {f"hidden_states.{i}" for i in range(1, 7)}
+    assert {d.key for d in report.compared} >= {f"hidden_states.{i}" for i in range(1, 7)}
     assert report.lines[1].endswith("all-MiniLM-L6-v2") and "the reference was not run" in report.lines[2]
     assert "ids of 3 texts: the reference's" in report.lines
 

@@ -15,9 +15,8 @@ from command_line import Printed
 from vector_port import VectorPort, write
 
 from minibert.cli import main
-from minibert.commands.verify import GONE
 from minibert.verify import verify as verify_module
-from minibert.verify.sides.traces import read_traces, write_traces
+from minibert.verify.traces import read_traces, write_traces
 from minibert.verify.verify import verify
 
 KEYS = {"format", "passed", "model", "intermediates", "printed", "missing", "wrong_inputs", "texts", "matches", "local",
@@ -55,8 +54,8 @@ def test_where_nothing_differs_no_list_of_mistakes_is_loaded(folder: Path, saved
     result = subprocess.run([sys.executable, "-c", PASSING, folder, saved], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     loaded = result.stdout.split()
-    assert "minibert.verify.judge.blocks" in loaded
-    assert [name for name in loaded if "mistakes" in name or name.endswith((".naming", ".local"))] == []
+    assert "minibert.verify.subjects" in loaded
+    assert [name for name in loaded if "mistakes" in name or name.endswith(".local")] == []
 
 
 def change(path: Path, key: str, by: float, kind: str = "plain") -> None:
@@ -144,13 +143,6 @@ def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Prin
     assert run(capsys, *arguments, str(few), "--batches", "plain")[0] == 0
     code, found = run(capsys, *arguments, str(few), "--batches", "plane")
     assert code == 2 and "no batch 'plane'" in found["error"]
-
-
-@pytest.mark.parametrize("option", GONE)
-def test_an_option_that_went_is_refused_with_what_to_use(option: str, folder: Path, capsys: Printed) -> None:
-    for words in ([option], [option, "x"], [f"{option}=x"]):
-        assert main(["verify", str(folder), *words]) == 2
-        assert f"{option} has gone: {GONE[option]}" in capsys.readouterr().err
 
 
 def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 from minibert.cli import main
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
-from minibert.verify.judge.blocks import EncoderSubject, encoder_batches
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.sides.traces import HEAD, write_traces
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.subjects import EncoderSubject, encoder_batches
+from minibert.verify.traces import HEAD, write_traces
 
 MASKED = HEAD_CASE["bert-masked_word"]
 

@@ -11,9 +11,8 @@ import ports
 import pytest
 from safetensors.numpy import save_file
 
-from minibert.verify.sides import onnx_model
-from minibert.verify.sides.debug_tree import TREE
-from minibert.verify.sides.written import read_against
+from minibert.verify import sources
+from minibert.verify.sources import TREE, read_against
 from minibert.verify.verify import verify
 
 BERT = str(ports.BERT.folder)
@@ -25,7 +24,7 @@ def test_a_dict_has_the_verdict_of_the_one_file() -> None:
     assert right.passed and "12 of 12 batches compared" in right.lines, right.lines
     arrays["types|sum"] = arrays["types|sum"] + np.float32(1)
     wrong = verify(BERT, against=arrays)
-    assert [(d.key, d.kinds) for d in wrong.differences if not d.passes] == [("sum", ("types",))]
+    assert [(d.key, d.kinds) for d in wrong.compared if not d.passes] == [("sum", ("types",))]
     del arrays["types|sum"]
     missing = verify(BERT, against=arrays)
     assert not missing.passed and missing.missing == ["types|sum"]
@@ -84,7 +83,7 @@ def test_an_array_of_texts_or_objects_is_no_number() -> None:
 
 
 def test_without_onnx_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_model.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
     (tmp_path / "model.onnx").touch()
     with pytest.raises(ImportError, match="needs onnx here: pip install 'onnx>="):
         verify(BERT, against=tmp_path / "model.onnx")

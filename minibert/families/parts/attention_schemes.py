@@ -1,17 +1,17 @@
-"""The position scheme that acts inside attention, bound to a checkpoint's numbers: what `layer.attention_position` is.
+"""The position scheme that acts inside attention, bound to a checkpoint's numbers: `layer.attention_position`.
 
-First the schemes, each answering to one method; then, in the same file since each is read beside its scheme, the
-functions that rows name: they read a scheme's numbers from config.json, and its tensors from the checkpoint.
-The formulas are in `rotary` and `attention_positions`.
+First the schemes, then the functions that rows name (they read a scheme's numbers from config.json and its tensors
+from the checkpoint), last the rules that scale rotary frequencies. The formulas are in `equations`: `rotary`,
+`rotary_scaling`, `attention_positions`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,22 +25,30 @@ from minibert.equations.attention_positions import (
 )
 from minibert.equations.input_layer import Array
 from minibert.equations.rotary import rotary_angles, rotary_frequencies
-from minibert.equations.rotary_scaling import ntk_frequencies
+from minibert.equations.rotary_scaling import (
+    linear_frequencies,
+    llama3_frequencies,
+    ntk_frequencies,
+    yarn_attention_factor,
+    yarn_frequencies,
+)
 
-from .config import Config
-from .frozen import Frozen, thawed
+from .config import FULL, SLIDING, Config, Frozen, thawed
 from .modules import LayerNorm
-from .rotations import Rotation, head_dim, number, read_rotation, whole
 from .steps import Norm
 
 if TYPE_CHECKING:
     from .steps import Binder, Tensors
 
+WIDEST_HEAD = 1 << 16  # dimensions; models have 32 to 512, and no tensor of an input layer bounds the number
+LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twice, and float32 ends at 3e38
+
+
+# -- the schemes -------------------------------------------------------------------------------------------------
+
 
 class AttentionPosition(Frozen):
-    """`layer.attention_position` is one of the four schemes below, each of which answers to one method.
-
-    A method that the family does not have raises AttributeError, which names its own.
+    """Base class of the four schemes below; each has one method. Any other raises AttributeError, which names it.
 
     >>> Alibi(heads=8).rotary([[0, 1]])
     Traceback (most recent call last):
@@ -54,15 +62,29 @@ class AttentionPosition(Frozen):
         raise AttributeError(f"this model has {self.offers}, not {name}: call {self.call}")
 
     def __repr__(self) -> str:
-        said = {
-            name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray | LayerNorm | None)
-        }
-        numbers = {name: thawed(value) for name, value in said.items()}
+        arrays = np.ndarray | LayerNorm | None
+        numbers = {name: thawed(value) for name, value in vars(self).items() if not isinstance(value, arrays)}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in numbers.items())})"
 
 
+class Rotation(NamedTuple):
+    """The rotation of queries and keys in layers of one type.
+
+    attention_factor   the factor on cos and sin
+    original_length    the length of the first training, if the rule needs it
+    unscaled           the frequencies before scaling; None without scaling
+    of_base            rope_theta -> the rotation by the same rule; None without scaling
+    """
+
+    frequencies: Array
+    attention_factor: float = 1.0
+    original_length: int | None = None
+    unscaled: Array | None = None
+    of_base: Callable[[float], Rotation] | None = None
+
+
 class Rotary(AttentionPosition):
-    """Rotary positions: `rotations` by layer type, or under the one key None where all layers are alike.
+    """Rotary positions: `rotations` by layer type, key None if all layers share a rotation.
 
     `pairing` is the third argument of `rotate`: "neighbours" in Cohere's models, else "halves".
 
@@ -79,11 +101,11 @@ class Rotary(AttentionPosition):
 
     @property
     def frequencies(self) -> Mapping[str | None, Array]:
-        """The frequencies by layer type."""
+        """Return the frequencies by layer type."""
         return {layer_type: rotation.frequencies for layer_type, rotation in self.rotations.items()}
 
     def rotary(self, position_ids: ArrayLike, layer_type: str | None = None) -> tuple[Array, Array]:
-        """As `rotary_angles`, with this model's frequencies and factor.
+        """Return cos and sin as `rotary_angles` does, with this model's frequencies and factor.
 
         Raises ValueError for a layer_type that this model does not have.
         """
@@ -97,7 +119,7 @@ class Rotary(AttentionPosition):
 class RelativeBias(AttentionPosition):
     """T5's and MPNet's learned bias, table (rows, heads). T5 has nothing else: no sinusoids, no position rows.
 
-    The defaults are MPNet's and those of T5's encoder; T5's decoder has bidirectional=False.
+    The defaults hold for MPNet and for T5's encoder; T5's decoder has bidirectional=False.
 
     >>> RelativeBias(table=np.zeros((32, 12))).relative_bias(query_length=3, key_length=5).shape
     (12, 3, 5)
@@ -111,7 +133,7 @@ class RelativeBias(AttentionPosition):
     call: ClassVar[str] = "relative_bias(query_length, key_length, past_length=0)"
 
     def relative_bias(self, query_length: int, key_length: int, past_length: int = 0) -> Array:
-        """As the function `relative_bias`, with this model's table and buckets: (heads, query, key)."""
+        """Return the bias (heads, query, key) as the function `relative_bias` does, by this model's table."""
         rule = self.buckets, self.max_distance, self.bidirectional
         return relative_bias(self.table, query_length, key_length, *rule, past_length)
 
@@ -128,14 +150,14 @@ class Alibi(AttentionPosition):
     call: ClassVar[str] = "alibi(attention_mask)"
 
     def alibi(self, attention_mask: ArrayLike) -> Array:
-        """As `alibi_bias`, with this model's heads: (batch, heads, 1, key)."""
+        """Return the bias (batch, heads, 1, key) as `alibi_bias` does, with this model's heads."""
         return alibi_bias(attention_mask, self.heads)
 
 
 class LogBuckets(AttentionPosition):
     """DeBERTa's rows by distance: `relative_positions` numbers rows of `relative_embeddings` (2 span, dim).
 
-    These are the rows of `table`, layer-normed by `norm` where the config says so.
+    These are the rows of `table`, layer-normed by `norm` if the config asks for it.
 
     >>> scheme = LogBuckets(table=np.zeros((16, 4)), buckets=8, max_positions=17)
     >>> scheme.relative_embeddings[scheme.relative_positions(2, 3)].shape
@@ -151,12 +173,15 @@ class LogBuckets(AttentionPosition):
 
     @property
     def relative_embeddings(self) -> Array:
-        """The rows, ready for use."""
+        """Return the rows after their norm."""
         return self.table if self.norm is None else self.norm(self.table)
 
     def relative_positions(self, query_length: int, key_length: int) -> Array:
-        """As `log_bucket_rows`, with this model's buckets: (query, key)."""
+        """Return the rows' numbers (query, key) as `log_bucket_rows` does, with this model's buckets."""
         return log_bucket_rows(query_length, key_length, self.buckets, self.max_positions)
+
+
+# -- rotary positions in config.json ----------------------------------------------------------------------------
 
 
 def rotary(
@@ -170,15 +195,15 @@ def rotary(
     share_key: str = "partial_rotary_factor",
     pairing: str = "halves",
 ) -> Rotary:
-    """Read one rotation for all layers: `rope_parameters`, else the older keys, else the family's default.
+    """Read one rotation for all layers: `rope_scaling` or `rope_parameters`, older keys, or the family's default.
 
-    theta is the family's default (Nomic 1000), theta_keys its older names (GPT-NeoX "rotary_emb_base"). share is
-    the default of the rotating part of a head (GPT-NeoX 0.25, under "rotary_pct"); None: the whole head rotates
-    and no key can change it, as in Llama, unless the frequencies are scaled: all rules read "partial_rotary_factor".
-    A `rope_scaling` takes the place of `rope_parameters`.
+    theta       the family's default (Nomic 1000); theta_keys: its older names (GPT-NeoX "rotary_emb_base")
+    share       the default of the rotating part of a head (GPT-NeoX 0.25); share_key: its older name ("rotary_pct").
+                None: the whole head rotates and no key can change it, as in Llama, unless the frequencies are
+                scaled, since all rules read "partial_rotary_factor"
 
-    Raises CheckpointError for a rope_type that is not known, for parameters that differ by layer, and for numbers
-    that are absent or impossible.
+    Raises CheckpointError for an unknown rope_type, for parameters that differ by layer, and for numbers that are
+    absent or impossible.
 
     >>> numbers = {"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100.0}
     >>> rotary(Config(numbers)).frequencies[None]
@@ -204,14 +229,10 @@ def rotary(
 
 
 def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> Rotary:
-    """Read GTE's: as `rotary`, and the "ntk" of published files, which the reference does not know.
+    """Read GTE's rotation: as `rotary`, and the "ntk" scaling of published files, unknown to the reference.
 
-    theta is 160000 where config.json has none, and 10000 in files of the older model_type "new". Raises
-    CheckpointError as `rotary`, and for settings of "ntk" besides a factor of 1 or more.
-
-    >>> numbers = {"head_dim": 4, "rope_theta": 100.0, "rope_scaling": {"type": "ntk", "factor": 4.0}}
-    >>> gte_rotary(Config(numbers)).frequencies[None]
-    array([0.5  , 0.025], dtype=float32)
+    The default theta is 160000, and 10000 in files of the older model_type "new". Raises CheckpointError as `rotary`,
+    and for settings of "ntk" besides a factor of 1 or more.
     """
     theta, scaling = 10000.0 if config.get("model_type") == "new" else 160000.0, config.part("rope_scaling")
     if scaling.get("rope_type", scaling.get("type")) != "ntk":
@@ -221,19 +242,12 @@ def gte_rotary(config: Config, binder: Binder | None = None, side: str = "") -> 
         raise config.refused(f"'ntk' scaling must have a factor of 1 or more and no 'mixed_b', found {dict(scaling)}")
     base = number(config, "rope_theta", default=theta)
     unscaled = rotary_frequencies(dim, base)
-    rotation = Rotation(ntk_frequencies(dim, base, factor), unscaled=unscaled)
-    return Rotary(rotations={None: rotation})
+    return Rotary(rotations={None: Rotation(ntk_frequencies(dim, base, factor), unscaled=unscaled)})
 
 
 # layer type -> (older key, default)
-MODERNBERT_THETAS = {
-    "full_attention": ("global_rope_theta", 160000.0),
-    "sliding_attention": ("local_rope_theta", 10000.0),
-}
-GEMMA3_THETAS = {
-    "full_attention": ("rope_theta", 1000000.0),
-    "sliding_attention": ("rope_local_base_freq", 10000.0),
-}
+MODERNBERT_THETAS = {FULL: ("global_rope_theta", 160000.0), SLIDING: ("local_rope_theta", 10000.0)}
+GEMMA3_THETAS = {FULL: ("rope_theta", 1000000.0), SLIDING: ("rope_local_base_freq", 10000.0)}
 
 
 def layered_rotary(
@@ -242,19 +256,14 @@ def layered_rotary(
     side: str = "",
     *,
     thetas: Mapping[str, tuple[str, float]] = MODERNBERT_THETAS,
-    scaled: Collection[str] = ("full_attention", "sliding_attention"),
+    scaled: Collection[str] = (FULL, SLIDING),
 ) -> Rotary:
     """Read one rotation for each layer type: `rope_parameters[layer type]`, else the older key, else the default.
 
     thetas: layer type -> (older key, default). An older config's `rope_scaling` holds for the types in `scaled`
-    (Gemma 3: the full layers alone). There the reference reads "rope_type" alone: under the older word "type" it finds
-    no scaling, and so it is here.
+    (Gemma 3: the full layers alone). As in the reference, "rope_type" alone names that scaling, not the older "type".
 
     Raises CheckpointError as `rotary`, and for `rope_parameters` that are not sorted by layer type.
-
-    >>> config = Config({"hidden_size": 8, "num_attention_heads": 2, "local_rope_theta": 100.0})
-    >>> layered_rotary(config).frequencies["sliding_attention"]
-    array([1. , 0.1], dtype=float32)
     """
     by_type, scaling = config.part("rope_parameters"), config.part("rope_scaling")
     flat = [name for name in ("rope_type", "type", "factor") if by_type.get(name, "default") != "default"]
@@ -264,16 +273,19 @@ def layered_rotary(
     for layer_type, (key, default) in thetas.items():
         given = {**by_type.part(layer_type), **(scaling if layer_type in scaled else {})}
         if not by_type:
-            given.setdefault("rope_type", "default")  # so that the reference does not see the older word "type" here
+            given.setdefault("rope_type", "default")  # before the older "type" is read
         given["rope_theta"] = number(Config(given), "rope_theta", default=number(config, key, default=default))
         given.setdefault("partial_rotary_factor", config.get("partial_rotary_factor"))
-        given["truncate"] = by_type.get("truncate", True)  # the reference looks for it there alone
+        given["truncate"] = by_type.get("truncate", True)  # the reference reads it there alone
         rotations[layer_type] = read_rotation(config, Config(given))
     return Rotary(rotations=rotations)
 
 
-gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=("full_attention",))
-"""The same with Gemma 3's words and numbers; an older config's scaling is that of its full layers."""
+gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=(FULL,))
+"""`layered_rotary` with Gemma 3's keys and numbers; an older config's scaling is that of its full layers."""
+
+
+# -- the other schemes in config.json and in the file ------------------------------------------------------------
 
 
 @contextmanager
@@ -286,14 +298,7 @@ def _settings_of(config: Config, *keys: str) -> Iterator[None]:
 
 
 def t5_bias(config: Config, binder: Tensors, side: str, i: int = 0) -> RelativeBias:
-    """Read T5's bias, whose table the first block of each stack owns, in umT5 block i; the encoder's looks both ways.
-
-    >>> from types import SimpleNamespace
-    >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
-    >>> numbers = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_attention_heads": 2}
-    >>> t5_bias(Config(numbers), zeros, "encoder")
-    RelativeBias(buckets=8, max_distance=20, bidirectional=True)
-    """
+    """Read T5's bias from block 0 of a stack, umT5's from block i; the encoder's is bidirectional."""
     names = "relative_attention_num_buckets", "relative_attention_max_distance"
     buckets, max_distance = (whole(config, name) for name in names)
     with _settings_of(config, *names):
@@ -308,10 +313,10 @@ def t5_bias(config: Config, binder: Tensors, side: str, i: int = 0) -> RelativeB
 
 
 def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
-    """Read MPNet's; the config key only sizes the table, the reference computes 32 buckets up to distance 128.
+    """Read MPNet's bias; the config key only sizes the table: the reference computes 32 buckets up to distance 128.
 
-    With fewer rows it computes texts that are short enough. Raises CheckpointError for a table that has not those of
-    two tokens.
+    With fewer rows it computes texts that are short enough. Raises CheckpointError for a table without the rows of two
+    tokens.
     """
     key = "relative_attention_num_buckets"
     rows, heads = config.integer(key), config.integer("num_attention_heads")
@@ -323,11 +328,7 @@ def mpnet_bias(config: Config, binder: Binder, side: str) -> RelativeBias:
 
 
 def alibi(config: Config, binder: Binder | None = None, side: str = "") -> Alibi:
-    """Read the number of heads, `n_head` in BLOOM's config. Raises CheckpointError for more than the model is wide.
-
-    >>> alibi(Config({"n_head": 16}))
-    Alibi(heads=16)
-    """
+    """Read the number of heads, `n_head` in BLOOM's config. Raises CheckpointError for more than the model is wide."""
     heads, dim = whole(config, "n_head", "num_attention_heads"), config.get("hidden_size")
     if isinstance(dim, int) and heads > dim:
         raise config.refused(f"'hidden_size' {dim} is too small for {heads} heads")
@@ -335,16 +336,10 @@ def alibi(config: Config, binder: Binder | None = None, side: str = "") -> Alibi
 
 
 def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBuckets | None:
-    """Read DeBERTa's scheme; None where the config does not set `relative_attention`.
+    """Read DeBERTa's scheme; None unless the config sets `relative_attention`.
 
-    `encoder.rel_embeddings.weight` (2 span, dim) is asked for, and `encoder.LayerNorm` where `norm_rel_ebd` holds
+    It reads `encoder.rel_embeddings.weight` (2 span, dim), and `encoder.LayerNorm` if `norm_rel_ebd` holds
     "layer_norm". `max_relative_positions` below 1 means `max_position_embeddings`. Raises CheckpointError.
-
-    >>> from types import SimpleNamespace
-    >>> zeros = SimpleNamespace(vector=lambda names, shape: np.zeros(shape))
-    >>> numbers = {"relative_attention": True, "hidden_size": 4, "position_buckets": 8, "max_position_embeddings": 17}
-    >>> deberta_log_buckets(Config(numbers), zeros)
-    LogBuckets(buckets=8, max_positions=17)
     """
     if not config.flag("relative_attention"):
         return None
@@ -359,7 +354,7 @@ def deberta_log_buckets(config: Config, binder: Binder, side: str = "") -> LogBu
 
 
 def deberta_rows(config: Config) -> tuple[int, int, int]:
-    """DeBERTa's buckets (below 1: none), the distance from which on they are the last, and the rows of its table."""
+    """Return DeBERTa's buckets (below 1: none), the distance at which the last begins, and the rows of its table."""
     max_positions = config.integer("max_relative_positions", default=-1, above=-math.inf)
     if max_positions < 1:
         max_positions = whole(config, "max_position_embeddings")
@@ -368,6 +363,121 @@ def deberta_rows(config: Config) -> tuple[int, int, int]:
 
 
 def deberta_norm(config: Config) -> Norm:
-    """The norm of DeBERTa's rows of distances, where `norm_rel_ebd` asks for it."""
-    asked = "layer_norm" in [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]
-    return Norm(path="encoder.LayerNorm") if asked else Norm()
+    """Return the norm of DeBERTa's rows of distances; one without a path unless `norm_rel_ebd` asks for it."""
+    kinds = [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]
+    return Norm(path="encoder.LayerNorm" if "layer_norm" in kinds else "")
+
+
+# -- rotary frequencies, scaled by a rule ------------------------------------------------------------------------
+
+
+def number(config: Config, *keys: str, default: float | None = None) -> float:
+    """Return the first of `keys` that the config sets, a number above 0."""
+    return config.number(*keys, default=default, above=0)
+
+
+def whole(config: Config, *keys: str) -> int:
+    """Return the first of `keys` that the config sets, an integer above 0."""
+    return config.integer(*keys, above=0)
+
+
+def head_dim(config: Config) -> int:
+    """Return the size of a head: `head_dim` (Llama, Mistral and Qwen2 may set it), or hidden size over heads."""
+    if config.get("head_dim"):
+        size = whole(config, "head_dim")
+    else:
+        hidden_size, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+        if hidden_size < heads:
+            raise config.refused(f"hidden_size {hidden_size} is too small for {heads} heads")
+        size = hidden_size // heads
+    if size > WIDEST_HEAD:
+        raise config.refused(f"a head has {size} dimensions, expected at most {WIDEST_HEAD}")
+    return size
+
+
+def read_rotation(config: Config, given: Config, partial_by_default: bool = False) -> Rotation:
+    """Read one rotation from its settings, with "rope_theta" among them; lengths and sizes from the config.
+
+    Only a part of a head may rotate: if a rule scales the frequencies, or if the family's unscaled rule reads
+    "partial_rotary_factor" too (`partial_by_default`).
+
+    Raises CheckpointError for numbers that are absent or impossible, and for an unknown rope_type. A rule whose
+    frequencies change with a text's length is one: a text's vectors would change with the texts around it.
+    """
+    rope_type = given.get("rope_type", given.get("type", "default"))
+    rope_type = "longrope" if "short_factor" in given else rope_type  # Phi-3's files call it "su" and "yarn" too
+    if not isinstance(rope_type, str) or rope_type not in RULES:
+        raise config.refused(
+            f"it asks for {rope_type!r} scaling of the rotary frequencies ('rope_type' or 'type'), which minibert does "
+            f"not compute; it knows {', '.join(RULES)}"
+        )
+    size = head_dim(config)
+    share = number(given, "partial_rotary_factor", default=1.0) if partial_by_default or rope_type != "default" else 1.0
+    dim, base = int(size * share), given["rope_theta"]
+    if not 1 <= dim <= size:
+        raise config.refused(f"it asks to rotate {dim} of the {size} dimensions of a head")
+    of_base = partial(RULES[rope_type], config, given, dim)
+    try:
+        rotation = of_base(base)
+        if rope_type != "default":
+            rotation = rotation._replace(unscaled=rotary_frequencies(dim, base), of_base=of_base)
+    except (TypeError, ValueError) as error:
+        raise config.refused(f"{rope_type!r} scaling of the rotary frequencies: {error}") from None
+    if abs(rotation.attention_factor) > LARGEST_ATTENTION_FACTOR:
+        raise config.refused(
+            f"{rope_type!r} scaling: cos and sin would be multiplied by {rotation.attention_factor:g} "
+            f"('attention_factor', 'mscale'), expected at most {LARGEST_ATTENTION_FACTOR:g}"
+        )
+    return rotation
+
+
+def _stated(given: Config, key: str) -> float | None:
+    """Return the number under `key`; None if the key is missing or null."""
+    return None if given.get(key) is None else number(given, key)
+
+
+def _original_length(config: Config, given: Config) -> int:
+    key, reached = "original_max_position_embeddings", "max_position_embeddings"
+    return whole(given, key) if given.get(key) is not None else whole(config, reached)
+
+
+def _stretch(config: Config, given: Config, original_length: int) -> float:
+    """Return the factor; if it is null, the model's length divided by that of training."""
+    return _stated(given, "factor") or number(config, "max_position_embeddings") / original_length
+
+
+def _yarn(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    if "factor" not in given:
+        number(given, "factor")  # null is allowed, a missing key is not
+    length = _original_length(config, given)
+    factor = _stretch(config, given, length)
+    ramp = number(given, "beta_fast", default=32), number(given, "beta_slow", default=1), given.flag("truncate", True)
+    attention_factor = _stated(given, "attention_factor")
+    if attention_factor is None:
+        mscales = (given.get(key) and number(given, key) for key in ("mscale", "mscale_all_dim"))
+        attention_factor = yarn_attention_factor(factor, *mscales)
+    return Rotation(yarn_frequencies(dim, base, factor, length, *ramp), attention_factor, length)
+
+
+def _llama3(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    length = _original_length(config, given)
+    factor, low, high = (number(given, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    frequencies = llama3_frequencies(rotary_frequencies(dim, base), factor, low, high, length)
+    return Rotation(frequencies, original_length=length)
+
+
+def _default(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    return Rotation(rotary_frequencies(dim, base))
+
+
+def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
+    return Rotation(linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
+
+
+# rope_type -> rule; functions and no lambdas, so that a rotation that keeps its rule can be pickled
+RULES: dict[str, Callable[[Config, Config, int, float], Rotation]] = {
+    "default": _default,
+    "linear": _linear,
+    "yarn": _yarn,
+    "llama3": _llama3,
+}

@@ -1,4 +1,4 @@
-"""The names of blocks' tensors and modules: where several blocks share a module, and in files with older names."""
+"""The names of blocks' tensors and modules if several blocks share a module, or if a file has older names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Older(NamedTuple):
-    """The older name of a map or a norm, or of several maps that a file holds one after another: part of how many."""
+    """The older name of a map or a norm. If one tensor holds several maps, this one is number `part` of `parts`."""
 
     path: str
     part: int = 0
@@ -22,7 +22,7 @@ class Older(NamedTuple):
 
 
 def module_path(key: str) -> str:
-    """The path of a module from its key in a trace: without the block's number, which a shared module's key has.
+    """Return the path of a module from its key in a trace; the key of a shared module has a block's number too.
 
     >>> module_path("encoder.albert_layer_groups.0.albert_layers.0[3].ffn")
     'encoder.albert_layer_groups.0.albert_layers.0.ffn'
@@ -31,7 +31,7 @@ def module_path(key: str) -> str:
 
 
 def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group values of keys `path.name` by their module's path: in the order in which a shared module is called.
+    """Group values of keys `path.name` by their module's path, in the order of a shared module's calls.
 
     >>> by_module({"layers.0[0].ffn": "a", "layers.0[1].ffn": "b"})
     {'layers.0.ffn': ['a', 'b']}
@@ -43,14 +43,14 @@ def by_module(keys: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 class OtherNames:
-    """Finds tensors by other names than those that are asked for; asked as `steps.Tensors` are.
+    """`steps.Tensors` that are stored under other names.
 
-    `names` tells the other names, and which of how many parts of that tensor it is.
+    names  the names of today -> the stored ones, and which of how many parts of that tensor is meant
     """
 
     def __init__(self, binder: Tensors, names: Callable[[tuple[str, ...]], tuple[tuple[str, ...], int, int]]) -> None:
         self._binder, self._names = binder, names
-        self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is converted once, a shared one is one object
+        self._known: dict[tuple[str, ...], Any] = {}  # a narrow tensor is converted once
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         found: Array = self._find(self._binder.vector, names, shape)
@@ -71,12 +71,12 @@ class OtherNames:
 
 
 def shared_names(binder: Tensors) -> OtherNames:
-    """Finds the tensors of a module that several blocks use: the same ones for every block."""
+    """Return the tensors of modules that several blocks share: the same arrays for every block."""
     return OtherNames(binder, lambda asked: (tuple(map(module_path, asked)), 0, 1))
 
 
 def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, Older]) -> OtherNames:
-    """Finds one block's tensors in a file with older names, where one may hold the rows of several."""
+    """Return one block's tensors in a file with older names; one stored tensor may hold the rows of several."""
 
     def names(asked: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
         path, _, last = asked[0].removeprefix(prefix).rpartition(".")

@@ -1,9 +1,8 @@
-"""The parts of blocks: parts as a row names them. `bound_blocks` says what they become with a checkpoint.
+"""The parts of blocks, as rows name them. `bound_blocks` has what they become with a checkpoint.
 
-Rows are read with the input layer, which computes no block: the computing files are imported when a block is bound.
-
-A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. The work is `Attention` or a
-`FeedForward`; a norm without a path is not there. All parts are in one file, since who writes a row chooses among them.
+A block is a tuple of `Residual`s, in order: `x = after(x + within(work(before(x))))`. `work` is an `Attention` or a
+`FeedForward`; a norm without a path is not there. All parts are in one file, since the author of a row chooses among
+them. The input layer reads rows too, so the files that compute are imported when a block is bound.
 """
 
 from __future__ import annotations
@@ -18,22 +17,21 @@ from minibert.families.family import Family
 from minibert.files.tables import in_order
 
 from .block_names import Older, older_names, shared_names
-from .config import Config, decided
-from .frozen import Frozen, replace
+from .config import Config, Frozen, decided, replace, stays_causal
 from .steps import Norm
 
 if TYPE_CHECKING:
     from minibert.equations.input_layer import Array
 
     from .bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, BoundResidual, Modules
+    from .plan import Term
     from .steps import Binder, Tensors
-    from .terms import Term
 
-FARTHEST = 1 << 31  # tokens: no text is as long, and positions plus this are still int64
+FARTHEST = 1 << 31  # tokens; longer than any text, and a position plus this is still int64
 
 
 class Site(NamedTuple):
-    """Parts are bound here: which block, how its names begin, and its modules so far, in the reference's order."""
+    """One block to which its parts are bound: the number, the path, and the modules so far, in order of computing."""
 
     config: Config
     tensors: Tensors
@@ -44,7 +42,7 @@ class Site(NamedTuple):
     modules: Modules
 
     def dense(self, name: str, out: int, width: int, biased: bool | str) -> str:
-        """Take a map's tensors; give its path."""
+        """Read a map's tensors, and return its path."""
         from .bound_blocks import Dense
 
         path = self.prefix + name
@@ -54,26 +52,27 @@ class Site(NamedTuple):
         return path
 
     def norm(self, norm: Norm, width: int) -> str:
-        """Take a norm's tensors; give its path, "" where there is none."""
+        """Read a norm's tensors, and return its path; "" without a norm."""
         bound = norm.bound(self.config, self.tensors, self.prefix, width)
         self.modules.update(bound)
         return next(iter(bound), "")
 
 
 class Attention(Frozen):
-    """Attention: queries, keys and values from x, probabilities in each head, and a map of what is gathered.
+    """Attention: queries, keys and values from x, probabilities in each head, and a map of the weighted sum.
 
-    maps             query, key and value, or the one that holds the three side by side; `output` is the map after it
-    biased           whether `maps` have biases, or a config key that decides it; `output_biased` the same of `output`
-    key_heads        config key of the number of key heads, where several query heads may share one
-    head_dim         config key of a head's width, where queries may be wider than the model
+    maps             paths of query, key and value, or of the one map that holds the three side by side
+    output           path of the map after the weighted sum
+    biased           whether `maps` have biases, or a config key that decides it; `output_biased`: `output`
+    key_heads        config key of the number of key heads, if several query heads may share one
+    head_dim         config key of a head's width, if queries may be wider than the model
     query_norm, key_norm  norms of each head's queries and keys; a trace has them as (batch, seq, heads, head_dim)
-    heads_first      the reference's own modules of these norms give (batch, heads, seq, head_dim)
-    scale            the factor of the scores, from config, head width and the block's number
-    window            how many tokens away a token sees at most, from config and the block's number; None: all
-    rotation         which rotation of the input row's rotary scheme rotates queries and keys (its layer type), from
-                     config and the block's number; without it they are not rotated
-    terms            functions that make the terms of the scores (see `terms`) at a `Site`; None: no term
+    heads_first      the reference's modules of these norms return (batch, heads, seq, head_dim)
+    scale            (config, head width, block's number) -> the factor of the scores
+    window           (config, block's number) -> how far a visible token is at most; None: all tokens are visible
+    rotation         (config, block's number) -> the layer type, by which the rotary scheme rotates queries and keys;
+                     without it they are not rotated
+    terms            functions that make the terms of the scores (see `plan`) at a `Site`; None: no term
     """
 
     maps: tuple[str, ...]
@@ -117,10 +116,10 @@ class Attention(Frozen):
         )
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
-        """Heads, key heads, and the width of a head. Raises CheckpointError where they do not fit together."""
+        """Return heads, key heads, and the width of a head. Raises CheckpointError if they do not fit together."""
         heads = config.integer("num_attention_heads")
-        head_dim = _given(config, self.head_dim) or config.integer("hidden_size") // heads_of(config)
-        key_heads = _given(config, self.key_heads) or heads
+        head_dim = _size(config, self.head_dim) or config.integer("hidden_size") // heads_of(config)
+        key_heads = _size(config, self.key_heads) or heads
         if not heads or heads % key_heads:
             raise config.refused(f"{self.key_heads!r} must divide the {heads} heads, found {key_heads}")
         return heads, key_heads, head_dim
@@ -129,14 +128,13 @@ class Attention(Frozen):
 class FeedForward(Frozen):
     """A feed-forward: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
 
-    gate        the same path as `up`: one map holds both side by side, the gate's numbers first
-    gated       whether the gate is there; where it is not, `ungated` is the path of `up`
-    biased      whether the maps have biases, or a config key that decides it; `output_biased` the same of `down`, None:
-                as the others
-    activation  path of f; it is printed after `down` where `activation_last`
-    act         config key of f, or a function of the config that gives its name
+    gate        path of the gate; if it is that of `up`, one map holds both side by side, the gate's numbers first
+    gated       whether the gate is there; if not, `ungated` is the path of `up`
+    biased      whether the maps have biases, or a config key that decides it; `output_biased`: `down`, None: as `up`
+    activation  path of f
+    act         config key of f, or a function of the config that returns its name
     inner       config key of the width between the maps
-    times       that width as so many times the model's, where config.json gives none
+    times       that width as a multiple of the model's, if config.json has none
     """
 
     up: str
@@ -147,38 +145,34 @@ class FeedForward(Frozen):
     ungated: str = ""
     biased: bool | str = True
     output_biased: bool | str | None = None
-    activation_last: bool = False
     act: str | Callable[[Config], str] = "hidden_act"
     inner: str = "intermediate_size"
     times: int = 0
 
     def bind(self, site: Site) -> BoundFeedForward:
-        from .activations import activation_of
-        from .bound_blocks import BoundFeedForward
+        from .bound_blocks import BoundFeedForward, activation_of
 
         dim, inner = site.config.integer("hidden_size"), self.width(site.config)
-        activate, printed = activation_of(site.config, self.act)
-        named, name = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
-        wide = 2 * inner if name == named else inner
-        gate = named and site.dense(named, wide, dim, self.biased)
-        up = gate if name == named else site.dense(name, wide, dim, self.biased)
+        activate = activation_of(site.config, self.act)
+        gate, up = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
+        together = gate == up  # one map
+        gate = gate and site.dense(gate, 2 * inner if together else inner, dim, self.biased)
+        up = gate if together else site.dense(up, inner, dim, self.biased)
         activation = site.prefix + self.activation
-        if not self.activation_last:
-            site.modules[activation] = printed
+        site.modules[activation] = activate
         biased = self.biased if self.output_biased is None else self.output_biased
         down = site.dense(self.down, dim, inner, biased)
-        site.modules[activation] = printed
         return BoundFeedForward(up, gate, activation, down, activate)
 
     def width(self, config: Config) -> int:
-        """Give the width between the maps. Raises CheckpointError where config.json has none."""
+        """Return the width between the maps. Raises CheckpointError if config.json has none."""
         if self.times and config.get(self.inner) is None:
             return self.times * config.integer("hidden_size")
         return config.integer(self.inner)
 
 
 class Residual(Frozen):
-    """One part of a block: `x = after(x + within(work(before(x))))`."""
+    """A part of a block: `x = after(x + within(work(before(x))))`."""
 
     work: Attention | FeedForward
     before: Norm = Norm()
@@ -195,53 +189,44 @@ class Residual(Frozen):
 
 
 class TextVector(Frozen):
-    """Pools a text as this model type does: the last hidden state of one token, and a map of it without a bias.
+    """The pooling of a model type: the last hidden state of one token, and a map of it without a bias.
 
-    token       which token, from the config: a function of the ids (texts, seq) of texts
-    projection  path of the map; a file without it gives the hidden state itself
+    token       config -> function of the ids (texts, seq) that returns the token's place
+    projection  path of the map; without it in the file, the vector is the hidden state
     """
 
     token: Callable[[Config], Callable[[Array], Array]]
     projection: str
 
     def bind(self, config: Config, binder: Binder) -> dict[str, Any]:
-        """Take the map; give its fields of a `SentenceConfig`."""
+        """Read the map, and return its fields of a `SentenceConfig`."""
         from .bound_blocks import steady
 
-        found: dict[str, Any] = {
-            "poolings": ("lasttoken",),
-            "picks": self.token(config),
-            "dim": config.integer("hidden_size"),
-        }
-        name = f"{self.projection}.weight"
+        name, dim = f"{self.projection}.weight", config.integer("hidden_size")
+        fields: dict[str, Any] = {"poolings": ("lasttoken",), "picks": self.token(config), "dim": dim}
         if not binder.stores(name):
-            return found
+            return fields
         weight = binder.table((name,), None)
-        if weight.shape[1] != found["dim"]:
-            raise config.refused(f"tensor {name!r} has shape {weight.shape}, but 'hidden_size' is {found['dim']}")
-        return found | {"after": (partial(steady, weight=weight.array()),), "dim": weight.shape[0]}
+        if weight.shape[1] != dim:
+            raise config.refused(f"tensor {name!r} has shape {weight.shape}, but 'hidden_size' is {dim}")
+        return fields | {"after": (partial(steady, weight=weight.array()),), "dim": weight.shape[0]}
 
 
 class Blocks(Frozen):
     """One model_type's blocks.
 
-    path        of one block, "{i}" is its number; the names in `parts` are relative to it
-    parts       the residual parts of a block, in order; `first` the same of block 0, where it is another
+    path        path of a block with "{i}" for its number; the paths in `parts` are relative to it
+    parts       the residual parts of a block, in order; `first`: those of block 0, if they differ
     last_norm   the norm after the last block
     transposed  weights are stored (in, out)
-    causal      whether no token sees those after it; `is_causal` asks config.json too
-    relative    path of the learned bias's table, for printing, of each block where it has "{i}"; the input row has the
-                position scheme
-    vector      the pooling of `encode` where no modules.json names one; without it the mean
-    others      takes other modules of no single block, for printing
-    defaults    values for config keys that config.json leaves out; `only` the one value these blocks compute
-    checked_prefixes, unused_endings  as in `family.Family`: a tensor of the blocks that nothing uses is an error
-    tree        the reference's class for each module that holds others, for printing: path -> class name, or a
-                function of the config that gives it
-    order       last parts of paths in the order in which the reference prints them, if it is not that of computing
-    count       how many blocks there are
-    elsewhere   where sentence-transformers takes vectors from, if not from these blocks: they are refused here
-    shared      path of the module that block i uses, where several blocks use one
+    causal      whether later tokens are masked; `is_causal` reads config.json too
+    relative    path of the learned bias's table, with "{i}" if each block has one; the input row has the scheme
+    vector      the pooling of `encode` if no modules.json names one; without it the mean
+    others      reads the other modules that belong to no single block
+    only, checked_prefixes  as in `family.Family`, but for loading the blocks, not the input layer alone
+    count       the number of blocks
+    elsewhere   the source of sentence-transformers' vectors, if it is not these blocks: they are refused here
+    shared      path of the module that block i uses, if several blocks use one
     older_path, older  path of a block in older files, and the names in it: path in the block -> older name
     """
 
@@ -250,16 +235,12 @@ class Blocks(Frozen):
     first: tuple[Residual, ...] = ()
     last_norm: Norm = Norm()
     transposed: bool = False
-    causal: Callable[[Config], bool] = lambda config: config.flag("is_decoder")
+    causal: Callable[[Config], bool] = lambda config: False
     relative: str = ""
     vector: TextVector | None = None
     others: Callable[[Config, Binder], Modules] = lambda config, binder: {}
-    defaults: Mapping[str, Any] = {"hidden_act": "gelu"}
     only: Mapping[str, Any] = {"add_cross_attention": False, "pruned_heads": {}}
     checked_prefixes: tuple[str, ...] = ("encoder.",)
-    unused_endings: tuple[str, ...] = ()
-    tree: Mapping[str, str | Callable[[Config], str]] = {}
-    order: tuple[str, ...] = ()
     count: Callable[[Config], int] = lambda config: config.integer("num_hidden_layers")
     elsewhere: str = ""
     shared: Callable[[Config, int], str] | None = None
@@ -267,10 +248,10 @@ class Blocks(Frozen):
     older: Mapping[str, Older] = {}
 
     def is_causal(self, config: Config) -> bool:
-        """Whether no token sees those after it: as the row says, unless config.json lets every token see all.
+        """Return whether later tokens are masked: as the row says, unless config.json makes every token visible.
 
-        Raises CheckpointError for a model that is not causal and is said to be: the reference then masks later tokens
-        in texts without padding, and in no others.
+        Raises CheckpointError if config.json makes another model causal: the reference then masks later tokens only
+        in texts without padding.
         """
         if self.causal(config):
             return stays_causal(config)
@@ -280,7 +261,7 @@ class Blocks(Frozen):
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """List the beginnings of the blocks' tensor names, of older files too."""
+        """List the beginnings of the blocks' tensor names, older names too."""
         return tuple(path.partition("{")[0] for path in (self.path, self.older_path) if path)
 
     def configure(self, family: Family, data: Mapping[str, Any], where: str) -> Config:
@@ -289,20 +270,17 @@ class Blocks(Frozen):
             raise CheckpointError(
                 f"{where}: 'num_experts' is {count}, and experts are not computed here; take a model without them"
             )
-        both = replace(
-            family, defaults={**family.defaults, **self.defaults}, only={**family.only, **self.only},
-        )  # fmt: skip
-        return both.configure(dict(data), where)
+        return replace(family, only={**family.only, **self.only}).configure(dict(data), where)
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
-        """Take the tensors of all blocks from the checkpoint; `scheme` is the input row's of positions in attention."""
+        """Bind all blocks to the checkpoint's tensors; `scheme` is the input layer's `attention_position`."""
         tensors = None if self.shared is None else shared_names(binder)
         return tuple(self.bind(config, binder, i, tensors, scheme) for i in range(self.count(config)))
 
     def bind(
         self, config: Config, binder: Binder, i: int, tensors: Tensors | None = None, scheme: Any = None
     ) -> BoundBlock:
-        """Take one block's tensors; `tensors` knows those that it shares with others."""
+        """Bind one block; `tensors` has the tensors that several blocks share."""
         from .bound_blocks import BoundBlock
 
         prefix = self.prefix(config, i)
@@ -314,39 +292,28 @@ class Blocks(Frozen):
         return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:
-        """Give the beginning of block i's keys; of several blocks with one module the number stands last."""
+        """Return the beginning of block i's keys; if several blocks share a module, the number stands last."""
         return f"{self.path.format(i=i)}." if self.shared is None else f"{self.shared(config, i)}[{i}]."
 
     @property
     def attend(self) -> Attention:
-        """The attention, of which every block has one."""
-        return next(add.work for add in self.parts if isinstance(add.work, Attention))
+        """Return the attention; every block has one."""
+        return next(part.work for part in self.parts if isinstance(part.work, Attention))
 
     @property
     def feed(self) -> FeedForward:
-        """The feed-forward, of which every block has one."""
-        return next(add.work for add in self.parts if isinstance(add.work, FeedForward))
-
-
-def stays_causal(config: Config) -> bool:
-    """Read `is_causal` of config.json: in a causal model, false lets every token see all others.
-
-    Raises CheckpointError for null too: the reference then masks later tokens only in texts without padding.
-    """
-    value = config.get("is_causal", True)
-    if not isinstance(value, bool):
-        raise config.refused(f"'is_causal' must be true or false, found {value!r}")
-    return value
+        """Return the feed-forward; every block has one."""
+        return next(part.work for part in self.parts if isinstance(part.work, FeedForward))
 
 
 def heads_of(config: Config) -> int:
-    """Count the heads. Raises CheckpointError where they do not divide the width."""
+    """Count the heads. Raises CheckpointError if they do not divide the width."""
     dim, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if heads == 0 or dim % heads:
         raise config.refused(f"'hidden_size' must be a multiple of 'num_attention_heads', found {dim} and {heads}")
     return heads
 
 
-def _given(config: Config, key: str) -> int:
-    """Read a key of config.json that a row may lack: 0 where there is no key, or nothing under it."""
+def _size(config: Config, key: str) -> int:
+    """Read a size of config.json; 0 if the row has no key, or config.json nothing under it."""
     return config.integer(key) if key and config.get(key) is not None else 0

@@ -1,43 +1,46 @@
-"""Blocks bound to a checkpoint: their modules by path, and the order of computing. `block_parts` makes them.
+"""Blocks bound to a checkpoint: their modules by path, and their plans. `block_parts` makes them.
 
-Their plans are in one file, since a block's plan is read from part to part.
+All plans of a block's parts are in one file, since a block's plan is read from part to part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from minibert.equations import activations
 from minibert.equations import blocks as equations
 from minibert.equations.activations import Activation
-from minibert.equations.fast import linear, steady_linear
+from minibert.equations.fast import PANEL, Panels, linear, steady_linear
 from minibert.equations.input_layer import Array
-from minibert.files.tables import ScratchBuffer, StoredTable, Weight
+from minibert.files.tables import ScratchBuffer, StoredTable, Weight, forget, map_of
 from minibert.threads.kernels import kernel
 
-if TYPE_CHECKING:
-    from .plan import Step
-    from .terms import Term
+from .config import Config
 
-# so many rows, onto `fast.OUTPUTS` numbers or more, are enough for each kernel in the table of `threads.kernels`
-HEAD_ROWS = 12
-Modules = dict[str, Any]  # path -> Dense or a norm, or the printed activation; in the reference's order
+if TYPE_CHECKING:
+    from .plan import Step, Term
+
+HEAD_ROWS = 12  # with `fast.OUTPUTS` outputs or more, enough for each kernel in the table of `threads.kernels`
+Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computing
 
 
 def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """`x @ weight^T + bias` of a head: no row changes a bit of another, with the kernels that always keep them.
+    """Return `x @ weight^T + bias` for a head. With kernels that allow it, no row changes a bit of another.
 
-    With the others a text is here alone, where that is asked for.
+    With another kernel and `same_bits=True`, a call has one text.
     """
     return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)
 
 
 class Dense:
     """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
+
+    panels: the weight once more, for products of few rows: see `lay_out`.
 
     A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
     array is copied once, or BLAS would do so at each call.
@@ -47,11 +50,17 @@ class Dense:
         if isinstance(weight, np.ndarray) and not weight.flags.aligned:
             weight = np.array(weight)
         self._weight, self.bias, self.transposed = weight, bias, transposed
+        self.panels: Panels | None = None
 
     @property
     def weight(self) -> Array:
         """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
         return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
+
+    @property
+    def source(self) -> Weight:
+        """The array or table that holds the weight."""
+        return self._weight
 
     @property
     def stored(self) -> bool:
@@ -86,7 +95,9 @@ class Dense:
         """The map that gives some of its numbers; nothing is copied."""
         where = (slice(None), numbers) if self.transposed else (numbers,)
         weight = self._weight.part(*where) if isinstance(self._weight, StoredTable) else self._weight[where]
-        return Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
+        part = Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
+        part.panels = self.panels and self.panels.part(slice(*numbers.indices(self.shape[0])[:2]))
+        return part
 
     def __call__(self, x: Array) -> Array:
         matrix = self.matrix(ScratchBuffer())
@@ -99,11 +110,81 @@ class Dense:
         return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
 
 
+# the name in config.json -> the equation
+ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": activations.gelu,
+    "gelu_python": activations.gelu,
+    "gelu_new": activations.gelu_tanh,
+    "gelu_fast": activations.gelu_tanh,
+    "gelu_accurate": activations.gelu_tanh,
+    "gelu_pytorch_tanh": activations.gelu_tanh,
+    "gelu_python_tanh": activations.gelu_tanh,
+    "relu": activations.relu,
+    "silu": activations.silu,
+    "swish": activations.silu,
+    "quick_gelu": activations.quick_gelu,
+    "tanh": activations.tanh,
+    "relu6": activations.relu6,
+    "leaky_relu": activations.leaky_relu,
+    "sigmoid": activations.sigmoid,
+    "linear": activations.identity,
+}
+# a class of torch.nn, made without arguments -> the equation: a sentence model's folder has the name of the class
+TORCH: Mapping[str, Activation] = {
+    "Identity": activations.identity,
+    "Tanh": activations.tanh,
+    "ReLU": activations.relu,
+    "GELU": activations.gelu,
+    "SiLU": activations.silu,
+    "Sigmoid": activations.sigmoid,
+    "LeakyReLU": activations.leaky_relu,
+    "ReLU6": activations.relu6,
+    "Softmax": equations.softmax,
+}
+Key = str | Callable[[Config], str]  # a config key of an activation, or a function that returns its name
+
+
+def torch_class(path: Any) -> str:
+    """Return the class of torch.nn at a path that a folder names, else ""; nothing is imported."""
+    return str(path).rpartition(".")[2] if str(path).startswith("torch.nn.") else ""
+
+
+def activation_name(config: Config, key: Key) -> Any:
+    """Return the name of an activation in config.json; it may be of any type."""
+    return config.get(key) if isinstance(key, str) else key(config)
+
+
+def activation_of(config: Config, key: Key) -> Activation:
+    """Return the equation that the config names. Raises CheckpointError for an unknown name."""
+    name = activation_name(config, key)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        named = repr(key) if isinstance(key, str) else "the activation"
+        raise config.refused(f"{named} must be one of {', '.join(ACTIVATIONS)}, found {name!r}")
+    return ACTIVATIONS[name]
+
+
+def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
+    """Lay the weight that these maps share out as panels, if it can be; without `copied` only as views of it.
+
+    halved: its halves are two maps. Numbers that have to be converted for each use are left as they are.
+    """
+    first = maps[0]
+    if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
+        return
+    weight = first.matrix(ScratchBuffer())
+    if first.in_order or copied:
+        panels = Panels.of(weight)
+        if map_of(weight) and not first.in_order:
+            forget(weight)
+        for each in maps:
+            each.panels = panels
+
+
 class BoundAttention(NamedTuple):
-    """Attention bound to a checkpoint: the paths of its modules and of what a trace names besides."""
+    """Attention bound to a checkpoint: the paths of its modules, and the other names in a trace."""
 
     maps: tuple[str, ...]
-    norms: tuple[str, ...]  # of queries and of keys; "" where there is none
+    norms: tuple[str, ...]  # norm of the queries, norm of the keys; "" for none
     scores: str
     probabilities: str
     context: str
@@ -115,56 +196,55 @@ class BoundAttention(NamedTuple):
     window: int | None
     rotated: bool
     layer_type: str | None
-    heads_first: bool  # how the reference gives the norms' output
-    terms: tuple[Term, ...] = ()  # what is added to the scores
+    heads_first: bool  # the output of the norms in the reference
+    terms: tuple[Term, ...] = ()  # they are added to the scores
 
     @property
     def transposed_in_reference(self) -> tuple[str, ...]:
-        """Paths whose output the reference gives with the second and the third axis exchanged."""
+        """List the paths whose output in the reference has the second and the third axis exchanged."""
         return self.norms if self.heads_first else ()
 
     @property
     def edges(self) -> tuple[int, int]:
-        """Find the columns of keys and values where queries, keys and values stand side by side."""
+        """Return the first columns of keys and of values if one map holds queries, keys and values."""
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """Attention of block i, step by step: queries, keys and values, scores, probabilities, what is gathered."""
+        """Yield the steps of block i's attention: queries, keys and values, scores, probabilities, weighted sum."""
         from minibert.equations import gated_blocks
         from minibert.equations.rotary import rotate
 
         from .plan import REAL, Step, mapped, normed
 
-        at, looks = f".{i}.", list(self.maps)
+        at, projections = f".{i}.", self.maps
         for path in self.maps:
             yield mapped(path, modules[path], x)
         if len(self.maps) == 1:
-            looks = [f"{at}{letter} cut" for letter in "qkv"]
-            for number, look in enumerate(looks):
-                yield Step(look, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
-        for number, (letter, path) in enumerate(zip("qk", self.norms, strict=True)):
-            if path:
-                yield Step(f"{at}{letter} rows", "view", partial(_in_heads, self.head_dim), (looks[number],), self,
-                           "each head of {0}")  # fmt: skip
-                yield normed(path, modules[path], f"{at}{letter} rows")
-                yield Step(f"{at}{letter} normed", "view", _side_by_side, (path,), self)
-        named = (self.norms[0] or looks[0], self.norms[1] or looks[1], looks[2])
-        names = [path.rpartition(".")[2].removesuffix(" cut") for path in named]
-        ends = []
-        for letter, look, path in zip("qkv", looks, (*self.norms, ""), strict=True):
-            last, heads = f"{at}{letter} normed" if path else look, self.heads if letter == "q" else self.key_heads
-            yield Step(f"{at}{letter}", "split", partial(equations.split_heads, heads=heads), (last,), self,
-                       function=equations.split_heads)  # fmt: skip
-            ends.append(f"{at}{letter}")
+            projections = tuple(f"{at}{letter} cut" for letter in "qkv")
+            for number, key in enumerate(projections):
+                yield Step(key, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
+        names, ends = list[str](), list[str]()
+        for letter, last, norm in zip("qkv", projections, (*self.norms, ""), strict=True):
+            own, heads = f"{at}{letter}", self.heads if letter == "q" else self.key_heads
+            names.append((norm or last).rpartition(".")[2].removesuffix(" cut"))
+            if norm:
+                view = partial(_in_heads, self.head_dim)
+                yield Step(f"{own} rows", "view", view, (last,), self, "each head of {0}")
+                yield normed(norm, modules[norm], f"{own} rows")
+                yield Step(last := f"{own} normed", "view", _side_by_side, (norm,), self)
+            split = partial(equations.split_heads, heads=heads)
+            yield Step(own, "split", split, (last,), self, function=equations.split_heads)
+            last = own
             if self.rotated and letter != "v":
-                yield Step(f"{at}{letter} rotated", "rotation", partial(rotated, stack.rotary, self.layer_type),
-                           (ends[-1],), self, function=rotate)  # fmt: skip
-                ends[-1] = f"{at}{letter} rotated"
+                turn = partial(rotated, stack.rotary, self.layer_type)
+                yield Step(f"{own} rotated", "rotation", turn, (last,), self, function=rotate)
+                last = f"{own} rotated"
             if heads < self.heads:
-                yield Step(f"{at}{letter} shared", "share", partial(gated_blocks.share_heads, heads=self.heads),
-                           (ends[-1],), self, function=gated_blocks.share_heads)  # fmt: skip
-                ends[-1] = f"{at}{letter} shared"
+                share = partial(gated_blocks.share_heads, heads=self.heads)
+                yield Step(f"{own} shared", "share", share, (last,), self, function=gated_blocks.share_heads)
+                last = f"{own} shared"
+            ends.append(last)
         q, k, v = ends
         for term in self.terms:
             yield from term.plan(at, q, k)
@@ -209,7 +289,7 @@ def _side_by_side(x: Array) -> Array:
 
 
 def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
-    """Queries or keys by the angles of their positions: (batch, heads, seq, head_dim)."""
+    """Rotate queries or keys by the angles of their positions: (batch, heads, seq, head_dim)."""
     from minibert.equations.rotary import rotate
 
     cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
@@ -217,34 +297,34 @@ def rotated(rotary: Any, layer_type: str | None, x: Array) -> Array:
 
 
 def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
-    """`scale * q @ k^T`, and the terms."""
+    """Return `scale * q @ k^T` plus the terms."""
     return sum(terms, equations.attention_scores(q, k, scale))
 
 
 def visibility_mask(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
-    """Visibility mask, bool (batch, 1, query or 1, key); `ahead`: so many tokens after itself."""
-    seen, positions = real[:, None, None, :], np.arange(real.shape[1])
+    """Return which keys are visible, bool (batch, 1, query or 1, key); `ahead`: later tokens that a token sees."""
+    visible, positions = real[:, None, None, :], np.arange(real.shape[1])
     if causal:
-        seen = seen & np.tri(len(positions), k=ahead, dtype=bool)
-    return seen if window is None else seen & equations.visible(positions, positions, window=window)
+        visible = visible & np.tri(len(positions), k=ahead, dtype=bool)
+    return visible if window is None else visible & equations.visible(positions, positions, window=window)
 
 
 def hidden_by(visible: Array, scores: Array) -> Array:
-    """Give the numbers that are added to scores."""
+    """Return the mask that is added to scores."""
     return equations.additive_mask(visible, scores.dtype)
 
 
 class BoundFeedForward(NamedTuple):
-    """A feed-forward bound to a checkpoint: the paths of its modules. `output` is the map back."""
+    """A feed-forward bound to a checkpoint: the paths of its modules; `output` maps back to the model's width."""
 
     up: str
-    gate: str  # "" where there is none; the same as `up` where one map holds both
+    gate: str  # "" without a gate; the same as `up` if one map holds both
     activation: str
     output: str
     activate: Activation
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """To the larger width, the activation, and back; with a gate, which the activation is of."""
+        """Yield the steps: to the larger width, activation (of the gate, if there is one), product, and back."""
         from .plan import Step, activated, mapped
 
         gate, up, product = self.gate or self.up, self.up, self.activation
@@ -268,7 +348,7 @@ def _half(number: int, x: Array) -> Array:
 
 
 class BoundResidual(NamedTuple):
-    """One `Residual` bound to a checkpoint: paths of the norms, "" where there is none, and of the sum."""
+    """One `Residual` bound to a checkpoint: paths of the norms ("" for none), and of the sum."""
 
     before: str
     work: BoundAttention | BoundFeedForward
@@ -277,17 +357,17 @@ class BoundResidual(NamedTuple):
     after: str
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """`after(x + within(work(before(x))))`, step by step."""
+        """Yield the steps of `after(x + within(work(before(x))))`."""
         from .plan import Step, normed
 
         if self.before:
             yield normed(self.before, modules[self.before], x)
         steps = list(self.work.plan(self.before or x, i, modules, stack))
         yield from steps
-        given = steps[-1].key
+        output = steps[-1].key
         if self.within:
-            yield normed(self.within, modules[self.within], given)
-        yield Step(self.sum, "sum", np.add, (x, self.within or given), self, "{0} + {1}")
+            yield normed(self.within, modules[self.within], output)
+        yield Step(self.sum, "sum", np.add, (x, self.within or output), self, "{0} + {1}")
         if self.after:
             yield normed(self.after, modules[self.after], self.sum)
 
@@ -299,7 +379,7 @@ class BoundBlock(NamedTuple):
     parts: tuple[BoundResidual, ...]
 
     def plan(self, i: int, stack: Any) -> dict[str, Step]:
-        """All steps of block i, from `hidden_states.{i}` to the next; after the last block comes the last norm."""
+        """Return all steps of block i, from `hidden_states.{i}` to the next; the last block ends with the last norm."""
         from .plan import Step, by_key, normed
 
         x, steps = f"hidden_states.{i}", list[Step]()
@@ -317,10 +397,10 @@ class BoundBlock(NamedTuple):
 
     @property
     def attention(self) -> BoundAttention:
-        """Its attention, of which every block has one."""
+        """Return its attention; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, BoundAttention))
 
     @property
     def feed_forward(self) -> BoundFeedForward:
-        """Its feed-forward, of which every block has one."""
+        """Return its feed-forward; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, BoundFeedForward))

@@ -1,7 +1,7 @@
-"""The parts of rows of heads: what a model computes from its last hidden state.
+"""The heads of a model, as rows name them and bound to a checkpoint: they compute logits from the last hidden state.
 
-A head takes some tokens (every one, each text's first, or its last) through its steps in order: maps, activations,
-norms. The last step gives the logits. Paths are those of the reference's classes with that head.
+A head passes some tokens (every token, each text's first, or its last) through its steps in order: maps, activations,
+norms. The last step is a map to the logits. Paths are the same as in the reference's classes with that head.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .config import Config, decided
-from .frozen import Frozen, replace
+from .config import Config, Frozen, decided, replace
 from .steps import Norm
 
 if TYPE_CHECKING:
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     from .plan import Step
     from .steps import Binder
 
-LABELS = "labels"  # a width: as many as config.json names classes
-WORDS = "vocab_size"  # a width: a number for each row of the word table
+LABELS = "labels"  # a width: the number of classes in config.json
+WORDS = "vocab_size"  # a width: the number of rows of the word table
 NAMES = ("masked_word", "next_word", "classes", "token_classes", "next_sentence", "replaced_token", "answer")
-POOLED = ("mean", "late")  # what is taken of all tokens, so that a text without one has none
+POOLED = ("mean", "late")  # means over all tokens, which a text without tokens does not have
 REFUSED = {"ForMultipleChoice": "multiple choice"}
 STANFORD = "HF_ColBERT"  # the class of Stanford's ColBERT, in config.json
-LEFTOVERS = (  # beginnings of tensors in files of the reference's classes that no vector needs
-    # of heads
+LEFTOVERS = (  # beginnings of tensors that the reference's classes write and no vector needs
+    # heads
     "cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "predictions.", "pooler.", "classifier.",
     "classification_head.", "qa_outputs.", "score.", "sop_classifier.", "sequence_summary.", "multiple_choice_head.",
-    "decoder.", "shared.", "final_logits_bias",  # of the decoder beside an encoder
-    "vision_model.", "visual_projection.", "logit_scale",  # of the images beside texts
+    "decoder.", "shared.", "final_logits_bias",  # the decoder beside an encoder
+    "vision_model.", "visual_projection.", "logit_scale",  # the model of images beside that of texts
 )  # fmt: skip
 
 
@@ -46,11 +45,11 @@ LEFTOVERS = (  # beginnings of tensors in files of the reference's classes that 
 class HeadMap(Frozen):
     """A linear map.
 
-    out     the width it gives: a config key, `LABELS`, or the number itself
-    biased  whether it has a bias, or a config key that decides it; `bias` is another name of it, where a file does
-            not have its own
-    tied    without a weight of its own it is the word table, unless config.json says tie_word_embeddings: false
-    in_file its path in files, where that is not the module's
+    out      the width of its output: a config key, `LABELS`, or the number itself
+    biased   whether it has a bias, or a config key that decides it
+    bias     another name of the bias in files
+    tied     if the file has no weight of its own, it is the word table, unless tie_word_embeddings is false
+    in_file  its path in files, if it is not the module's
     """
 
     path: str
@@ -62,11 +61,11 @@ class HeadMap(Frozen):
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names under which its weight may stand, best first."""
+        """List the names of its weight in files, best first."""
         return tuple(f"{path}.weight" for path in (self.path, self.in_file) if path)
 
     def bind(self, config: Config, binder: Binder, width: int, words: Callable[[], Weight]) -> Dense:
-        """Take its tensors. `words` gives the word table (vocab, width)."""
+        """Read its tensors. `words` returns the word table (vocab, width)."""
         from .bound_blocks import Dense
 
         out = count_labels(config) if self.out == LABELS else self.out
@@ -80,36 +79,35 @@ class HeadMap(Frozen):
 
     @property
     def biases(self) -> tuple[str, ...]:
-        """The names under which its bias may stand, best first."""
+        """List the names of its bias in files, best first."""
         return (f"{self.path}.bias", *filter(None, [self.bias]))
 
 
 class Act(Frozen):
-    """An activation: the config key that names it, or the config's word for it. `path` is its name in a trace."""
+    """An activation: the config key that names it, or its name. `path` is its key in a trace."""
 
     path: str
     act: str = "hidden_act"
     word: str = ""
 
     def function(self, config: Config) -> Activation:
-        """Give it, in the form with fewer passes where there is one."""
+        """Return it, in the form with fewer passes over memory if there is one."""
         from minibert.equations import fast
 
-        from .activations import ACTIVATIONS, activation_of
+        from .bound_blocks import ACTIVATIONS, activation_of
 
-        found, _ = ACTIVATIONS[self.word] if self.word else activation_of(config, self.act)
-        return fast.faster(found)
+        return fast.faster(ACTIVATIONS[self.word] if self.word else activation_of(config, self.act))
 
 
 class Head(Frozen):
     """One head of a model_type.
 
     architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
-    takes          which tokens: "every"; "first"; "last", which is the last one whose id is not `pad_token_id`; the
-                   "mean" of all; "late": every one, and the mean of their logits; or a function of the config
+    takes          the tokens: "every"; "first"; "last", the last token whose id is not `pad_token_id`; the "mean" of
+                   all; "late": every token, then the mean of the logits; or a function of the config
     refuses        config keys that change the logits in a way that is not computed
-    causal         the head is there only where no token sees those after it (True), or only where all do (False)
-    single         its one number has no axis of its own: (batch, seq), not (batch, seq, 1)
+    causal         the head is only in causal models (True), or only in the other models (False)
+    single         the axis of its one number is dropped: (batch, seq), not (batch, seq, 1)
     """
 
     name: str
@@ -122,21 +120,21 @@ class Head(Frozen):
 
     @property
     def maps(self) -> list[HeadMap]:
-        """Its linear maps in order; the last one gives the logits."""
+        """List its linear maps in order; the last one returns the logits."""
         return [step for step in self.steps if isinstance(step, HeadMap)]
 
     def named_by(self, architectures: Iterable[str]) -> bool:
-        """Whether one of these class names of the reference has it."""
+        """Return whether one of these class names of the reference has it."""
         return any(name.endswith(self.architectures) for name in architectures)
 
     def stored(self, config: Config, binder: Binder) -> bool:
-        """Whether a file holds it: the weights of its maps, or of a tied one its bias."""
+        """Return whether a file holds it: the weights of its maps; of a tied map, the bias."""
         own = [each for each in self.maps if not each.tied] or ([] if tied(config) else self.maps)
         biases = [each.biases for each in self.maps if each.tied and decided(config, each.biased)]
         return all(any(map(binder.stores, names)) for names in [*(each.weights for each in own), *biases])
 
     def bind(self, config: Config, binder: Binder, words: Callable[[], Weight]) -> BoundHead:
-        """Take its tensors. Raises CheckpointError for one that is missing or of another shape."""
+        """Read its tensors. Raises CheckpointError for a tensor that is missing or has another shape."""
         from .bound_blocks import Dense
 
         for key in self.refuses:
@@ -166,8 +164,9 @@ class Head(Frozen):
 class BoundHead(NamedTuple):
     """A head bound to a checkpoint.
 
-    works     path -> its function, in order: (tokens, width) -> (tokens, width); `last`, at `path`, gives the logits
-    labels    how many logits a token has; `id2label` names them where they are classes
+    works     path -> function, in order: (tokens, width) -> (tokens, width)
+    last      the map to the logits, at `path`
+    labels    the number of logits; `id2label` names them if they are classes
     """
 
     name: str
@@ -181,11 +180,11 @@ class BoundHead(NamedTuple):
     pad_id: int | None
 
     def of_tokens(self, key: str) -> bool:
-        """Whether a trace has a row for each token under a key of this head, not one for each text."""
+        """Return whether a trace has a row for each token under this key of the head, not one for each text."""
         return self.takes == "every" or (self.takes == "late" and key != "logits")
 
     def plan(self, x: str) -> dict[str, Step]:
-        """All steps from the last hidden states to the logits; rows of padding have numbers."""
+        """Return all steps from the last hidden states to the logits; rows of padding have numbers."""
         from .bound_blocks import Dense
         from .modules import LayerNorm
         from .plan import IDS, REAL, Step, activated, by_key, mapped, normed
@@ -202,38 +201,45 @@ class BoundHead(NamedTuple):
 
 
 def mean_of_texts(x: Array, real: Array) -> Array:
-    """The mean of each text's rows that are no padding: (batch, seq, n) -> (batch, n)."""
+    """Return the mean of each text's rows that are no padding: (batch, seq, n) -> (batch, n)."""
     return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
 
 
 def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
-    """Select the hidden states (batch, seq, dim) that a head takes: all, or one row of each text (batch, dim)."""
-    if takes in ("every", "late"):
-        return x
+    """Select a head's tokens from hidden states (batch, seq, dim): all, or a row for each text (batch, dim)."""
     if takes == "mean":
         return mean_of_texts(x, real)
-    if takes == "first":
-        return np.asarray(x[:, 0])
-    words = np.ones(real.shape, bool) if ids is None or pad_id is None else ids != pad_id
-    last = real.shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
-    return np.asarray(x[np.arange(len(x)), np.where(words.any(1), last, 0)])
+    found = positions_taken(takes, pad_id, real.shape, ids)
+    return x if found is None else np.asarray(x[np.arange(len(x)), found])
+
+
+def positions_taken(takes: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
+    """Return the position in each sequence of the one token that a head takes, (batch,); None if it takes all.
+
+    "last" is the last id that is not `pad_id`, or the first if all are; without ids or `pad_id` the last position.
+    """
+    if takes not in ("first", "last"):
+        return None
+    words = np.ones(shape, bool) if ids is None or pad_id is None else ids != pad_id
+    last = shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
+    return np.where(words.any(1) & (takes == "last"), last, 0)
 
 
 def architectures(config: Config) -> list[str]:
-    """The reference's class names in config.json; none where it has something else under that key."""
+    """List the reference's class names in config.json; [] if it has something else under that key."""
     named = config.get("architectures")
     return [name for name in named if isinstance(name, str)] if isinstance(named, tuple) else []
 
 
 def tied(config: Config) -> bool:
-    """Whether a head may use the word table again; a family has its own default."""
+    """Return whether a head may use the word table again; a family has its own default."""
     return config.flag("tie_word_embeddings", True)
 
 
 def count_labels(config: Config) -> int:
-    """Say how many classes there are: `num_labels`, else as many as `id2label` names; 2 by default.
+    """Count the classes: `num_labels`, else the names in `id2label`, else 2.
 
-    No list of names is made: before the tensors are seen this can be any number.
+    No list of names is made: before the tensors are read this can be any number.
     """
     named = _names_of(config)
     if config.get("num_labels") is not None:
@@ -242,7 +248,7 @@ def count_labels(config: Config) -> int:
 
 
 def labels_of(config: Config) -> dict[int, str]:
-    """Name the classes: `id2label`, or LABEL_0 .. where it is absent or has not `num_labels` entries."""
+    """Name the classes: `id2label`, or LABEL_0 .. if it is absent or has not `num_labels` entries."""
     named, count = _names_of(config), count_labels(config)
     if named is None or count != len(named):
         named = {}
@@ -258,26 +264,26 @@ def _names_of(config: Config) -> Mapping[str, str] | None:
     return named
 
 
-# -- heads that several kin have ---------------------------------------------------------------------------------
+# -- heads of several model types --------------------------------------------------------------------------------
 
 
 def masked_word(
     *steps: HeadMap | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> Head:
-    """A word for each masked token."""
+    """Return the head that predicts each masked token."""
     return Head(name="masked_word", architectures=architectures, steps=steps, causal=False)
 
 
 def word_heads(
     *steps: HeadMap | Act | Norm, architectures: tuple[str, ...] = ("ForMaskedLM", "ForPreTraining")
 ) -> tuple[Head, Head]:
-    """A word for each token: the masked one where all tokens are seen, the next one where those before alone are."""
+    """Return the two heads that predict a word for each token: the next word in causal models, else the masked one."""
     masked = masked_word(*steps, architectures=architectures)
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
 def classes(*steps: HeadMap | Act | Norm, takes: str | Callable[[Config], str] = "first") -> Head:
-    """A class for each text."""
+    """Return the head that classifies each text."""
     return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
 
 

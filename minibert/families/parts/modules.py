@@ -1,37 +1,37 @@
-"""The submodules an input layer is made of, under the reference's names: Embedding, LayerNorm, Linear; other norms.
+"""The modules of an input layer under the reference's names, Embedding, LayerNorm and Linear, and the other norms.
 
-Each holds tables, calls one equation and prints as the reference prints it. `weight` and `bias` are read-only.
+Each holds tables, calls one equation and prints its sizes. `weight` and `bias` are read-only.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids, layer_norm, project
+from minibert.equations.fast import check_ids, layer_norm
+from minibert.equations.input_layer import Array, project
 from minibert.files.tables import Table
 
-# The size of NumPy's ufunc buffer while LayerNorm runs; NumPy's default is 8192 numbers. LayerNorm subtracts from each
-# row one number, its mean. If two rows fit into the buffer, NumPy first fills it with copies of that number. If they do
-# not fit, NumPy makes no copies. A short buffer therefore saves a fifth of a layer's time.
+# The size of NumPy's ufunc buffer while LayerNorm runs; the default is 8192 numbers. If two rows fit into the buffer,
+# NumPy fills it with copies of the mean before it subtracts; a short buffer prevents that.
 BUFFER = 512
 SMALL_TILE = 16 * 768  # numbers; for a tile up to this size, setting the buffer costs more than it saves
 
 
 class Embedding:
-    """A table of rows: `y[i] = weight[ids[i]]`, times `scale` where the reference's module multiplies.
+    """A table of rows: `y[i] = weight[ids[i]]`, times `scale` if the reference's module multiplies.
 
-    ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.check_ids`.
+    ids of any shape (...) -> (..., dim). Raises TypeError and IndexError as `equations.fast.check_ids`.
     """
 
-    def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0, name: str = "Embedding"):
+    def __init__(self, table: Table, padding_idx: int | None = None, scale: float = 1.0):
         self.table = table
         self.padding_idx = padding_idx
         self.scale = scale
-        self.name = name
 
     @property
     def weight(self) -> Array:
@@ -44,7 +44,7 @@ class Embedding:
     def __repr__(self) -> str:
         rows, dim = self.table.shape
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.name}({rows}, {dim}{padding})"
+        return f"Embedding({rows}, {dim}{padding})"
 
 
 class LayerNorm:
@@ -59,11 +59,11 @@ class LayerNorm:
         return self.formula(_rows(type(self).__name__, x, self.weight.dtype, len(self.weight)))
 
     def formula(self, x: Array) -> Array:
-        """Compute it for rows that fit."""
+        """Compute it for rows of the right dtype and width."""
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def in_place(self, x: Array) -> Array:
-        """Normalize the rows of x in place: the same equation; for many rows with a shorter buffer (see `BUFFER`)."""
+        """Normalize the rows of x in place; many rows with a shorter buffer (see `BUFFER`)."""
         if x.size <= SMALL_TILE:
             return layer_norm(x, self.weight, self.bias, self.eps, out=x)
         with np.errstate():  # at its end the buffer has its size again
@@ -72,7 +72,7 @@ class LayerNorm:
 
     def __repr__(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
-        return f"LayerNorm(({len(self.weight)},), eps={self.eps}, elementwise_affine=True{bias})"
+        return f"LayerNorm(({len(self.weight)},), eps={self.eps}{bias})"
 
 
 class RMSNorm(LayerNorm):
@@ -81,7 +81,7 @@ class RMSNorm(LayerNorm):
     plus = 0.0
 
     def formula(self, x: Array) -> Array:
-        """Compute it for rows that fit."""
+        """Compute it for rows of the right dtype and width."""
         from minibert.equations.blocks import rms_norm  # here, since no input layer needs it
 
         weight = self.weight + self.weight.dtype.type(self.plus) if self.plus else self.weight
@@ -97,7 +97,7 @@ class RMSNorm(LayerNorm):
 
 
 class GemmaRMSNorm(RMSNorm):
-    """The same with 1 + weight: Gemma's files hold the weight less 1."""
+    """RMSNorm with 1 + weight: Gemma's files hold the weight less 1."""
 
     plus = 1.0
 
@@ -108,9 +108,16 @@ NORMS: Mapping[str, type[LayerNorm]] = {kind.__name__: kind for kind in (LayerNo
 class Linear:
     """`y = weight @ x + bias` over the last axis: see `equations.project`."""
 
+    transposed = False  # the file holds (out, in)
+
     def __init__(self, weight: Array, bias: Array | None) -> None:
         self.weight = weight
         self.bias = bias
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(out, in)."""
+        return self.weight.shape
 
     def __call__(self, x: ArrayLike) -> Array:
         x = _rows("Linear", x, self.weight.dtype, self.weight.shape[1])
@@ -122,7 +129,7 @@ class Linear:
 
 
 def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
-    """Make the rows contiguous in memory: NumPy may sum strided rows in another order, which changes the last bits."""
+    """Return contiguous rows: NumPy may sum strided rows in another order, and the last bits would change."""
     try:
         x = np.asarray(x, dtype, order="C")
     except ValueError as error:  # ragged rows, texts
@@ -130,3 +137,19 @@ def _rows(name: str, x: ArrayLike, dtype: np.dtype[Any], width: int) -> Array:
     if x.ndim == 0 or x.shape[-1] != width:
         raise ValueError(f"{name}: the last axis must be {width} wide, found shape {x.shape}")
     return x
+
+
+def module_list(modules: Mapping[str, Any]) -> str:
+    """Return a line for each module, its path and its sizes; equal modules of successive blocks share a line.
+
+    >>> print(module_list({"h.0.ln": Linear(np.eye(2), None), "h.1.ln": Linear(np.eye(2), None)}))
+    h.0-1.ln  Linear(in_features=2, out_features=2, bias=False)
+    """
+    blocks: dict[tuple[str, str, str], list[str]] = {}
+    for path, module in modules.items():
+        start, number, end = [*re.split(r"(?<=\.)(\d+)(?=\.)", path, maxsplit=1), "", ""][:3]
+        blocks.setdefault((start, end, repr(module)), []).append(number)
+    lines = {f"{start}{'-'.join(dict.fromkeys((numbers[0], numbers[-1])))}{end}": line
+             for (start, end, line), numbers in blocks.items()}  # fmt: skip
+    width = max(map(len, lines), default=0)
+    return "\n".join(f"{path:{width}}  {line}" for path, line in lines.items())

@@ -1,9 +1,9 @@
-"""The arrows of an input layer: each step names its tensors and calls one equation.
+"""The steps of an input layer: each names its tensors and calls one equation.
 
-A step is a recipe (a frozen value in a family's row). Bound to a checkpoint it yields a module; applied, it
-takes the current array x (batch, seq, dim) and gives the next one, in place where the width stays the same.
-Steps never look across rows, so any cut of a batch into tiles gives the same bits.
-All kinds are in one file, since who writes a row chooses among them.
+A step is a recipe (a frozen value in a family's row). `bind` takes its tensors from a checkpoint and returns a module;
+`apply` computes the next x (batch, seq, dim) from the current one, in place if the width stays the same.
+Steps never look across rows, so the tiles of a batch do not change a bit.
+All kinds are in one file, since the author of a row chooses among them.
 """
 
 from __future__ import annotations
@@ -19,54 +19,52 @@ from minibert.equations.input_layer import (
     mask_position_ids,
     padding_position_ids,
     project,
-    scale,
 )
 from minibert.files.tables import FormulaTable, Table, Weight
 
-from .config import Config, decided
-from .frozen import Frozen
+from .config import Config, Frozen, decided
 from .modules import NORMS, Embedding, LayerNorm, Linear
 
-MOST_ROWS = 1 << 17  # of a table of positions that no file bounds; models that compute theirs have 512 or 1024
+MOST_ROWS = 1 << 17  # in a table of positions that a formula makes; models with one have 512 or 1024
 Ids = Array | slice | int
 Record = Callable[[str, Array], None] | None
 
 
 def always(config: Config) -> bool:
-    """The condition of a step that every model of the family has."""
+    """Return True: the condition of a step that every model of the family has."""
     return True
 
 
 class Tensors(Protocol):
-    """Gives tensors by their candidate names."""
+    """Returns tensors by their candidate names."""
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a small tensor, read into memory in the dtype that the layer computes in."""
+        """Return a small tensor, read into memory in the dtype of the layer's products."""
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight: an array as `vector` does, or a table that is converted anew for each use."""
+        """Return a map's weight: an array as `vector` does, or a table that is converted anew for each use."""
 
 
 class Binder(Tensors, Protocol):
-    """A step asks the binder for tensors: the config, and tensors by their candidate names."""
+    """The checkpoint to which a step is bound: its config, and its tensors by their candidate names."""
 
     config: Config
-    where: str  # of the tensors, for errors
+    where: str  # name of the checkpoint, for errors
 
     def table(
         self, names: tuple[str, ...], shape: tuple[int, ...] | None, formats: tuple[str, ...] = ..., axes: int = ...
     ) -> Table:
-        """Give a large table, not read yet; without a shape the tensor's own, of `axes` axes."""
+        """Return a large table, not read yet; without a shape that of the file, with `axes` axes."""
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
-        """List the tensors of one part of a model, asked for or not."""
+        """List the names of all tensors that begin with one of `scope`, read or not."""
 
     def stores(self, name: str) -> bool:
-        """Whether the checkpoint has a tensor of this name."""
+        """Return whether the checkpoint has a tensor of this name."""
 
 
 class Inputs:
-    """The arguments of a call, checked and completed; `tile` cuts a part of all of them.
+    """The arguments of a call, checked and completed.
 
     Ids are arrays (batch, seq) or (1, seq), one number for all tokens, or a slice of neighbouring positions.
     """
@@ -83,6 +81,8 @@ class Inputs:
         self.inputs_embeds, self.attention_mask = inputs_embeds, attention_mask
 
     def tile(self, batch: slice, seq: slice) -> Inputs:
+        """Return the arguments of a tile: some texts, some positions."""
+
         def cut(ids: Ids) -> Ids:
             if isinstance(ids, slice):
                 return slice(ids.start + seq.start, ids.start + seq.stop)
@@ -100,10 +100,11 @@ class Inputs:
 
 
 class Step(Frozen):
-    """One arrow. `path` is the module's path in the reference's base model; "{side}" is filled in when bound.
+    """Base class of steps. A step of your own is a subclass with annotated fields, `bind` and `apply`.
 
-    `names` are the tensors that may hold the weight, best first; `when` says for which configs the step exists. A
-    step of your own is a subclass with annotated fields, `bind` and `apply`: see `frozen.Frozen`.
+    path   the module's path in the reference's base model; "{side}" becomes "encoder" or "decoder"
+    names  the tensors that may hold the weight, best first
+    when   the condition on the config under which the step exists
     """
 
     path: str
@@ -111,35 +112,37 @@ class Step(Frozen):
     when: Callable[[Config], bool] = always
 
     def bind(self, binder: Binder) -> Any:
-        """Take the step's tensors from the checkpoint: give its module (or factor, or nothing)."""
+        """Read the step's tensors from the checkpoint, and return its module (or factor, or None)."""
         raise NotImplementedError
 
     def apply(self, module: Any, inputs: Inputs, x: Array, record: Record = None) -> Array:
-        """Give the next x. `record` is handed each named intermediate, and may change it in place."""
+        """Return the next x. `record` gets each named intermediate, and may change it in place."""
         raise NotImplementedError
 
     @property
     def key(self) -> str:
-        """Name its value in a trace."""
+        """Return the name of its value in a trace."""
         return self.path + getattr(self, "role", "")
 
     def tensors(self, part: str = "weight") -> tuple[str, ...]:
-        """Candidate names of one tensor of this step: its own path unless the row names others."""
+        """Return the candidate names of one tensor: `names` for the weight if the row has them, else its path's."""
         return self.names if self.names and part == "weight" else (f"{self.path}.{part}",)
 
 
 class Bound(NamedTuple):
-    """A step with its loaded module, a factor, or nothing."""
+    """A step with its loaded module, a factor, or None."""
 
     step: Step
     module: Any
 
 
 class Lookup(Step):
-    """A step that looks rows up in a table: `rows` and `width` are the config keys of its two sizes.
+    """Base class of steps that look rows up in a table.
 
-    `extra` counts the rows that the table has before position 0 (BART, OPT). `padding_idx` (a config key, or the
-    number itself) is for printing: a lookup never treats that row differently.
+    ids          the argument of a call that has the ids
+    rows, width  config keys of the table's two sizes
+    extra        how many rows stand before position 0 (BART, OPT)
+    padding_idx  the padding id, or its config key; a lookup does not treat its row differently
     """
 
     ids: str
@@ -147,7 +150,6 @@ class Lookup(Step):
     width: str = "hidden_size"
     extra: int = 0
     padding_idx: str | int | None = None
-    prints_as: str = "Embedding"
 
     def bind(self, binder: Binder) -> Embedding:
         return self.module(binder.table(self.tensors(), self.shape(binder.config)), binder.config)
@@ -157,21 +159,22 @@ class Lookup(Step):
 
     def module(self, table: Table, config: Config, factor: float = 1.0) -> Embedding:
         padding_idx = config.get(self.padding_idx) if isinstance(self.padding_idx, str) else self.padding_idx
-        return Embedding(table, padding_idx, factor, self.prints_as)
+        return Embedding(table, padding_idx, factor)
 
     def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
-        """The ids used when the caller passes none; None: the step is skipped."""
+        """Return the ids of a call that passes none; None: the step is skipped."""
         return None
 
     def lowest(self) -> int:
-        """The smallest id that a caller may pass."""
+        """Return the smallest id that a caller may pass."""
         return 0
 
 
 class Tokens(Lookup):
     """x = word[input_ids], or the caller's inputs_embeds.
 
-    `scale`: the reference's module multiplies by it. `head`: the output layer's tensor that is tied to this table.
+    scale  the factor by which the reference's module multiplies
+    head   the output layer's tensor that is tied to this table
     """
 
     ids: str = "input_ids"
@@ -183,30 +186,29 @@ class Tokens(Lookup):
     def bind(self, binder: Binder) -> Embedding:
         names = self.tensors()
         if binder.config.flag("tie_word_embeddings", True):
-            names = (*names, self.head)  # of two tied tensors a file stores one, sometimes the output's
+            names = (*names, self.head)  # a file stores one of two tied tensors, sometimes the output's
         table = binder.table(names, self.shape(binder.config))
-        module = self.module(table, binder.config)
-        module.scale = 1.0 if self.scale is None else self.scale(binder.config)
-        return module
+        return self.module(table, binder.config, 1.0 if self.scale is None else self.scale(binder.config))
 
     def apply(self, module: Embedding, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if inputs.inputs_embeds is not None:
             np.copyto(x, inputs.inputs_embeds)
             return x
         ids = inputs.ids["input_ids"]
-        assert not isinstance(ids, int)  # one number for all tokens is a default of other ids
+        assert not isinstance(ids, int)  # only the ids of `Add` are one number
         module.table.rows(ids, x)
         if module.scale != 1.0:
-            scale(x, module.scale, out=x)
+            x *= x.dtype.type(module.scale)  # `equations.scale`, in place
         if record:
             record(self.path, x)
         return x
 
 
 class Add(Lookup):
-    """x += table[ids]: token types, languages, tasks. `missing` is the row for calls that pass no ids, None for none.
+    """x += table[ids]: token types, languages, tasks.
 
-    `role` tells a second use of one table apart in a trace: GPT-2 looks types up in its word table.
+    missing  the id of all tokens if a call passes none; None: nothing is added
+    role     the end of its name in a trace, for a second use of one table: GPT-2 looks types up in its word table
     """
 
     missing: int | None = None
@@ -223,20 +225,20 @@ class Add(Lookup):
             ids = int(ids.flat[0])  # one row for the whole tile, the common case of types
         rows = module.table.rows(slice(ids, ids + 1) if isinstance(ids, int) else ids)
         if record:
-            rows = np.array(np.broadcast_to(rows, x.shape))  # a copy, for it may be written to
+            rows = np.array(np.broadcast_to(rows, x.shape))  # a copy, since `record` may change it
             record(self.key, rows)
         return np.add(x, rows, out=x)
 
 
 class Positions(Lookup):
-    """x += table[position_ids]. `rule` says how tokens are counted when the caller passes no positions:
+    """x += table[position_ids]. `rule` counts the tokens if the caller passes no positions:
 
     "count"    0, 1, 2, ... padding included                       (equations.default_position_ids)
     "padding"  tokens that are no padding, from padding_idx + 1    (equations.padding_position_ids)
     "mask"     tokens that the attention mask keeps                (equations.mask_position_ids)
 
-    `generate` makes the table's first rows, (length, dim), where the file holds none. `cached` is False where a cache
-    does not shift positions.
+    cached    whether tokens in a cache shift positions
+    generate  makes the table's first rows, (length, dim), if the file holds none
     """
 
     ids: str = "position_ids"
@@ -249,24 +251,21 @@ class Positions(Lookup):
         first = self.first(binder.config)
         shape = self.shape(binder.config)
         if first >= shape[0] - self.extra:  # refused now, not at a call
-            raise binder.config.refused(
-                f"token positions begin after the padding row, so {self.rows!r} must be larger than 'pad_token_id' + 1"
-            )
+            why = "token positions begin after the padding row"
+            raise binder.config.refused(f"{why}, so {self.rows!r} must be larger than 'pad_token_id' + 1")
         if self.generate is None or any(map(binder.stores, self.tensors())):
             return super().bind(binder)
         if shape[0] > MOST_ROWS:
-            raise binder.config.refused(
-                f"{self.rows!r} is {shape[0]}, but the file has no table of positions, and a formula makes at most "
-                f"{MOST_ROWS} here"
-            )
+            why = f"but the file has no table of positions, and a formula makes at most {MOST_ROWS} here"
+            raise binder.config.refused(f"{self.rows!r} is {shape[0]}, {why}")
         return self.module(FormulaTable(self.generate, shape), binder.config)
 
     def first(self, config: Config) -> int:
-        """Position of the first token: RoBERTa starts after its padding row."""
+        """Return the position of the first token: RoBERTa starts after its padding row."""
         return self.padding(config) + 1 if self.rule == "padding" else 0
 
     def lowest(self) -> int:
-        return -1 if self.rule == "mask" and self.extra else 0  # what the rule itself gives a masked token
+        return -1 if self.rule == "mask" and self.extra else 0  # the rule's number for a masked token
 
     def padding(self, config: Config) -> int:
         return self.padding_idx if isinstance(self.padding_idx, int) else config.integer("pad_token_id")
@@ -288,18 +287,18 @@ class Positions(Lookup):
             ids = slice(ids.start + self.extra, ids.stop + self.extra)
         elif self.extra:
             ids = ids + self.extra
-        assert not isinstance(ids, int)  # as above
+        assert not isinstance(ids, int)  # only the ids of `Add` are one number
         rows = module.table.rows(ids)
         if record:
-            rows = np.array(rows if rows.ndim == 3 else rows[None])  # a copy, as above
+            rows = np.array(rows if rows.ndim == 3 else rows[None])  # a copy, since `record` may change it
             record(self.path, rows)
         return np.add(x, rows, out=x)
 
 
 class Scale(Step):
-    """x *= factor, where the reference multiplies outside the word module (Marian, Pegasus, Granite).
+    """x *= factor: the reference multiplies outside the word module (Marian, Pegasus, Granite).
 
-    `embeds`: whether the caller's own inputs_embeds are scaled too.
+    embeds  whether the caller's inputs_embeds are scaled too
     """
 
     path: str = "scaled"
@@ -311,7 +310,7 @@ class Scale(Step):
 
     def apply(self, module: float, inputs: Inputs, x: Array, record: Record = None) -> Array:
         if self.embeds or inputs.inputs_embeds is None:
-            scale(x, module, out=x)
+            x *= x.dtype.type(module)  # `equations.scale`, in place
             if record:
                 record(self.path, x)
         return x
@@ -339,11 +338,10 @@ class Project(Step):
 class Norm(Step):
     """x = LayerNorm(x), in the input layer, a block or a head; without a path there is none.
 
-    `names` here are paths; gamma and beta are the older names of weight and bias.
-
-    eps     a config key, or the number where the reference fixes it
+    names   here paths; gamma and beta are the older names of weight and bias
+    eps     a config key, or the number if the reference fixes it
     kind    its class: LayerNorm; RMSNorm or GemmaRMSNorm, which have no bias
-    biased  whether a LayerNorm has one: a config key that decides it, or a condition
+    biased  whether a LayerNorm has a bias: a config key that decides it, or a condition
     """
 
     path: str = ""
@@ -361,7 +359,7 @@ class Norm(Step):
         return module
 
     def bound(self, config: Config, binder: Tensors, prefix: str, width: int) -> dict[str, Any]:
-        """Take its tensors: path -> module, or nothing. `prefix` stands before the names, of a block for example."""
+        """Read its tensors: path -> module, {} without a path. `prefix` is put before the names, a block's path."""
         if not self.path:
             return {}
         eps = config.number(self.eps) if isinstance(self.eps, str) else self.eps
@@ -380,9 +378,10 @@ class Norm(Step):
 
 
 class Mask(Step):
-    """x *= attention_mask: rows of padding become zero. `counted` builds the mask from the ids where none is passed:
+    """x *= attention_mask: rows of padding become zero.
 
-    as many ones as there are ids that are not padding, from the left (XLM, which therefore assumes right padding).
+    counted  if no mask is passed, it has as many ones from the left as there are ids that are not padding (XLM, which
+             therefore assumes right padding)
     """
 
     path: str = "masked"

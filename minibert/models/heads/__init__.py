@@ -1,1 +1,1 @@
-"""Heads on the blocks: heads, and what their numbers become, words, scores, labels and sparse vectors."""
+"""Heads after the blocks, and their uses: words, scores, labels and sparse vectors."""

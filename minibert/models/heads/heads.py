@@ -1,4 +1,4 @@
-"""Finds the heads that a checkpoint holds, and computes their logits from the hidden states of the tokens they take."""
+"""Finds the heads of a checkpoint, and computes their logits from the last hidden states."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import (
     LABELS,
     NAMES,
-    POOLED,
     POOLERS,
     REFUSED,
     BoundHead,
     Head,
     architectures,
     count_labels,
+    positions_taken,
 )
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
@@ -34,20 +34,19 @@ from minibert.models.open.binder import TensorBinder
 from minibert.models.run.packing import Packed
 from minibert.models.run.pipeline import BROKEN
 
-# How many logits are computed at once: 16 MiB. Of a word table that are a few thousand words for a tile's tokens, so
-# that the whole table is read once for a tile, and no more than these numbers are kept beyond the result. Up to TOKENS
-# of them it is the same words for each tile.
+# Logits computed at once, 16 MiB: a few thousand words for a tile's tokens. So the word table is read once for a tile,
+# with little memory beside the result. Tiles of up to TOKENS tokens have the same pieces.
 PIECE = 1 << 22
 TOKENS = 1024
 Product = Callable[[Array, Array, "Array | None"], Array]  # rows, weight, bias -> rows
-WEIGHTS = 1 << 22  # and with how many numbers of the table, which are converted together where they stay as stored
+WEIGHTS = 1 << 22  # numbers of the table in a piece: weights that stay as stored are converted piece by piece
 
 
 class Heads:
-    """The heads that one checkpoint holds. Each is bound when it is first asked for: `encode` needs none of them."""
+    """The heads of one checkpoint, each bound at its first use: `encode` needs none."""
 
     def __init__(self, layer: EmbeddingLayer, config: Config, binder: TensorBinder, causal: bool, where: str) -> None:
-        """Find them by the rows of the layer's model_type; no weight is read."""
+        """Find the heads that the layer's model_type may have; no weight is read."""
         self._layer, self._config, self._binder, self._where = layer, config, binder, where
         rows = HEADS.get(layer.family.model_type, ())
         self._bound: dict[str, BoundHead] = {}
@@ -60,9 +59,9 @@ class Heads:
         named = {row.maps[-1].path for row in rows if row.named_by(self._architectures)}
         found = [row for row in rows if row.named_by(self._architectures) or row.maps[-1].path not in named]
         found = [row for row in found if row.stored(self._config, self._binder)]
-        if "multiple choice" in self._refused():  # whose map to one number has the name of the classes'
+        if "multiple choice" in self._refused():  # its linear map has the path of a classifier
             found = [row for row in found if row.maps[-1].out != LABELS]
-        # text and token classes may end in one map: if none is named, the one that takes more tensors, or each of them
+        # heads of text and token classes may share a path: if none is named, keep those with the most tensors
         best: dict[str, tuple[int, bool]] = {}
         for row in found:
             best[row.maps[-1].path] = max(self._likelihood(row), best.get(row.maps[-1].path, (0, False)))
@@ -75,7 +74,7 @@ class Heads:
         return len(row.maps), biased and sized
 
     def _refused(self) -> str:
-        """Name a head of `architectures` that is not computed here, in words."""
+        """Return a sentence about a head of `architectures` that is not computed here, or ""."""
         named = ((name, what) for end, what in REFUSED.items() for name in self._architectures if name.endswith(end))
         return next((f"config.json names {name}, but {what} is not computed here" for name, what in named), "")
 
@@ -84,7 +83,7 @@ class Heads:
         return tuple(self._held)
 
     def __getitem__(self, name: str | None) -> BoundHead:
-        """Give a head by its name, or the one that `architectures` names, or the only one."""
+        """Return a head by its name; None: the one that `architectures` names, or the only one."""
         name = self._usual() if name is None else name
         if name not in NAMES:
             raise ValueError(f"head must be one of {', '.join(NAMES)}, found {name!r}")
@@ -101,7 +100,7 @@ class Heads:
 
     @property
     def pooler(self) -> Callable[[Array], Array] | None:
-        """The map that makes the reference's `pooler_output` of first rows (n, dim); None without that map."""
+        """First rows (n, dim) -> the reference's `pooler_output`, as a function; None if the file has no pooler."""
         for step in POOLERS:
             with suppress(CheckpointError):
                 if self._binder.stores(f"{step.path}.weight"):
@@ -113,7 +112,7 @@ class Heads:
         return self._binder.weight_of(self._layer.steps[0].module.table)
 
     def read(self) -> None:
-        """Bind all of them now; a head that cannot be bound raises its error when it is asked for."""
+        """Bind all heads now; the error of a head that cannot be bound is raised at its use."""
         for name in self._held:
             with suppress(CheckpointError):
                 self[name]
@@ -136,9 +135,9 @@ class Heads:
 
 
 def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
-    """Give the logits of packed texts: (taken tokens, labels).
+    """Return the logits of packed texts: (taken tokens, labels).
 
-    x: the last hidden states of the tokens that the head takes, see `tokens_of`.
+    x: the last hidden states of the tokens that the head takes: see `tokens_of`.
     """
     if head.takes == "mean":
         x, _ = _means(x, tile.where()[0])
@@ -149,14 +148,14 @@ def logits_of(head: BoundHead, tile: Packed, x: Array) -> Array:
 
 
 def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
-    """Give the logits of hidden states (tokens, dim) in pieces (tokens, some labels), with where they belong."""
+    """Yield the logits of hidden states (tokens, dim) in pieces: the slice of labels, and (tokens, some labels)."""
     for _, work in head.works:
         x = work(x)
     yield from _pieces(head.last, x, product)
 
 
 def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
-    """Give `last(x)` in pieces. They are the same for a weight that stays as it is stored: so are their bits."""
+    """Yield `last(x)` in pieces. Weights that stay as stored have the same pieces, hence the same bits."""
     labels, width = last.shape
     step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()
     for first in range(0, labels, step):
@@ -164,15 +163,8 @@ def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[
         yield words, product(x, part.matrix(buffer), part.bias)
 
 
-def checked_logits(head: BoundHead, tile: Packed, x: Array) -> Array:
-    """Give `logits_of`. Raises as `check_numbers`."""
-    logits = logits_of(head, tile, x)
-    check_numbers(logits)
-    return logits
-
-
 def check_numbers(logits: Array) -> None:
-    """Refuse to choose among numbers that have no order. Raises CheckpointError for NaN and infinity."""
+    """Raise CheckpointError for logits with NaN or infinity, which have no order."""
     if not (logits < np.inf).all():
         raise CheckpointError(
             f"the model gives NaN or infinity where a number was expected, so nothing is the likeliest: {BROKEN}"
@@ -180,7 +172,7 @@ def check_numbers(logits: Array) -> None:
 
 
 def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0, advice: str = "") -> None:
-    """Refuse a text with more tokens than the position table has rows; `start`: the number of the first text."""
+    """Raise ValueError for a text with more tokens than the position table has rows. start: the first text's number."""
     for i, each in enumerate(encoded, start):
         if longest is not None and len(each.input_ids) > longest:
             found = f" has {len(each.input_ids)} tokens, but the longest sequence is {longest} (the position table)"
@@ -188,31 +180,23 @@ def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0,
 
 
 def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
-    """Refuse a text without a token, for a head that takes one of each; `named` says which text of all it is."""
+    """Raise ValueError for a text without a token. named: index -> the text, for the message."""
     for i, each in enumerate(encoded):
         if not each.input_ids:
             raise error_of(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")
 
 
 def tokens_of(head: BoundHead, packed: Packed) -> Array | None:
-    """Give the packed tokens that a head takes, of texts that passed `refuse_empty`; None: every one."""
-    if head.takes in ("every", *POOLED):
-        return None
+    """Return the packed tokens that a head takes, after `refuse_empty`; None: all."""
     starts = packed.starts
-    if head.takes == "first":
-        return starts
-    texts = np.split(packed.ids, starts[1:])
-    return np.array([start + _last(ids, head.pad_id) for start, ids in zip(starts, texts, strict=True)], np.int64)
-
-
-def _last(ids: Array, pad_id: int | None) -> int:
-    """The position of the last id that is not padding; the first one where all are."""
-    words = np.arange(len(ids)) if pad_id is None else np.flatnonzero(ids != pad_id)
-    return int(words[-1]) if len(words) else 0
+    if head.takes != "last":
+        return starts if head.takes == "first" else None
+    ends = [positions_taken("last", head.pad_id, (1, len(ids)), ids[None]) for ids in np.split(packed.ids, starts[1:])]
+    return np.concatenate([starts[:0], *ends]) + starts
 
 
 def _means(x: Array, texts: Array) -> tuple[Array, Array]:
-    """The mean of each text's tokens, which follow one another: (tokens, dim) -> (texts, dim), and which texts."""
+    """Average the rows of each text: (tokens, dim) and the text of each row -> (texts, dim) and their texts."""
     if not len(texts):
         return x, texts
     starts = np.flatnonzero(np.diff(texts, prepend=-1))
@@ -230,10 +214,9 @@ def batch_logits(
     dtype: np.dtype[Any],
     run: Callable[[Callable[[Packed, Array], None], Callable[[Packed], Array | None]], object],
 ) -> Array:
-    """Give the `logits` of the reference: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
+    """Compute the `logits` of the reference: (batch, seq, labels) or (batch, labels); rows of padding are zeros.
 
-    run: takes a batch through the model; it is given what is done with each tile's last hidden states, and which tokens
-    of a tile the head takes.
+    run: takes the batch through the model: see `put` and `take` of `run_model`.
     """
     taken, every = positions_of(head, input_ids, keep), head.takes == "every"
     make = np.zeros if every and not keep.all() else np.empty
@@ -255,7 +238,7 @@ def batch_logits(
 
 
 def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None, keep: Array) -> None:
-    """Go on from a trace's last hidden states, by module path, to `logits`. Rows of padding are zeros."""
+    """Add a head's modules and `logits` to a trace, from its last hidden states. Rows of padding are zeros."""
     taken = positions_of(head, input_ids, keep)
     where: list[Any] = [*np.nonzero(keep)] if taken is None else [np.arange(len(keep)), taken]
     x = trace[next(reversed(trace))][tuple(where)]
@@ -278,34 +261,28 @@ def trace_head(head: BoundHead, trace: dict[str, Array], input_ids: Array | None
 
 
 def ids_of(inputs: Inputs) -> Array | None:
-    """The ids of a batch (batch, seq); None where rows were passed in their place."""
+    """Return the ids of a batch (batch, seq); None if inputs_embeds was passed."""
     ids = inputs.ids.get("input_ids")
     return None if ids is None else np.asarray(ids)
 
 
 def positions_of(head: BoundHead, input_ids: Array | None, keep: Array) -> Array | None:
-    """The position of the token that a head takes of each sequence; None where it takes all.
+    """Return the position of each sequence's token that a head takes; None if it takes all.
 
-    Judged as the reference does: the first position even if it is padding, the last one by ids and not by the mask.
-    Raises ValueError where that is a token that is not computed.
+    As in the reference the first position may be padding, and the last one depends on ids, not on the mask. Raises
+    ValueError if the token is padding, whose row is not computed.
     """
-    if head.takes == "every":
-        return None
-    batch, seq = keep.shape
-    if seq == 0:
+    if head.takes != "every" and keep.shape[1] == 0:
         raise ValueError(f"{head.name} needs a token of each sequence, found sequences of no token")
-    if head.takes in POOLED:
-        return None
-    positions = np.zeros(batch, np.int64)
-    if head.takes == "last" and head.pad_id is None and batch > 1:
+    if head.takes == "last" and head.pad_id is None and len(keep) > 1:
         raise ValueError(
             f"{head.name} takes the last token that is not pad_token_id, and config.json has none, so that the ends of "
-            f"{batch} sequences cannot be found; pass one at a time, without padding"
+            f"{len(keep)} sequences cannot be found; pass one at a time, without padding"
         )
-    if head.takes == "last":  # without ids it is the last position, as in the reference
-        pad_id = None if input_ids is None else head.pad_id
-        positions = np.array([_last(row, pad_id) for row in (keep if input_ids is None else input_ids)], np.int64)
-    hidden = np.flatnonzero(~keep[np.arange(batch), positions])
+    positions = positions_taken(head.takes, head.pad_id, keep.shape, input_ids)
+    if positions is None:
+        return None
+    hidden = np.flatnonzero(~keep[np.arange(len(keep)), positions])
     if len(hidden):
         i, what = int(hidden[0]), "first token" if head.takes == "first" else "last token that is not pad_token_id"
         raise ValueError(

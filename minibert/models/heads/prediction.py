@@ -1,17 +1,17 @@
-"""Words: what a mask hides, what comes next, and a text written on, word by word."""
+"""Word prediction: the words behind masks, the next word, and a text continued word by word."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypedDict, overload
 
 import numpy as np
 
 from minibert.equations.fast import linear
+from minibert.equations.heads import drawn, next_word_probabilities
 from minibert.equations.input_layer import Array
-from minibert.equations.sampling import drawn, next_word_probabilities
+from minibert.equations.similarity import top_indices
 from minibert.errors import CheckpointError, Text, TokenizerError, error_of
 from minibert.families.parts.heads import BoundHead
 from minibert.files.reading import read_object
@@ -22,7 +22,7 @@ from minibert.models.run.attributes import hinted
 from minibert.models.run.blocks import run_blocks
 from minibert.models.run.key_value_cache import KeyValueCache
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import check_positive
+from minibert.models.run.pipeline import TextPipeline, check_positive
 from minibert.models.sentences.sentences import Sentences
 from minibert.threads.computing import compute
 
@@ -37,10 +37,9 @@ class Prediction(TypedDict):
     token: int
 
 
-Predictions = list[list[Prediction]]  # for each of some tokens the likeliest ones
-Take = Callable[[Packed], Array]  # which of a tile's tokens
+Predictions = list[list[Prediction]]  # token -> its likeliest words
 FILE = "generation_config.json"
-# what else of transformers' `generate` changes which words come -> the value besides null that changes nothing
+# options of transformers' `generate` that change the words -> the value besides null that changes nothing
 REFUSED: Mapping[str, Any] = {
     "num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "suppress_tokens": [],
     "begin_suppress_tokens": [], "bad_words_ids": None, "sequence_bias": None, "forced_bos_token_id": None,
@@ -53,10 +52,39 @@ REFUSED: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class Words(Sentences):
-    """A model with a head for words: what a mask hides, what comes next, and a text continued word by word.
+class WordPipeline(TextPipeline):
+    """The pipeline of words: for each mask of a text, or for its last token, the k likeliest tokens."""
 
-    `ends` gives the ids that end a continued text, by generation_config.json.
+    head: BoundHead
+    k: int = 1
+    mask_id: int | None = None  # None: the last token
+
+    def tokenize(self, texts: list[str], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's texts. Raises ValueError for a text that is too long or empty."""
+        encoded = self.tokenizer.encode(texts, start=start)
+        refuse_long(encoded, self.max_length, start)
+        refuse_empty(self.head, encoded, lambda i: Text(start + i))
+        return encoded
+
+    def take(self, tile: Packed) -> Array:
+        """Return the masks of a tile, or each text's last token."""
+        return np.cumsum(tile.lengths) - 1 if self.mask_id is None else np.flatnonzero(tile.ids == self.mask_id)
+
+    def pool(self, tile: Packed, x: Array) -> list[Predictions]:
+        """Return the likeliest tokens of each text."""
+        found: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
+        rows = (each.tolist() for each in (tile.where()[0][self.take(tile)], *likeliest(self.head, x, self.k)))
+        for text, ids, scores in zip(*rows, strict=True):
+            pairs = zip(ids, scores, strict=True)
+            decode = self.tokenizer.decode
+            found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
+        return [*found.values()]
+
+
+class Words(Sentences):
+    """A model that predicts words: behind masks, the next word, and a text continued word by word.
+
+    ends: returns the ids that end a continued text, from generation_config.json.
     """
 
     def __init__(self, *model: Any, ends: Callable[[], frozenset[int]] = frozenset, **options: Any) -> None:
@@ -70,15 +98,15 @@ class Words(Sentences):
 
     @hinted
     def fill(self, text: Texts, k: int = 5) -> Any:
-        """Guess the words that masks hide: `encoder.fill("The capital of France is [MASK].")`.
+        """Predict the words behind masks: `encoder.fill("The capital of France is [MASK].")`.
 
-        One text gives a list with one entry for each mask, in order; a list of texts gives a list of such lists. An
-        entry is a list of the k likeliest tokens, best first, each a dict with the names of transformers' `fill-mask`:
-        `token_str`, the token as text; `score`, its probability; `token`, its id. Of several masks each is guessed by
-        itself. The mask is the tokenizer's: `[MASK]` of BERT, `<mask>` of RoBERTa.
+        One text -> a list with one entry for each mask, in order; a list of texts -> a list of lists. An entry is a
+        list of the k likeliest tokens, best first, each a dict with the names of transformers' `fill-mask`:
+        `token_str`, the token as text; `score`, its probability; `token`, its id. Each of several masks is predicted
+        by itself. The mask is the tokenizer's: `[MASK]` in BERT, `<mask>` in RoBERTa.
 
-        Raises CheckpointError where the file has no head `masked_word`, ValueError for a text without a mask, or one
-        that is too long, TypeError for anything but text.
+        Raises CheckpointError if the file has no head `masked_word`, ValueError for a text without a mask, or one that
+        is too long, TypeError for anything but text.
         """
         check_positive("k", k)
         head, tokenizer = self.head("masked_word"), self.embeddings.tokenizer
@@ -86,7 +114,9 @@ class Words(Sentences):
         if mask_id is None:
             raise TokenizerError("this tokenizer names no mask token; set mask_token in tokenizer_config.json")
 
-        found = self._predicted(text, head, k, lambda tile: np.flatnonzero(tile.ids == mask_id))
+        found = self.pipeline_of(WordPipeline, head=head, k=k, mask_id=mask_id, tokenizer=tokenizer).all(
+            listed(text)[0]
+        )
         if [] in found:
             advice = f" has no {tokenizer.mask}; write it in place of the word to predict"
             raise error_of(ValueError, Text(found.index([])), advice)
@@ -99,45 +129,30 @@ class Words(Sentences):
 
     @hinted
     def next_words(self, text: Texts, k: int = 5) -> Any:
-        """Guess the next word: `encoder.next_words("The meaning of life is")`.
+        """Predict the next word: `encoder.next_words("The meaning of life is")`.
 
-        One text gives the list of the k likeliest tokens, as an entry of `fill`; a list of texts gives a list of such
-        lists. A token that begins a new word begins with a space.
+        One text -> the list of the k likeliest tokens, as an entry of `fill`; a list of texts -> a list of lists. A
+        token that begins a new word begins with a space.
 
-        Raises as `fill`, of the head `next_word`; ValueError for a text without a token.
+        Raises as `fill`, for the head `next_word`; ValueError for a text without a token.
         """
         check_positive("k", k)
         head = self.head("next_word")
-        found = self._predicted(text, head, k, lambda tile: np.cumsum(tile.lengths) - 1)
+        tokenizer = self.embeddings.tokenizer
+        found = self.pipeline_of(WordPipeline, head=head, k=k, tokenizer=tokenizer).all(listed(text)[0])
         return found[0][0] if isinstance(text, str) else [of_last for (of_last,) in found]
-
-    def _predicted(self, texts: Texts, head: BoundHead, k: int, take: Take) -> list[Predictions]:
-        """Give for each text and each of its tokens that are taken the k likeliest tokens."""
-        decode = self.embeddings.tokenizer.decode
-
-        def results(tile: Packed, x: Array) -> list[Predictions]:
-            found: dict[int, Predictions] = {text: [] for text in tile.texts.tolist()}
-            rows = (each.tolist() for each in (tile.where()[0][take(tile)], *likeliest(head, x, k)))
-            for text, ids, scores in zip(*rows, strict=True):
-                pairs = zip(ids, scores, strict=True)
-                found[text].append([{"token_str": decode([i]), "score": score, "token": i} for i, score in pairs])
-            return [*found.values()]
-
-        pipeline = self.each_text(partial(_encoded, self, head), results, take=take)
-        found: list[Predictions] = pipeline.all(listed(texts)[0])
-        return found
 
     @hinted
     def complete(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int = 0) -> str:
-        """Continue a text by up to `tokens` tokens, and give it with what comes after it.
+        """Continue a text by up to `tokens` tokens; return the text and its continuation.
 
-        Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher one
-        chooses at random, `p = softmax(logits / temperature)`, the same for the same `seed`. `eos_token_id`, where the
-        text ends, is that of generation_config.json; without that file, of config.json. Its own temperature, top_k and
-        top_p are without effect. Keys and values of earlier tokens are kept: a new token costs one token's work.
+        Temperature 0 takes the likeliest token each time, as `generate(do_sample=False)` of transformers. A higher
+        temperature draws from `softmax(logits / temperature)`; the same `seed` draws the same tokens. The text ends at
+        `eos_token_id` of generation_config.json, or without that file of config.json. Temperature, top_k and top_p in
+        that file have no effect. Keys and values of earlier tokens are cached: a new token is computed alone.
 
-        Raises as `next_words`; CheckpointError where that file has a setting that changes the words and is not computed
-        here, such as num_beams and repetition_penalty; ValueError where text and tokens go beyond the position table.
+        Raises as `next_words`; CheckpointError if that file has a setting that changes the words and is not computed
+        here, for example num_beams or repetition_penalty; ValueError if text and tokens exceed the position table.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, found {type(text).__name__}; complete takes one text at a time")
@@ -145,10 +160,10 @@ class Words(Sentences):
         _check_chance(temperature, seed)
         tokenizer = self.embeddings.tokenizer
         head, ends = self.head("next_word"), self._ends()
-        (encoded,) = _encoded(self, head, [text])
+        (encoded,) = self.pipeline_of(WordPipeline, head=head, tokenizer=tokenizer).tokenize([text], 0)
         ids = new = encoded.input_ids
         longest, begun = self.max_length, len(ids)
-        if longest is not None and begun + tokens - 1 > longest:  # the last token is written and not read
+        if longest is not None and begun + tokens - 1 > longest:  # the last token is not read
             raise ValueError(
                 f"tokens must be at most {longest - begun + 1}, found {tokens}: the text has {begun} tokens, and the "
                 f"position table ends at {longest}"
@@ -158,7 +173,7 @@ class Words(Sentences):
 
         def read(new: Sequence[int]) -> None:
             last = go_on(self, new, cache)[-1:]
-            for words, piece in logit_pieces(head, last, linear):  # one row: fastest without padding rows
+            for words, piece in logit_pieces(head, last, linear):  # one row is fastest without padding rows
                 logits[words] = piece[0]
 
         for _ in range(tokens):
@@ -174,9 +189,9 @@ class Words(Sentences):
 
 
 def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
-    """Take the next tokens of one text through the model: their last hidden states (tokens, dim).
+    """Compute the last hidden states (tokens, dim) of the next tokens of one text, and add the tokens to the cache.
 
-    The tokens before them are in the cache; afterwards these are too.
+    The cache has the tokens before.
     """
     layer, text, past = model.embeddings, np.zeros(1, np.int64), cache.length
     inputs, _ = layer.prepare(np.array([ids], np.int64), {}, past_length=past)
@@ -187,7 +202,8 @@ def go_on(model: Model, ids: Sequence[int], cache: KeyValueCache) -> Array:
 def choose(logits: Array, temperature: float, random: np.random.Generator) -> int:
     """Choose the next token: the likeliest at temperature 0, else at random, `p = softmax(logits / temperature)`.
 
-    logits (vocab,). The lower the temperature, the more often the likeliest is chosen; at 1 it is as the model says.
+    logits (vocab,). The lower the temperature, the more often the likeliest is chosen; 1 leaves the model's
+    probabilities.
 
     >>> choose(np.array([1.0, 3.0, 2.0]), 0.0, np.random.default_rng(0))
     1
@@ -200,9 +216,9 @@ def choose(logits: Array, temperature: float, random: np.random.Generator) -> in
 
 
 def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
-    """Give the k largest probabilities of each row, best first: x (rows, dim) -> ids (rows, k) and probabilities.
+    """Return the k largest probabilities of each row, best first: x (rows, dim) -> ids (rows, k) and probabilities.
 
-    The logits come in pieces, of which only the best and the sum of all exponentials are kept:
+    The logits are computed in pieces; only the best and the sum of all exponentials are kept:
     `p = exp(logit - log(sum exp(logits)))`.
     """
     ids, best = np.empty((len(x), 0), np.int64), np.empty((len(x), 0))
@@ -211,23 +227,15 @@ def likeliest(head: BoundHead, x: Array, k: int) -> tuple[Array, Array]:
         highest = piece.max(axis=1, keepdims=True)
         check_numbers(highest)
         total = np.logaddexp(total, highest + np.log(np.exp(piece - highest).sum(axis=1, keepdims=True)))
-        own = np.sort(np.argpartition(-piece, min(k, piece.shape[1]) - 1, axis=1)[:, :k], axis=1)
+        own = top_indices(piece, k)
         ids, best = np.hstack([ids, words.start + own]), np.hstack([best, np.take_along_axis(piece, own, 1)])
-        order = np.argsort(-best, axis=1, kind="stable")[:, :k]
+        order = top_indices(best, k)
         ids, best = np.take_along_axis(ids, order, 1), np.take_along_axis(best, order, 1)
     return ids, np.exp(best - total)
 
 
-def _encoded(model: Model, head: BoundHead, texts: list[str], start: int = 0) -> list[Encoded]:
-    """Give the ids of each text. Raises ValueError for one that is too long: truncated, it is another question."""
-    encoded = model.embeddings.tokenizer.encode(texts, start=start)
-    refuse_long(encoded, model.max_length, start)
-    refuse_empty(head, encoded, lambda i: Text(start + i))
-    return encoded
-
-
 def _check_chance(temperature: Any, seed: Any) -> None:
-    own = temperature.item() if isinstance(temperature, np.number) else temperature  # float32 has no place for the most
+    own = temperature.item() if isinstance(temperature, np.number) else temperature  # max would overflow float32
     if isinstance(own, bool) or not isinstance(own, int | float) or not 0 <= own <= sys.float_info.max:
         raise ValueError(f"temperature must be a number >= 0, where 0 takes the likeliest; found {temperature!r}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
@@ -235,9 +243,9 @@ def _check_chance(temperature: Any, seed: Any) -> None:
 
 
 def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozenset[int]:
-    """Give the ids that end a text: generation_config.json's, without that file config.json's, no default of a class.
+    """Read the ids that end a text: from generation_config.json, without that file from config.json, with no default.
 
-    Raises CheckpointError that names the entry.
+    Raises CheckpointError with the name of the entry.
     """
     path = find(FILE)
     settings = config if path is None else read_object(path)
@@ -247,10 +255,8 @@ def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozen
 
     for key, neutral in REFUSED.items():
         if settings.get(key) not in (None, neutral):
-            raise refused(
-                f"{key!r} is {settings[key]!r:.40}, which changes the generated words and is not computed here; "
-                f"remove it to generate without it"
-            )
+            found = f"{key!r} is {settings[key]!r:.40}"
+            raise refused(f"{found}, which changes the words and is not computed here; remove it")
     ends = settings.get("eos_token_id")
     listed = ends if isinstance(ends, list | tuple) else [] if ends is None else [ends]
     if not all(type(end) is int for end in listed):

@@ -1,31 +1,78 @@
-"""Sparse vectors of texts (SPLADE): one weight for each word of the vocabulary, most of them zero."""
+"""Sparse vectors of texts (SPLADE): a weight for each word of the vocabulary, most of them zero."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
 
+from minibert.equations.fast import check_ids
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import splade
+from minibert.equations.similarity import top_indices
 from minibert.families.parts.heads import BoundHead
-from minibert.files.tokenizer import Texts, listed
+from minibert.families.parts.steps import Inputs
+from minibert.files.tokenizer import Encoded, Texts, listed
 from minibert.models.run.attributes import hinted
 from minibert.models.run.packing import Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, finite
-from minibert.models.sentences.arguments import EncodeOptions, given_once
+from minibert.models.run.pipeline import TextPipeline, check_positive, finite
 from minibert.models.sentences.comparing import SparseVector, vectors_of
 from minibert.models.sentences.folder import SPARSE
-from minibert.models.sentences.sentences import CHUNK, Sentences
+from minibert.models.sentences.sentences import ENCODE, Sentences, check_options, complete, given_once
 
 from .heads import logit_pieces
 
 
+class SparsePipeline(TextPipeline):
+    """The pipeline of sparse vectors, pooled from the logits of a text's tokens."""
+
+    head: BoundHead
+    pooling: str
+    activation: str
+    most: int | None  # weights of a vector that are kept; None: all
+
+    def pool(self, tile: Packed, x: Array) -> list[SparseVector]:
+        """Pool the logits of a tile's tokens, some words at a time, so that memory never holds all logits."""
+        ends = np.cumsum(tile.lengths)
+        full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
+        texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]
+        for words, logits in logit_pieces(self.head, x) if len(full) else ():
+            y = splade(logits, (ends - tile.lengths)[full], self.pooling, self.activation)
+            here, word = np.nonzero(y)
+            texts.append(full[here])
+            ids.append(word + words.start)
+            weights.append(y[here, word])
+        number = np.concatenate(texts)
+        order = np.argsort(number, kind="stable")  # within a text the words stay in their order
+        cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
+        all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
+        spans = pairwise(cuts.tolist())
+        return [largest(SparseVector(all_ids[a:b], all_weights[a:b]), self.most) for a, b in spans]
+
+
+class LookupPipeline(TextPipeline):
+    """The pipeline of a Router's queries: the weights of a text's tokens, each token once, from a table."""
+
+    weights: Array
+    most: int | None
+
+    def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+        """Make a tile of each text's tokens with a non-zero weight. Raises IndexError for an id beyond the table."""
+        for i, each in enumerate(encoded):
+            ids = np.unique(check_ids(each.input_ids, len(self.weights), "input_ids"))
+            ids = ids[self.weights[ids] != 0]
+            inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
+            put(Packed(inputs, np.array([i]), np.array([len(ids)])), self.weights[ids])
+
+    def pool(self, tile: Packed, x: Array) -> list[SparseVector]:
+        """Return the sparse vector of a tile's one text."""
+        return [largest(SparseVector(tile.ids, x), self.most)]
+
+
 class Sparse(Sentences):
-    """A model that gives sparse vectors of texts, as sentence-transformers' SparseEncoder."""
+    """A model that computes sparse vectors of texts, as sentence-transformers' SparseEncoder."""
 
     @overload
     def encode_sparse(self, texts: str, *options: Any, **named: Any) -> SparseVector: ...
@@ -50,50 +97,45 @@ class Sparse(Sentences):
     ) -> Any:
         """Turn texts into sparse vectors as sentence-transformers' SparseEncoder does (SPLADE).
 
-        One str -> `SparseVector(ids, weights)`, many -> a list of them: what is not zero of a vector of the
-        vocabulary's length; `decode` names the words. A weight is the largest log(1 + relu(logit)) over
-        the text's tokens, of the head `masked_word`, or as the folder says.
+        One str -> `SparseVector(ids, weights)`, many -> a list: the non-zero weights of the vocabulary's words, which
+        `decode` names. A weight is the largest log(1 + relu(logit)) over the text's tokens, by the head `masked_word`;
+        a folder may name another pooling and activation.
 
-        max_active_dims  how many weights are kept, those of the largest absolute value; None: as the folder says
-        task             "query" or "document"; a folder with a Router looks a query's weights up in a table, and says
-                         which of the two a text without a task is
-        batch_size       without effect, as in `encode`
-        inputs           sentence-transformers' name for `texts`; sentences: its older one
+        max_active_dims  the number of weights that are kept, the largest absolute values; None: the folder's number
+        task             "query" or "document"; a folder with a Router looks up a query's weights in a table, and has
+                         a default task
+        batch_size       no effect, as in `encode`
+        inputs           sentence-transformers' name for `texts`; sentences: the older name
 
         Raises as `encode`, and CheckpointError for a file without that head.
         """
         check_positive("batch_size", batch_size)
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
-        pipeline, items = self.sparse_steps(prompt_name, prompt, task, max_active_dims), listed(texts)[0]
-        found = pipeline.all(items, "encode_sparse" if show_progress_bar else "")
+        self.sentence_config.check_use(SPARSE)
+        pipeline = self._sparse_pipeline(max_active_dims, prompt_name=prompt_name, prompt=prompt, task=task)
+        found = pipeline.all(listed(texts)[0], "encode_sparse" if show_progress_bar else "")
         return found[0] if isinstance(texts, str) else found
 
-    def sparse_steps(
-        self,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        task: str | None = None,
-        max_active_dims: int | None = None,
-        threads: int | None = None,
-        held: bool = False,
-    ) -> Pipeline:
-        """Give the steps of `encode_sparse`, for callers with their own loop. What is passed and raised is as there."""
-        own = self.sentence_config
-        own.check_use(SPARSE)
-        asked = EncodeOptions(prompt_name, prompt, task=task)
-        asked.check()
-        check_positive("max_active_dims", max_active_dims, or_none=True)
-        most = own.max_active_dims if max_active_dims is None else max_active_dims
-        table, (tokenize, _) = own.table(task), self._tokenizing(asked)
-        if table:
-            found = lambda tile, x: [largest(SparseVector(tile.ids, x), most)]  # noqa: E731
-            return Pipeline(tokenize, table.compute, found, None, self.dtype, CHUNK)
-        made = partial(_pooled, self.head("masked_word"), pooling=own.splade[0], activation=own.splade[1])
-        return self.each_text(tokenize, lambda *tile: [largest(each, most) for each in made(*tile)], threads, held)
+    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
+        """Return the pipeline of `encode`, or of `encode_sparse` for a SparseEncoder's folder."""
+        if self.result != "sparse":
+            return super().pipeline(*given, held=held, **options)
+        return self._sparse_pipeline(None, held, **complete(ENCODE, self.encode, given, options))
+
+    def _sparse_pipeline(self, most: int | None, held: bool = False, **options: Any) -> TextPipeline:
+        own, asked = self.sentence_config, {**ENCODE, **options}
+        check_options(asked)
+        check_positive("max_active_dims", most, or_none=True)
+        steps = {**self.text_steps(asked, held), "most": own.max_active_dims if most is None else most}
+        if table := own.table(asked["task"]):
+            return self.pipeline_of(LookupPipeline, **steps, weights=table.weights)
+        pooling, activation = own.splade
+        head = self.head("masked_word")
+        return self.pipeline_of(SparsePipeline, **steps, head=head, pooling=pooling, activation=activation)
 
     def _encode(self, *texts: Any, **options: Any) -> Any:
-        method = self.encode_sparse if self.sentence_config.kind == SPARSE else self.encode
+        method = self.encode_sparse if self.result == "sparse" else self.encode
         return method(*texts, **options)
 
     @overload
@@ -102,11 +144,11 @@ class Sparse(Sentences):
     def decode(self, vectors: Sequence[SparseVector], k: int | None = ...) -> list[list[tuple[str, float]]]: ...
 
     def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
-        """Name the words of sparse vectors with their weights, the largest first: one -> [(token, weight), ...].
+        """List the words of a sparse vector with their weights, the largest first: [(token, weight), ...].
 
-        Many -> a list of such lists. `k`: at most this many words. Of equal weights the smaller id comes first.
+        Many vectors -> a list of lists. k: at most k words. Words of equal weights are in the order of their ids.
 
-        Raises TypeError for anything but what `encode_sparse` gives, ValueError for a k below 1.
+        Raises TypeError for anything but results of `encode_sparse`, ValueError for a k below 1.
         """
         check_positive("k", k, or_none=True)
         items = vectors_of(vectors, "vectors")
@@ -114,37 +156,19 @@ class Sparse(Sentences):
             raise TypeError("vectors must be sparse, as encode_sparse gives them; found an array")
         found = []
         for vector in items:
-            order = np.argsort(-vector.weights, kind="stable")[:k]
+            (order,) = top_indices(vector.weights[None], len(vector.ids) if k is None else k)
             tokens = self.embeddings.tokens(vector.ids[order])
             found.append([*zip(tokens, vector.weights[order].tolist(), strict=True)])
         return found[0] if isinstance(vectors, SparseVector) else found
 
 
-def _pooled(head: BoundHead, tile: Packed, x: Array, pooling: str, activation: str) -> list[SparseVector]:
-    """Pool the logits of a tile's tokens, some words at a time: never are all words' logits in memory."""
-    ends = np.cumsum(tile.lengths)
-    full = np.flatnonzero(tile.lengths)  # texts without a token have no weight
-    texts, ids, weights = [full[:0]], [full[:0]], [x[:0, 0]]
-    for words, logits in logit_pieces(head, x) if len(full) else ():
-        y = splade(logits, (ends - tile.lengths)[full], pooling, activation)
-        here, word = np.nonzero(y)
-        texts.append(full[here])
-        ids.append(word + words.start)
-        weights.append(y[here, word])
-    number = np.concatenate(texts)
-    order = np.argsort(number, kind="stable")  # within a text the words stay in their order
-    cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
-    all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
-    return [SparseVector(all_ids[a:b], all_weights[a:b]) for a, b in pairwise(cuts.tolist())]
-
-
 def largest(vector: SparseVector, most: int | None) -> SparseVector:
-    """Keep the `most` weights of the largest absolute value; of equal ones those with the smaller ids.
+    """Keep the `most` weights of the largest absolute value; among equal weights the smaller ids.
 
     >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, -3.0, 2.0])), most=2).ids
     array([5, 7])
     """
     if most is None or len(vector.ids) <= most:
         return vector
-    keep = np.sort(np.argsort(-np.abs(vector.weights), kind="stable")[:most])
+    keep = np.sort(top_indices(np.abs(vector.weights)[None], most)[0])
     return SparseVector(vector.ids[keep], vector.weights[keep])

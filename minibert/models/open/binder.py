@@ -104,8 +104,13 @@ class TensorBinder:
         return "config and tensors are of different models"
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a small tensor whole, in the dtype that the layer computes in."""
-        return self.table(names, shape).array()
+        """Give a small tensor whole, in the dtype that the layer computes in.
+
+        It is a copy: in a mapped file each use of it would keep the pages around it in memory.
+        """
+        found = self.table(names, shape).array().copy()
+        found.flags.writeable = False
+        return found
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
         """Give a map's weight, whole; with `low_memory` a narrow one as a table in its stored format."""

@@ -26,7 +26,8 @@ from minibert.files.tokenizer import Encoded, Tokenizer
 from minibert.files.tokenizer_files import LONGEST, StaticTokenizer, static_tokenizer
 from minibert.models.encoder import Encoder
 from minibert.models.run.attributes import hinted
-from minibert.models.run.pipeline import check_positive, pooled
+from minibert.models.run.packing import Packed
+from minibert.models.run.pipeline import TextPipeline, check_positive
 from minibert.threads.computing import on_one_thread
 
 from .load_encoder import load_encoder
@@ -103,6 +104,21 @@ def distill(
     return Distilled(target, len(rows), count, float(found.shares.sum()), size)
 
 
+class TokenPipeline(TextPipeline):
+    """The pipeline of single tokens between the special tokens of a text."""
+
+    around: tuple[list[int], list[int]]
+
+    def tokenize(self, ids: list[int], start: int) -> list[Encoded]:
+        """Return the ids of a text for each token."""
+        before, after = self.around
+        return [Encoded([*before, i, *after], None) for i in ids]
+
+    def pool(self, tile: Packed, x: Array) -> Array:
+        """Return the mean of each text's rows, NaN too."""
+        return np.concatenate([mean(group.of(x)) for group in tile.groups()])
+
+
 def token_rows(
     encoder: Encoder, made: StaticTokenizer, threads: int | None = None, show_progress_bar: bool = False
 ) -> Array:
@@ -112,10 +128,7 @@ def token_rows(
     """
     before, after = around(encoder.sentence_tokenizer, ["a", *made.tokens])
 
-    def tokenize(ids: list[int], start: int) -> list[Encoded]:
-        return [Encoded([*before, i, *after], None) for i in ids]
-
-    pipeline = encoder.each_text(tokenize, pooled(mean, ()), threads, held=True, dim=encoder.dim)
+    pipeline = encoder.pipeline_of(TokenPipeline, threads, held=True, dim=encoder.dim, around=(before, after))
     x: Array = pipeline.all(made.ids, "distill" if show_progress_bar else "")
     np.nan_to_num(x, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
     if not np.isfinite(x).all():

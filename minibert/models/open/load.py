@@ -197,7 +197,7 @@ def open_model(
     revision: str | None = None,
     local_files_only: bool = False,
     lazy: bool = False,
-    mmap: bool = True,
+    mmap: bool | None = True,
     whole: bool = False,
     saved: bool = False,
     cache_folder: FileName | None = None,
@@ -221,15 +221,14 @@ def open_model(
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder{elsewhere}")
 
         def checkpoint(sub: str) -> Checkpoint:
-            return open_folder(os.path.join(path, sub) if sub else path, mmap)
+            return open_folder(os.path.join(path, sub) if sub else path, mmap is not False)
     else:
-        from minibert.hub.names import full_name
-        from minibert.hub.repository import resolve
+        from minibert.hub.repository import full_name, resolve
 
         where = lasting = full_name(where)
         repository = resolve(where, revision, local_files_only, cache_folder, token)
         find, commit = repository.file, repository.commit
-        checkpoint = partial(repository.checkpoint, lazy, mmap, whole=whole and not lazy)
+        checkpoint = partial(repository.checkpoint, lazy, mmap is not False, whole=whole and not lazy)
         if cache_folder is not None:
             options["cache_folder"] = os.fspath(repository.cache)
     # of a Hub name the input layer alone asks for no list of files

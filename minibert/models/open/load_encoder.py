@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import numpy as np
 
 from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
+from minibert.families.parts.bound_blocks import BoundBlock, Dense, lay_out
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
 from minibert.families.parts.modules import Embedding
@@ -21,10 +23,15 @@ from minibert.models.heads.heads import Heads
 from minibert.models.heads.prediction import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
-from minibert.models.sentences.habits import accept_habits
-from minibert.models.sentences.sentence_config import SentenceConfig
-from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
-from minibert.threads.pool import checked_threads
+from minibert.models.sentences.sentence_config import (
+    AS_THE_FOLDER_SAYS,
+    SentenceConfig,
+    SentenceOptions,
+    accept_habits,
+)
+from minibert.threads.cores import cores, memory
+from minibert.threads.kernels import kernel
+from minibert.threads.pool import checked_threads, parallel_for
 
 from .binder import TensorBinder, unread
 from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
@@ -43,7 +50,7 @@ def load_encoder(
     revision: str | None = None,
     local_files_only: bool = False,
     dtype: str = "float32",
-    mmap: bool = True,
+    mmap: bool | None = None,
     threads: int | None = None,
     low_memory: bool = False,
     lazy: bool = False,
@@ -65,8 +72,11 @@ def load_encoder(
     Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
     float32 weights are mapped and not copied; narrower ones are converted once.
 
-    mmap: False reads all of it into memory now, the weights in the order in which they are multiplied: texts of 5 to 32
-    tokens take 0.75 to 0.95 of the time, with the same bits. Of MiniLM it takes 72 MB more, and 0.1 s more to load.
+    mmap: with an AVX-512 kernel of NumPy's BLAS (SkylakeX, Cooperlake; `minibert info` names the kernel) None, the
+    default, also copies the weights of the blocks' products into memory, laid out so that a text of up to 32 tokens is
+    computed without packing them anew (`equations.fast.Panels`), unless they take more than half of the memory that
+    this process may use. True leaves them mapped alone: for processes that share one copy, and for a model that is
+    larger than memory. False reads the whole file into memory now: it may change afterwards. The bits are the same.
 
     low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
     buffer; a weight is converted to float32 there just before it is used. A head's words are converted piece by piece.
@@ -78,9 +88,9 @@ def load_encoder(
 
     same_bits: a text has the same vector, to the last bit, alone and in any batch, order and number of threads; so have
     its token vectors, logits, scores and sparse weights. With two of three kernels of NumPy's BLAS (for AVX-512 and
-    AVX) float32 vectors always have. With the third (AVX2) it costs time: each text is filled up to a multiple of 12
-    tokens. With others (Apple's, MKL, ARM), and for float64, a multiple that does it is looked for, on the model's own
-    sizes. `minibert info` says which this is. Two machines may have different bits all the same.
+    AVX) vectors always have. With the third (AVX2) it costs time: each text is filled up to a multiple of 12 tokens; it
+    is refused there for float64, and with other kernels (Apple's, MKL, ARM). `minibert info` says which this is. Two
+    machines may have different bits all the same.
 
     threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
     (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
@@ -122,7 +132,7 @@ def encoder_of(
     asked: SentenceOptions = AS_THE_FOLDER_SAYS,
 ) -> Encoder:
     """Put a whole model together from its opened parts: see `load_encoder`."""
-    family = family_of(opened)
+    family, mmap = family_of(opened), opened.options["mmap"]
     blocks = NO_BLOCKS if opened.static else BLOCKS.get(family.model_type)
     if blocks is None:
         raise UnknownFamilyError(
@@ -137,7 +147,7 @@ def encoder_of(
     if opened.static:
         stack = Stack((), 0, False, "", None, {}, same_bits)
     else:
-        stack = _bind(blocks, config, bind(), layer, same_bits)
+        stack = _bind(blocks, config, bind(), layer, same_bits, mmap, threads)
         if left := unread(family, config, source):
             warn(
                 f"{opened.where} has tensors that minibert does not read: {left}; a model whose own code uses them "
@@ -145,7 +155,7 @@ def encoder_of(
             )
     # found when they are asked for: `encode` needs none
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, opened.where))
-    if not opened.options["mmap"]:  # a file that may change later is read now
+    if mmap is False:  # a file that may change later is read now
         heads().read()
     sentences = SentenceConfig.of(opened.saved, layer, config, layer.dtype)
     if blocks.vector is not None and not sentences.kind:
@@ -178,7 +188,15 @@ def _warn_of_own_code(config: Config, kind: str, place: str, by_mean: bool) -> N
     )
 
 
-def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: EmbeddingLayer, same_bits: bool) -> Stack:
+def _bind(
+    blocks: Blocks,
+    config: Config,
+    binder: TensorBinder,
+    layer: EmbeddingLayer,
+    same_bits: bool,
+    mmap: bool | None,
+    threads: int | None,
+) -> Stack:
     bias = f"{blocks.relative.format(i=0)}.weight"  # which a file of the input layer has too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
         raise CheckpointError(
@@ -195,7 +213,28 @@ def _bind(blocks: Blocks, config: Config, binder: TensorBinder, layer: Embedding
     rotated = any(block.attention.rotated for block in bound)
     rotary = cast("Rotary | None", scheme if rotated else None)
     heads, causal = config.integer("num_attention_heads"), blocks.is_causal(config)
-    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits)
-    binder.refuse_leftovers(blocks.checked_prefixes, blocks.unused_endings, "the blocks")
     binder.expect()
+    if kernel().small:
+        _lay_out(bound, mmap is None, threads)
+    stack = Stack(bound, heads, causal, blocks.last_norm.path, rotary, others, same_bits)
+    binder.refuse_leftovers(blocks.checked_prefixes, layer.family.unused_endings, "the blocks")
     return stack
+
+
+def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) -> None:
+    """Lay the weights of products out as panels, on up to `threads` threads: see `equations.fast.Panels`.
+
+    copied: also weights that have to be copied for it, if all take at most half of the memory of this process.
+    """
+    shared: dict[int, list[Dense]] = {}  # a weight -> the maps that have it: blocks may share a module
+    for module in (module for block in blocks for module in block.modules.values()):
+        if isinstance(module, Dense):
+            shared.setdefault(id(module.source), []).append(module)
+    halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
+    size = sum(math.prod(maps[0].shape) * maps[0].dtype.itemsize for maps in shared.values())
+    copied = copied and size <= memory() // 2
+    parallel_for(
+        lambda weight: lay_out(shared[weight], weight in halved, copied),
+        [*shared],
+        cores() if threads is None else threads,
+    )

@@ -40,6 +40,10 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "threads": dict(type=int, metavar="N", help="compute on at most N threads (default: MINIBERT_THREADS, or all "
                         "available cores)"),
     },
+    "weights": {
+        "mmap": dict(action="store_const", const=True, help="leave all weights in their file, mapped; do not lay "
+                     "them out in memory too for short texts: processes then share one copy"),
+    },
     "bits": {
         "same_bits": dict(action="store_true", help="a text has the same vector, to the last bit, in any batch and on "
                           "any number of threads; with some processors that is always so, with others it takes longer: "

@@ -7,15 +7,13 @@ machine share one map of the weights, and the sha256 of a file says which model 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
-from minibert.models.run.pipeline import Pipeline
-from minibert.models.sentences.folder import SPARSE
-from minibert.models.sentences.sentence_options import AS_THE_FOLDER_SAYS, SentenceOptions
+from minibert.models.run.pipeline import TextPipeline
+from minibert.models.sentences.sentence_config import AS_THE_FOLDER_SAYS, SentenceOptions
 from minibert.threads.pool import checked_threads
 
 from .load import Opened, named_model, open_model
@@ -29,13 +27,12 @@ class TextModel(NamedTuple):
 
     model: Encoder
     opened: Opened
-    pipeline: Pipeline
+    pipeline: TextPipeline
 
     @property
     def result(self) -> str:
         """Say what a text has: one "dense" vector, one of "tokens" each, or one "sparse" vector."""
-        own = self.model.sentence_config
-        return "tokens" if own.late else "sparse" if own.kind == SPARSE else "dense"
+        return self.model.result
 
     @property
     def width(self) -> int:
@@ -51,8 +48,6 @@ class TextModel(NamedTuple):
         Those of tokens have a name in `MAXSIMS`.
         """
         own = self.model.sentence_config
-        if self.result == "sparse":
-            return {"similarity": own.similarity or "dot", "normalized": False}
         return {"similarity": own.measure, "normalized": own.normalizes()}
 
     def sha256(self) -> dict[str, str]:
@@ -80,19 +75,20 @@ def open_vectors(
     local_files_only: bool = False,
     threads: int | None = None,
     same_bits: bool = False,
+    mmap: bool | None = None,
 ) -> TextModel:
     """Open a model for the vectors of many texts.
 
-    asked, threads, same_bits: as of `load_encoder`; no bit of a vector depends on `threads` here. Raises as it.
+    asked, threads, same_bits, mmap: as of `load_encoder`; no bit of a vector depends on `threads` here. Raises as it.
     """
     from .load_encoder import encoder_of
 
     threads = checked_threads(threads)
-    opened = open_model(named_model(name), revision, local_files_only, whole=True, saved=True)
+    opened = open_model(named_model(name), revision, local_files_only, mmap=mmap, whole=True, saved=True)
     encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
     own, task = encoder.sentence_config, None
-    if own.late or own.kind == SPARSE:  # whose queries and documents differ
+    if encoder.result != "dense":  # these models encode queries and documents differently
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
-    make: Callable[..., Pipeline] = encoder.sparse_steps if own.kind == SPARSE else encoder.pipeline
-    return TextModel(encoder, opened, make(prompt_name, prompt, task=task, threads=threads, held=True))
+    pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, held=True)
+    return TextModel(encoder, opened, pipeline)

@@ -1,4 +1,4 @@
-"""Attributes and keywords that are there, and those that are not: a mistyped name is an error that says what to use."""
+"""Errors for unknown attributes and keywords: they say what to use instead."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unexpected(call: Callable[..., Any], name: str) -> TypeError:
 
 
 def hinted(call: F) -> F:
-    """Raise a TypeError that names the keyword that is meant, if a call gets one that it does not take."""
+    """Raise a TypeError that suggests a keyword, if a call gets one that it does not take."""
 
     @wraps(call)
     def with_hint(*given: Any, **named: Any) -> Any:
@@ -56,9 +56,9 @@ def hinted(call: F) -> F:
 
 
 class Guarded:
-    """Refuses to set an attribute that is not in `settable`; names that begin with _ are a class's own.
+    """A class whose attributes cannot be set, but for those in `settable` and private ones.
 
-    `__init__` writes what can only be read straight into `vars(self)`.
+    `__init__` writes read-only attributes into `vars(self)`.
 
     >>> class Cup(Guarded):
     ...     settable = ("colour",)
@@ -80,14 +80,14 @@ class Guarded:
 class OfModules(Guarded):
     """A context manager whose modules are found by their path."""
 
-    _words: ClassVar[tuple[str, str]]  # for messages: what this is, and what its modules are
+    _words: ClassVar[tuple[str, str]]  # the names of this and its modules in messages
 
     @property
     def modules(self) -> dict[str, Any]:
         """The modules by their path in the reference's base model."""
         raise NotImplementedError
 
-    if not TYPE_CHECKING:  # to mypy a mistyped name would be there
+    if not TYPE_CHECKING:  # else mypy would accept any name
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"this {self._words[0]} has no {name!r}{self._hint(name)}")
@@ -104,7 +104,7 @@ class OfModules(Guarded):
             raise KeyError(f"this {own} has no {path!r}{hint}") from None
 
     def close(self) -> None:
-        """Drop what it holds."""
+        """Drop all weights."""
         raise NotImplementedError
 
     def __enter__(self: G) -> G:

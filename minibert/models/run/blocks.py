@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minibert.equations.fast import activated, attention_scores, faster, linear, softmax
+from minibert.equations.fast import FEW, activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import (
     BoundAttention,
@@ -25,8 +25,8 @@ from minibert.families.parts.bound_blocks import (
     Modules,
 )
 from minibert.files.tables import ScratchBuffer
-from minibert.threads.computing import compute
-from minibert.threads.kernels import Rows, Shape, kernel, one_sum, rows_for
+from minibert.threads.computing import compute, spreads
+from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
 from .key_value_cache import KeyValueCache
 from .masks import Masks, keys_of, masks_of
@@ -99,12 +99,20 @@ class Stack:
     @cached_property
     def rows(self) -> Rows:
         """The layout of tokens among the rows of a product."""
-        return rows_for(self.shapes, self._maps[0][1].dtype, self._same_bits) if self._maps else Rows()
+        return rows_for(self._maps[0][1].dtype, self._same_bits) if self._maps else Rows()
 
     @cached_property
     def fewest(self) -> int:
         """The fewest rows that every product has."""
         return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
+
+    def takes_panels(self, tokens: int) -> bool:
+        """Whether products of this count of tokens take the weights as panels."""
+        return tokens <= FEW and self._panels
+
+    @cached_property
+    def _panels(self) -> bool:
+        return bool(self._maps) and all(each.panels for _, each in self._maps)
 
     @cached_property
     def each_text(self) -> bool:
@@ -186,6 +194,7 @@ class _Run(NamedTuple):
     scratch: Scratch
     weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
     cache: KeyValueCache | None
+    few: bool  # products take the weights as panels
     take: Array | None = None  # of the last block: the rows that go on after its attention
 
 
@@ -220,14 +229,16 @@ def run_model(
 
     def work(tile: Packed) -> None:
         taken = take(tile) if take and not each_text else None
-        x = run_blocks(stack, rows(tile), tile, taken)
+        x = run_blocks(stack, rows(tile), tile, taken, panels=panels)
         for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
             put(part, own)
 
     # BLAS is held to one thread, even for one short text, where bits are promised that depend on it: in the weights'
     # products, or in attention's sums over a text's tokens
     held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
-    compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, held)
+    # on idle cores BLAS's threads share a short text's products; else panels, which leave BLAS's threads nothing to do
+    panels = stack.takes_panels(packed.inputs.seq) and (held or not spreads(threads))
+    compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, None if panels else held)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
@@ -246,20 +257,27 @@ def run_blocks(
     take: Array | None = None,
     hook: Recorder | None = None,
     cache: KeyValueCache | None = None,
+    panels: bool = True,
 ) -> Array:
     """Run all blocks on a tile: its rows x (tokens, dim), which may be overwritten -> the same after the last norm.
 
-    take: the rows that leave the last block, None for all. cache: the tokens are the next ones of one text, after those
+    take: the rows that leave the last block, None for all. panels: whether few tokens take them; the bits are the same
+    without. cache: the tokens are the next ones of one text, after those
     that it has; then it has them too.
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
-    rows, fewest = stack.rows, stack.fewest
-    if cache:
-        rows, fewest = Rows(), 1  # a text that is written on is alone, and one row is fastest without padding rows
-    elif hook and rows.text > 1:
+    rows = stack.rows
+    if hook and rows.text > 1:
         rows = kernel().usual  # a hook is handed the tokens of a tile side by side
-    layout = Layout.of(tile.lengths, rows, fewest)
+
+    def laid_out(lengths: Array) -> tuple[Layout, bool]:
+        if cache:  # a text that is written on is alone, and one row is fastest without padding rows
+            return Layout.of(lengths, Rows()), False
+        few = panels and stack.takes_panels(int(lengths.sum()))
+        return Layout.of(lengths, *((PAIRS, 1) if few else (rows, stack.fewest))), few
+
+    layout, few = laid_out(tile.lengths)
     x = layout.filled(x)
     if blocks:
         pieces = _pieces(stack, tile, dtype, whole, past, rows.text)
@@ -268,13 +286,13 @@ def run_blocks(
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
         shared = _shared(stack, pieces) if stack.schemes else {}
-        run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache)
+        run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
     for i, block in enumerate(blocks):
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
         if take is not None and i + 1 == len(blocks):
-            layout = Layout.of(np.array([len(take)]), rows, fewest)
-            run = run._replace(take=layout.filled(take))
+            layout, few = laid_out(np.array([len(take)]))
+            run = run._replace(take=layout.filled(take), few=few)
         x = _one_block(run, block, x)
     for norm in last:
         norm(x)
@@ -336,13 +354,15 @@ def mapping(module: Dense, name: str) -> Work:
 
     A row's numbers stand side by side, however few rows there are: the bits of what comes next depend on that.
     """
-    width, bias = module.shape[0], module.bias
+    width, bias, panels = module.shape[0], module.bias, module.panels
     weight = None if module.stored else module.matrix(ScratchBuffer())
     in_order = module.in_order
 
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
         out, columns = run.scratch[name, len(x), width], run.rows.columns
+        if run.few and panels:
+            return panels.linear(x, bias, out)
         if in_order or len(x) > columns:
             return linear(x, matrix, bias, out)
         y = linear(x, matrix, None, run.scratch["columns", len(x), width], columns)

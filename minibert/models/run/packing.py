@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.equations.input_layer import Array, check_ids
+from minibert.equations.fast import check_ids
+from minibert.equations.input_layer import Array
 from minibert.errors import Option, error_of
 from minibert.families.family import Family
 from minibert.families.parts.config import Config

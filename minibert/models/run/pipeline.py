@@ -1,73 +1,95 @@
-"""Texts -> vectors, by one way for `embed`, `encode`, the commands and `bulk`.
+"""Texts -> vectors, in the same steps for `embed`, `encode`, the commands and `bulk`.
 
-    texts -> ids, packed without padding -> rows of a layer or an encoder -> pooled -> the steps after
+    TextPipeline.all -> tokenize -> vectors -> run -> pool
 
-A model gives a `Pipeline`: its own functions for these steps. What cuts texts into chunks and puts vectors together is
-here, once; `packing` cuts a chunk into tiles.
+`run` packs the ids and computes rows tile by tile. A subclass overrides a step: heads compute logits in `pool`, pairs
+are split in `tokenize`, and an input layer alone has another `run`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
-from minibert.errors import CheckpointError, Option, error_of
-from minibert.files.tokenizer import Encoded
+from minibert.equations.sentences import POOLINGS, normalized
+from minibert.errors import CheckpointError, Option, Text, error_of
+from minibert.files.tables import Table
+from minibert.files.tokenizer import Encoded, Tokenizer
+from minibert.threads.cores import cores
 from minibert.threads.pool import parallel_for, prefetch
 
-from .packing import Packed
+from .packing import TILE_ROWS, Packed, Preparation
+
+if TYPE_CHECKING:
+    from .blocks import Stack
 
 K = TypeVar("K")
+P = TypeVar("P", bound="TextPipeline")
+CHUNK = 512  # texts sorted by length together: memory beyond the result is bounded by it
 BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # ends errors about NaN and infinity
 
 
-class Pipeline(NamedTuple):
-    """Turns texts into vectors, or into other results, as one model does."""
+class TextPipeline:
+    """Turns texts into one result each: a pooled vector, or without pooling the vectors of its tokens.
 
-    tokenize: Callable[[list[Any], int], list[Encoded]]  # a chunk, and the number of its first text for messages -> ids
-    # a chunk's ids and a function, which is called with each tile and its rows (tokens, width), on several threads
-    compute: Callable[[Sequence[Encoded], Callable[[Packed, Array], None]], None]
-    results: Callable[[Packed, Array], Any]  # a tile and its rows -> one result for each of its texts: see `pooled`
-    dim: int | None  # of a vector, None where the results are anything else
-    dtype: np.dtype[Any]
-    chunk: int  # texts tokenized, and sorted by length, at once: memory beyond the result is bounded by it
-    prefetching: bool = False  # tokenize the next chunk on another thread while this one is computed
-    chunk_threads: int = 1  # threads that each take a chunk, where tokenizing is most of the work
+    `steps` sets any of the attributes below and of a subclass.
+    """
 
-    def vectors(self, encoded: Sequence[Encoded]) -> Any:
-        """Give a chunk's vectors (texts, dim), or the list of its results. Texts of the same ids are computed once."""
-        if len(encoded) > 1:
-            keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
-            different = dict(zip(keys, encoded, strict=True))
-            if len(different) < len(encoded):
-                made = dict(zip(different, self.vectors([*different.values()]), strict=True))
-                if self.dim is not None:
-                    return np.array([made[key] for key in keys])
-                return [deepcopy(made[key]) for key in keys]  # of a sparse vector its arrays too
-        found = self._room(len(encoded))
+    preparation: Preparation  # packs ids
+    table: Table  # the word table
+    rows: Callable[[Packed], Array]  # the input layer
+    stack: Stack | None = None  # the blocks
+    max_length: int | None = None  # tokens that the position table has rows for
+    dim: int | None = None  # numbers of a vector, the first ones of it; None if results are anything else
+    prompt: str = ""  # goes before each text
+    longest: int | None = None  # tokens; a longer text is truncated
+    poolings: tuple[str, ...] = ()  # names in `POOLINGS`, concatenated
+    picks: Callable[[Array], Array] | None = None  # instead of pooling: ids (texts, seq) -> the position of one token
+    skip: int = 0  # first tokens that are not pooled
+    after: tuple[Callable[[Array], Array], ...] = ()  # applied to the pooled vectors in turn
+    normalize: bool = False
+    take: Any = None  # a method of heads: the tokens of a tile that leave the last block; None: all
+    threads: int | None = None
+    held: bool = False  # no bit of a result depends on `threads`: see `computing.compute`
+    chunk: int = CHUNK
+    chunk_threads: int = 1  # threads that each take a chunk: more than one if tokenizing takes longest
+    cut: list[int] | None = None  # receives the number of truncated tokens of each truncated text
 
-        def put(tile: Packed, x: Array) -> None:
-            results = self.results(tile, x)  # while the rows are in the cache
-            if self.dim is not None:
-                found[tile.texts] = results
-                return
-            for i, result in zip(tile.texts.tolist(), results, strict=True):
-                found[i] = result
+    def __init__(self, tokenizer: Tokenizer, dtype: np.dtype[Any], **steps: Any) -> None:
+        self.tokenizer, self.dtype = tokenizer, dtype
+        vars(self).update(steps)
 
-        with np.errstate(over="ignore", invalid="ignore"):  # `finite` says it
-            self.compute(encoded, put)
+    def all(self, texts: list[Any], shown_as: str = "") -> Any:
+        """Return the vectors of all texts (texts, dim), or a list of results; a name shows a bar on stderr."""
+        if 0 < len(texts) <= self.chunk and not shown_as:
+            return self.vectors(self.tokenize(texts, 0))
+        found: Any = [None] * len(texts) if self.dim is None else np.empty((len(texts), self.dim), self.dtype)
+        start = 0
+        if self.chunk_threads > 1 and not shown_as:
+
+            def compute_chunk(start: int) -> None:
+                some = slice(start, start + self.chunk)
+                found[some] = self.vectors(self.tokenize(texts[some], start))
+
+            parallel_for(compute_chunk, range(0, len(texts), self.chunk), self.chunk_threads)
+            return found
+        chunks = chunked(texts, self.chunk)
+        chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
+        for each in self.stream(chunks, prefetching=len(texts) > self.chunk):
+            found[start : start + len(each)] = each
+            start += len(each)
         return found
 
     def stream(self, chunks: Iterable[list[Any]], prefetching: bool = False) -> Iterator[Any]:
-        """Turn chunks of texts into chunks of vectors, one after another: every function for many texts uses this.
+        """Turn chunks of texts into chunks of vectors, one after another.
 
-        Memory is bounded by one chunk, or with `prefetching` by two: the next chunk is read and tokenized, on another
-        thread, while the vectors of this one are computed.
+        Memory is bounded by one chunk, or with `prefetching` by two: the next chunk is read and tokenized on another
+        thread while the vectors of this one are computed.
         """
 
         def numbered() -> Iterator[tuple[list[Any], int]]:
@@ -79,89 +101,101 @@ class Pipeline(NamedTuple):
         for encoded in prefetch(lambda chunk: self.tokenize(*chunk), numbered(), prefetching and self.prefetching):
             yield self.vectors(encoded)
 
-    def all(self, texts: list[Any], shown_as: str = "") -> Any:
-        """Give the vectors of all texts (texts, dim), or one list; with a bar on stderr where it has a name."""
-        if 0 < len(texts) <= self.chunk and not shown_as:
-            return self.vectors(self.tokenize(texts, 0))
-        found, start = self._room(len(texts)), 0
-        if self.chunk_threads > 1 and not shown_as:
+    @property
+    def prefetching(self) -> bool:
+        """Whether a thread is free to tokenize the next chunk while one is computed."""
+        return (self.threads or cores()) > 1
 
-            def work(start: int) -> None:
-                some = slice(start, start + self.chunk)
-                found[some] = self.vectors(self.tokenize(texts[some], start))
+    def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
+        """Return the ids of a chunk's texts behind the prompt, truncated. start: the number of the first, for messages.
 
-            parallel_for(work, range(0, len(texts), self.chunk), self.chunk_threads)
+        Raises ValueError for a text without a token with pooling "max".
+        """
+        if self.prompt:  # the tokenizer's error for anything but a str gives its number
+            texts = [self.prompt + text if isinstance(text, str) else text for text in texts]
+        encoded = self.tokenizer.encode(texts, None, True, self.longest, start)
+        if "max" in self.poolings and not self.picks:
+            for i, each in enumerate(encoded, start):
+                if len(each.input_ids) <= self.skip:
+                    beyond = " beyond its prompt" if self.skip else ""
+                    raise error_of(
+                        ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
+                    )
+        return encoded
+
+    def vectors(self, encoded: Sequence[Encoded]) -> Any:
+        """Return a chunk's vectors (texts, dim), or the list of its results. Identical ids are computed once."""
+        if self.cut is not None:
+            self.cut += [each.truncated for each in encoded if each.truncated]
+        keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
+        different = dict(zip(keys, encoded, strict=True))
+        count = len(different)
+        found: Any = [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
+
+        def put(tile: Packed, x: Array) -> None:
+            results = self.pool(tile, x)  # while the rows are in the cache
+            if self.dim is not None:
+                found[tile.texts] = results
+                return
+            for i, result in zip(tile.texts.tolist(), results, strict=True):
+                found[i] = result
+
+        with np.errstate(over="ignore", invalid="ignore"):  # `finite` raises
+            self.run([*different.values()], put)
+        if len(different) == len(encoded):
             return found
-        chunks = chunked(texts, self.chunk)
-        chunks = shown(chunks, len(texts), shown_as) if shown_as else chunks
-        for each in self.stream(chunks, prefetching=len(texts) > self.chunk):
-            found[start : start + len(each)] = each
-            start += len(each)
-        return found
+        numbers = {key: i for i, key in enumerate(different)}
+        if self.dim is not None:
+            return found[[numbers[key] for key in keys]]
+        return [deepcopy(found[numbers[key]]) for key in keys]  # the arrays of a sparse vector too
 
-    def noting(self, cut: list[int]) -> Pipeline:
-        """Give the same steps, which add to `cut` the number of tokens that each truncated text has lost."""
+    def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
+        """Pack a chunk's ids and take them through the model; `put` is called with each tile and its rows, on several
+        threads."""
+        packed, stack = self.preparation.pack(encoded), self.stack
+        self.table.expect((packed.ids,))
+        if stack and (stack.blocks or any(step is not normalized for step in self.after)):
+            from .blocks import run_model  # here, since the input layer alone does without
 
-        def tokenize(texts: list[Any], start: int) -> list[Encoded]:
-            encoded = self.tokenize(texts, start)
-            cut.extend(each.truncated for each in encoded if each.truncated)
-            return encoded
+            run_model(self.rows, stack, packed, put, self.threads if stack.blocks else 1, self.held, self.take)
+            return
+        for tile in packed.tiles(TILE_ROWS):  # without a matrix product no thread has to wait for BLAS
+            put(tile, self.rows(tile))
 
-        return self._replace(tokenize=tokenize)
-
-    def _room(self, count: int) -> Any:
-        return [None] * count if self.dim is None else np.empty((count, self.dim), self.dtype)
-
-
-def pooled(
-    pool: Callable[[Array], Array],
-    after: Sequence[Callable[[Array], Array]],
-    which: Callable[[Array], Array] | None = None,
-) -> Callable[[Packed, Array], Any]:
-    """Make the `results` of vectors: pool (texts, seq, width) -> (texts, numbers), then take the steps after in turn.
-
-    which: instead of pooling one token of each text is taken, where this finds it in their ids (texts, seq).
-    """
-
-    def results(tile: Packed, x: Array) -> Array:
-        if which is None:
-            of_groups = [pool(group.of(x)) for group in tile.groups()]
-        else:
-            of_groups = [picked(which, group.of(x), group.of(tile.ids)) for group in tile.groups()]
-        y = of_groups[0] if len(of_groups) == 1 else np.concatenate(of_groups)
-        for step in after:
+    def pool(self, tile: Packed, x: Array) -> Any:
+        """Return one result for each text of a tile, of its rows x (tokens, width). Raises CheckpointError for NaN."""
+        groups, found = tile.groups(), list[Array]()
+        for group in groups if self.poolings else ():
+            rows, names = group.of(x), self.poolings
+            if not group.length:
+                found.append(np.zeros((len(rows), rows.shape[2] * (1 if self.picks else len(names))), x.dtype))
+            elif self.picks:
+                found.append(rows[np.arange(len(rows)), self.picks(group.of(tile.ids))])
+            else:
+                found.append(np.concatenate([POOLINGS[name](rows, self.skip) for name in names], axis=1))
+        y = np.concatenate(found) if found else x
+        for step in self.after:
             y = step(y)
-        return y
+        y = y[:, : self.dim]
+        y = finite(normalized(y) if self.normalize else y)
+        return y if self.poolings else [rows.copy() for group in groups for rows in group.of(y)]
 
-    return results
+    def noting(self: P, cut: list[int]) -> P:
+        """Return the same pipeline, which adds to `cut` the number of tokens that each truncated text has lost."""
+        made = copy(self)
+        made.cut = cut
+        return made
 
 
 def finite(vectors: Array) -> Array:
-    """Pass finished vectors on, as the last step. Raises CheckpointError for NaN and infinity."""
+    """Return finished vectors. Raises CheckpointError for NaN and infinity."""
     if not np.isfinite(vectors).all():
         raise CheckpointError(f"the model gives NaN or infinity where a vector was expected: {BROKEN}")
     return vectors
 
 
-def picked(which: Callable[[Array], Array], rows: Array, ids: Array) -> Array:
-    """Take one token's row of each text, where its ids say it stands; zeros for a text without tokens."""
-    return rows[np.arange(len(rows)), which(ids)] if ids.shape[1] else np.zeros_like(rows, shape=rows.shape[::2])
-
-
-def token_vectors(after: Sequence[Callable[[Array], Array]] = ()) -> Callable[[Packed, Array], Any]:
-    """Make the `results` of tokens' vectors: each text's rows (seq, width), then the steps after in turn."""
-
-    def results(tile: Packed, x: Array) -> list[Array]:
-        found = [rows.copy() for group in tile.groups() for rows in group.of(x)]  # a view would keep the tile alive
-        for step in after:
-            found = [step(rows) for rows in found]
-        return found
-
-    return results
-
-
 def check_positive(name: str, value: Any, or_none: bool = False) -> None:
-    """Refuse anything but an integer from 1 on, or None where that may be. Raises ValueError."""
+    """Refuse anything but an integer from 1 on, or None if `or_none`. Raises ValueError."""
     if or_none and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
@@ -169,7 +203,7 @@ def check_positive(name: str, value: Any, or_none: bool = False) -> None:
 
 
 def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
-    """Cut what comes into lists of `size`, the last one shorter; nothing is read before it is asked for.
+    """Cut an iterable into lists of `size`, the last one shorter; nothing is read before it is needed.
 
     >>> list(chunked("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -180,7 +214,7 @@ def chunked(texts: Iterable[K], size: int) -> Iterator[list[K]]:
 
 
 def shown(chunks: Iterable[list[K]], total: int | None, name: str, delay: float = 0.0) -> Iterator[list[K]]:
-    """Pass chunks on and show a bar of texts; tqdm draws it on stderr, after `delay` seconds."""
+    """Yield chunks and show a bar of texts; tqdm draws it on stderr, after `delay` seconds."""
     from tqdm.auto import tqdm
 
     with tqdm(total=total, desc=name, unit="text", delay=delay) as bar:

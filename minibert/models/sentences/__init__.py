@@ -1,1 +1,1 @@
-"""Vectors of whole texts: what a folder says of them, its modules, how they are compared and searched."""
+"""Vectors of texts: the settings of a folder and its modules; encoding, comparing and searching."""

@@ -1,12 +1,11 @@
-"""Compares vectors, each with each or in pairs: of arrays, of sparse vectors, which are written out for it, and of
-the vectors of texts' tokens."""
+"""Compares vectors, each with each or in pairs: arrays, sparse vectors (made dense), and vectors of texts' tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,17 +13,90 @@ from numpy.typing import ArrayLike
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import MAXSIMS, SIMILARITIES, similarity_of_pairs
 
-from .token_vectors import TokenVectors, by_tokens, is_token_vectors, pairs_by_tokens
-
-SOME = 256  # sparse vectors that are written out at once: 30 MiB of BERT's vocabulary
-NAMES = ("embeddings1", "embeddings2")  # of the arguments
+SOME = 256  # sparse vectors that are made dense at once: 30 MiB with BERT's vocabulary
+PIECE = 8192  # tokens of documents that are compared at once, or of one document
+NAMES = ("embeddings1", "embeddings2")  # the arguments, for messages
 
 
 class SparseVector(NamedTuple):
-    """The numbers of a vector that are not zero: ids (n,) int64, ascending, and weights (n,) float32."""
+    """The non-zero numbers of a vector: ids (n,) int64, ascending, and weights (n,) float32."""
 
     ids: Array
     weights: Array
+
+
+@final
+class TokenVectors(Sequence[Array]):
+    """Token vectors of texts, concatenated: text i has the rows offsets[i] to offsets[i + 1] - 1.
+
+    A sequence of arrays (tokens, dim); a slice is a `TokenVectors` too, without a copy. rows (all tokens, dim);
+    offsets (texts + 1,) int64.
+
+    >>> vectors = TokenVectors(np.arange(6.0).reshape(3, 2), np.array([0, 1, 3]))
+    >>> len(vectors), vectors[1]
+    (2, array([[2., 3.],
+           [4., 5.]]))
+    """
+
+    def __init__(self, rows: Array, offsets: Array) -> None:
+        self.rows, self.offsets = rows, offsets
+
+    @classmethod
+    def of(cls, texts: Sequence[Any] | Array, name: str) -> TokenVectors:
+        """Concatenate arrays (tokens, dim). Raises TypeError for anything else, ValueError for two widths.
+
+        In a batch (texts, tokens, dim) rows of zeros are padding.
+        """
+        if isinstance(texts, cls):
+            return texts
+        if isinstance(texts, np.ndarray) and texts.ndim == 3:
+            texts = [rows[rows.any(axis=1)] for rows in texts]
+        arrays = [np.asarray(each) for each in texts]
+        if not arrays:
+            return cls(np.empty((0, 0), np.float32), np.zeros(1, np.int64))
+        for i, each in enumerate(arrays):
+            if each.ndim != 2 or each.dtype.kind not in "fiub":
+                found = f"{each.dtype} of shape {each.shape}"
+                raise TypeError(f"{name}[{i}] must be vectors of tokens (tokens, dim), found {found}")
+            if each.shape[1] != arrays[0].shape[1]:
+                raise ValueError(f"{name} must have one width, found {arrays[0].shape[1]} and {each.shape[1]}")
+        offsets = np.concatenate([[0], np.cumsum([len(each) for each in arrays])]).astype(np.int64)
+        return cls(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), offsets)
+
+    @property
+    def width(self) -> int:
+        """The count of numbers in a token's vector."""
+        return int(self.rows.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> Array: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> TokenVectors: ...
+
+    def __getitem__(self, i: int | slice) -> Array | TokenVectors:
+        if isinstance(i, slice):
+            start, stop, step = i.indices(len(self))
+            if step != 1:
+                raise ValueError(f"a slice of token vectors has the step 1, found {step}")
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return TokenVectors(self.rows[offsets[0] : offsets[-1]], offsets - offsets[0])
+        i = range(len(self))[i]  # a negative i counts from the end; raises IndexError
+        found: Array = self.rows[self.offsets[i] : self.offsets[i + 1]]
+        return found
+
+    def pieces(self) -> list[TokenVectors]:
+        """Cut into parts of whole texts, of about `PIECE` tokens each."""
+        found, start = [], 0
+        while start < len(self):
+            most = self.offsets[start] + PIECE
+            stop = max(start + 1, int(np.searchsorted(self.offsets, most, side="right")) - 1)
+            found.append(self[start:stop])
+            start = stop
+        return found
 
 
 Given = ArrayLike | SparseVector | Sequence[SparseVector] | Sequence[Array]
@@ -33,9 +105,9 @@ Compare = Callable[[Any, Any], Array]
 
 
 def similarity(measure: str | None, first: Given, second: Given, dim: int = 0) -> Array:
-    """Compare each with each: see `Encoder.similarity`. Without a measure by cosine, sparse vectors by dot product.
+    """Compare each with each: see `Encoder.similarity`. The default measure is cosine, of sparse vectors dot product.
 
-    dim: the width of the model's vectors; integers of an eighth of it are refused, since they are bits.
+    dim: the width of the model's vectors; integers of an eighth of it are refused as packed bits.
     """
     a, b, measure = _prepared(measure, first, second, dim)
     formula: Compare = partial(by_tokens, measure) if measure in MAXSIMS else SIMILARITIES[measure]
@@ -43,7 +115,7 @@ def similarity(measure: str | None, first: Given, second: Given, dim: int = 0) -
 
 
 def similarity_pairwise(measure: str | None, first: Given, second: Given, dim: int = 0) -> Any:
-    """Compare vectors in the same place: see `Encoder.similarity_pairwise`."""
+    """Compare the i-th vectors of both: see `Encoder.similarity_pairwise`."""
     a, b, measure = _prepared(measure, first, second, dim)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"pairs need as many vectors of each, found {len(a)} and {len(b)}")
@@ -53,7 +125,7 @@ def similarity_pairwise(measure: str | None, first: Given, second: Given, dim: i
 
 
 def _alone(given: Any, vectors: Vectors) -> bool:
-    """Whether one text's vector was given, or those of its tokens."""
+    """Whether one text was passed: its vector, or one array of token vectors."""
     if isinstance(vectors, list):
         return isinstance(given, SparseVector)
     if isinstance(vectors, TokenVectors):
@@ -69,22 +141,18 @@ def _prepared(measure: str | None, first: Given, second: Given, dim: int) -> tup
     for name, vectors in zip(NAMES, (a, b), strict=True):
         if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "iu":
             continue
-        if 0 <= 8 * (vectors.shape[1] - 1) < dim:  # narrower still, if they were truncated before they were packed
+        if 0 <= 8 * (vectors.shape[1] - 1) < dim:  # narrower, if truncated before they were packed
             raise ValueError(
                 f"{name} must be vectors of {dim} numbers, found {vectors.dtype} of shape {vectors.shape}, as bits are "
-                "packed; minibert.search with precision='binary' or 'ubinary', and equations.quantization.hamming, "
-                "compare bits"
+                "packed; minibert.search with precision='binary' or 'ubinary' compares bits"
             )
-    if late and measure not in MAXSIMS:  # a measure of single vectors is not meant
+    if late and measure not in MAXSIMS:  # the folder's measure is for single vectors
         measure = "maxsim"
     return a, b, measure or ("dot" if _sparse(a, b) else "cosine")
 
 
 def token_vectors_of(value: Any, name: str) -> TokenVectors:
-    """Give the token vectors of texts: a list of (tokens, dim), one such array as those of one text, or none at all.
-
-    Raises TypeError for anything else.
-    """
+    """Read token vectors: a list of arrays (tokens, dim), empty too, or one array as one text. Raises TypeError."""
     if not is_token_vectors(value) and np.ndim(value) == 2:
         value = [value]
     if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
@@ -93,7 +161,7 @@ def token_vectors_of(value: Any, name: str) -> TokenVectors:
 
 
 def vectors_of(value: Any, name: str) -> Vectors:
-    """Give vectors (n, dim), one (dim,) as (1, dim), sparse ones and none at all as a list.
+    """Read vectors: an array (n, dim), or (dim,) as (1, dim); a list of sparse vectors; an empty list.
 
     Raises TypeError for anything else, ValueError for rows of several lengths.
     """
@@ -101,7 +169,7 @@ def vectors_of(value: Any, name: str) -> Vectors:
     if isinstance(value, list | tuple) and any(isinstance(each, SparseVector) for each in value):
         others = [type(each).__name__ for each in value if not isinstance(each, SparseVector)]
         if others:
-            raise TypeError(f"{name} must be sparse vectors, every one of them, found {others[0]} among them")
+            raise TypeError(f"{name} must all be sparse vectors, found {others[0]} among them")
         return list(value)
     try:
         array = np.asarray(value)
@@ -125,10 +193,10 @@ def check_widths(first: Vectors, second: Vectors, names: tuple[str, str] = NAMES
 
 
 def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str, str], start: int = 0) -> Array:
-    """Give `compare(first, second)`; to one of our formulas sparse vectors are given written out, some at a time.
+    """Return `compare(first, second)`; formulas of `SIMILARITIES` get dense copies of sparse vectors, some at a time.
 
-    Raises ValueError for a vector with NaN or infinity; such are looked for only where a score is not finite. `start`:
-    the number of the second's first vector.
+    start: the number of the first vector of `second`, for messages. Raises ValueError for a vector with NaN or an
+    infinite number, which is searched for only if a score is not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         if _sparse(first, second) and compare in SIMILARITIES.values():
@@ -143,6 +211,50 @@ def compared(compare: Compare, first: Vectors, second: Vectors, names: tuple[str
             if not np.isfinite(vector.weights if isinstance(vector, SparseVector) else vector).all():
                 raise ValueError(f"{name}[{i}] has NaN or an infinite number, so it cannot be compared; leave it out")
     return found
+
+
+# -- token vectors ------------------------------------------------------------------------------------------------
+
+
+def rows_of(vectors: Array | TokenVectors) -> Array:
+    """Return all rows (n, dim), one for each text or for each token."""
+    return vectors.rows if isinstance(vectors, TokenVectors) else vectors
+
+
+def changed(vectors: Array | TokenVectors, change: Callable[[Array], Array]) -> Array | TokenVectors:
+    """Return the vectors after a function of all rows, (n, dim) -> (n, ...)."""
+    made = change(rows_of(vectors))
+    return TokenVectors(made, vectors.offsets) if isinstance(vectors, TokenVectors) else made
+
+
+def is_token_vectors(value: Any) -> bool:
+    """Whether a value has the type of several texts' token vectors."""
+    if isinstance(value, list | tuple):
+        return any(isinstance(each, np.ndarray) and each.ndim == 2 for each in value)
+    return isinstance(value, TokenVectors) or (isinstance(value, np.ndarray) and value.ndim == 3)
+
+
+def by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> Array:
+    """Compare each query with each document: (n, m). `measure`: a name in `MAXSIMS`."""
+    formula = MAXSIMS[measure]
+    y = np.empty((len(queries), len(documents)), np.float32)
+    start = 0
+    for piece in documents.pieces():
+        counts = np.diff(piece.offsets)
+        for i, query in enumerate(queries):
+            y[i, start : start + len(piece)] = formula(query, piece.rows, counts)
+        start += len(piece)
+    return y
+
+
+def pairs_by_tokens(measure: str, queries: TokenVectors, documents: TokenVectors) -> Array:
+    """Compare the i-th texts of both: (n,). A single text on one side is compared with each text of the other."""
+    n = max(len(queries), len(documents)) if len(queries) and len(documents) else 0
+    found = [
+        MAXSIMS[measure](queries[i % len(queries)], (rows := documents[i % len(documents)]), np.array([len(rows)]))[0]
+        for i in range(n)
+    ]
+    return np.array(found, np.float32)
 
 
 # -- sparse vectors ----------------------------------------------------------------------------------------------
@@ -163,7 +275,7 @@ def _pairs_of_sparse(compare: Compare, first: Vectors, second: Vectors) -> Array
 
 
 def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
-    """Write sparse vectors out, as wide as the array among both, or up to their largest id: two (n, width)."""
+    """Make both sides dense, as wide as the one that is an array, or up to the largest id: two (n, width)."""
     ids = [vector.ids for vectors in (first, second) for vector in vectors if isinstance(vector, SparseVector)]
     least, most = (int(of(np.concatenate([[0], *ids]))) for of in (np.min, np.max))
     width = next((vectors.shape[1] for vectors in (first, second) if isinstance(vectors, np.ndarray)), most + 1)

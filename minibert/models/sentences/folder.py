@@ -22,18 +22,18 @@ from minibert.models.open.binder import TensorBinder
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 TOKENIZER = "tokenizer_config.json"
-FAMILY = "sentence_transformers."  # every class of theirs, wherever it has stood over the years
+FAMILY = "sentence_transformers."  # all its classes, whichever module they were in over the years
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
 PAIRS = "CrossEncoder"
 MASK = "MultiVectorMask"  # a module of a MultiVectorEncoder
-RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"  # for messages
+RERANKER = "cross-encoder/ms-marco-MiniLM-L6-v2"  # recommended in messages
 USES = {
     "SentenceTransformer": "encode, encode_query and encode_document", PAIRS: "predict and rank",
     SPARSE: "encode_sparse, encode_query and encode_document",
     MULTI: "encode_query, encode_document, encode and rank",
 }  # fmt: skip
-PYLATE = ("query_prefix", "document_prefix")  # keys of its older folders, which say no model_type
+PYLATE = ("query_prefix", "document_prefix")  # keys of its older folders, which have no model_type
 
 
 class Module(NamedTuple):
@@ -48,7 +48,7 @@ class Module(NamedTuple):
 def _listed(path: FileName, where: str) -> list[Module]:
     try:
         with open(path, "rb") as file:
-            entries = json.loads(file.read().decode("utf-8-sig"))  # an editor may have put a byte order mark there
+            entries = json.loads(file.read().decode("utf-8-sig"))  # with a byte order mark, as some editors write it
         if not isinstance(entries, list):
             raise ValueError(f"found {type(entries).__name__}")
         for entry in entries:
@@ -62,8 +62,7 @@ def _listed(path: FileName, where: str) -> list[Module]:
     for entry in entries:
         if not isinstance(entry["path"], str) or leaves(entry["path"]):
             raise CheckpointError(
-                f"{where}: {MODULES} has the path {entry['path']!r}, expected a folder inside the model's own; "
-                "a file that points elsewhere is not to be trusted"
+                f"{where}: {MODULES} has the path {entry['path']!r}, expected a folder inside the model's own"
             )
         path = posixpath.normpath(entry["path"])  # "." for the top folder, as model2vec writes it
         modules.append(Module(entry["type"].rpartition(".")[2], "" if path == "." else path, entry["type"]))
@@ -71,7 +70,7 @@ def _listed(path: FileName, where: str) -> list[Module]:
 
 
 def leaves(path: str) -> bool:
-    r"""Whether a path is rooted or climbs, in the spelling of POSIX or of Windows.
+    r"""Whether a path is absolute or leaves its folder, on POSIX or on Windows.
 
     >>> [leaves(path) for path in ("1_Pooling", "", "/etc", "a/../..", "C:x", r"\\server\x", r"a\..\b")]
     [False, False, True, True, True, True, True]
@@ -82,12 +81,12 @@ def leaves(path: str) -> bool:
 
 
 def is_length(value: Any) -> bool:
-    """Whether a value is an integer >= 1; 512.0 and 1e30, as some files have it, are that too."""
+    """Whether a value is an integer >= 1, or a float equal to one: some files have 512.0 or 1e30."""
     return type(value) in (int, float) and value >= 1 and (type(value) is int or value.is_integer())
 
 
 def kind_of(files: FolderFiles) -> str:
-    """Give the class that a folder was saved as; PyLate's and Stanford's are a MultiVectorEncoder's."""
+    """Return the class that a folder was saved as; PyLate's and Stanford's folders count as a MultiVectorEncoder's."""
     settings = files.object(SETTINGS)
     kind = settings.get("model_type", "SentenceTransformer")
     if kind == "ColBERT" or (
@@ -106,23 +105,23 @@ def by_stanford(files: FolderFiles) -> bool:
 
 
 class FolderFiles:
-    """The JSON files of a model, looked for in one of its folders; each is opened once."""
+    """The files of one folder of a model; each JSON file is read once."""
 
     def __init__(self, find: Find, where: str, folder: str = "", opened: dict[str, Any] | None = None) -> None:
-        """`find` finds a file of the whole model; `folder`: "" for the top one. `opened`: what has been read."""
+        """find: path inside the model -> file. folder: "" for the top one. opened: files read so far."""
         self.find, self.where, self.folder = find, where, folder
         self.place = "/".join(filter(None, (where, folder)))
         self._opened: dict[str, Any] = {} if opened is None else opened
 
     def inside(self, folder: str) -> FolderFiles:
-        """Give the files of another folder of the model."""
+        """Return the files of another folder of the model."""
         return FolderFiles(self.find, self.where, folder, self._opened)
 
     def path(self, name: str) -> FileName | None:
         return self.find(f"{self.folder}/{name}" if self.folder else name)
 
     def object(self, name: str) -> dict[str, Any]:
-        """Read a file that holds an object; {} where there is none."""
+        """Read a JSON object; {} if the file does not exist."""
         key = f"{self.folder}/{name}"
         if key not in self._opened:
             self._opened[key] = read_object(self.path(name))
@@ -130,9 +129,9 @@ class FolderFiles:
         return found
 
     def modules(self) -> list[Module] | None:
-        """Read modules.json of the top folder: the modules in their order; None where there is none.
+        """Read modules.json of the top folder: the modules in order; None without that file.
 
-        Raises CheckpointError for a file that is no such list, and for a path that leaves the folder.
+        Raises CheckpointError for a file that is not a list of modules, and for a path that leaves the folder.
         """
         if MODULES not in self._opened:
             path = self.find(MODULES)
@@ -141,14 +140,14 @@ class FolderFiles:
         return found
 
     def flag(self, settings: Mapping[str, Any], key: str, default: bool) -> bool:
-        """Give a setting that is true or false; 1, 0 and null are that too. "false" and NaN would count as true."""
+        """Return a setting as a bool. Raises CheckpointError for anything but true, false, 1, 0 and null."""
         value = settings.get(key, default)
         if type(value) not in (bool, int, type(None)) or value not in (0, 1, None):
             raise self.refuse(f"{key!r} must be true or false, found {value!r}")
         return bool(value)
 
     def length(self, file: str, settings: Mapping[str, Any], *keys: str) -> list[tuple[int, str]]:
-        """Return the first of these settings that is there, a count of tokens or of numbers, and where it stands.
+        """Return the value of the first of these keys that is present, and its place, as a list; [] without any.
 
         Raises CheckpointError for anything but an integer >= 1.
         """
@@ -159,17 +158,16 @@ class FolderFiles:
         return []
 
     def check_keys(self, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
-        """Refuse a config.json that says more than is known here."""
+        """Refuse a config.json with unknown keys."""
         unknown = [key for key in settings if key not in known]
         if unknown:
-            raise self.refuse(
-                f"config.json has {', '.join(map(repr, unknown))}, not known here; known are {', '.join(known)}"
-            )
+            found = ", ".join(map(repr, unknown))
+            raise self.refuse(f"config.json has {found}, not known here; known are {', '.join(known)}")
 
     def tensors(self, shapes: Mapping[str, tuple[int, ...] | None], dtype: np.dtype[Any] | None) -> list[Array]:
-        """Read a module's tensors: these and no others; a shape of None is any vector's.
+        """Read all tensors of a module: name -> shape, or None for a vector of any length.
 
-        Without a dtype only their shapes are wanted.
+        Without a dtype nothing is read: the result has the shapes alone. Raises CheckpointError for other tensors.
         """
         if dtype is None:
             return [np.broadcast_to(np.float32(0), shape or ()) for shape in shapes.values()]
@@ -179,7 +177,7 @@ class FolderFiles:
         return found
 
     def matrix(self, name: str, dtype: np.dtype[Any]) -> Array:
-        """Read one tensor of two axes; there may be others beside it."""
+        """Read one tensor of two axes from a file that may have more tensors."""
         return np.array(self._binder(dtype).table((name,), None).array())
 
     def _binder(self, dtype: np.dtype[Any]) -> TensorBinder:

@@ -1,4 +1,4 @@
-"""The vectors that are nearest to others. All are compared, the best are kept; memory holds one block of scores."""
+"""Exact search for the nearest vectors: all are compared, the best are kept; memory holds one block of scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.equations.quantization import BITS, PRECISIONS, check_precision, hamming
 from minibert.equations.sentences import Matrix, cosine
+from minibert.equations.similarity import BLOCK as ROWS
+from minibert.equations.similarity import similarities_to, top_indices
 from minibert.errors import warn
+from minibert.files.tables import Table
+from minibert.files.tokenizer import Tokenizer
 from minibert.models.run.attributes import hinted
 from minibert.models.run.pipeline import check_positive
 
@@ -19,17 +23,19 @@ from .comparing import (
     Compare,
     Given,
     SparseVector,
+    TokenVectors,
     Vectors,
+    by_tokens,
     check_widths,
     compared,
+    is_token_vectors,
     token_vectors_of,
     vectors_of,
-)  # fmt: skip
-from .token_vectors import TokenVectors, by_tokens, is_token_vectors
+)
 
 BLOCK = 8192  # vectors that are compared at once
 NAMES = ("queries", "vectors")
-PACKED = {"int8": "binary", "uint8": "ubinary"}  # what may hold bits, and how `encode` calls them
+PACKED = {"int8": "binary", "uint8": "ubinary"}  # a dtype that may hold bits -> the precision of such vectors
 
 
 @hinted
@@ -41,24 +47,23 @@ def search(
     *,
     precision: str | None = None,
 ) -> tuple[Matrix, Matrix]:
-    """Give for each query the k vectors with the largest score, best first: their numbers and their scores.
+    """Return the k vectors with the largest score for each query, best first: their indices and their scores.
 
-    `precision="binary"` or "ubinary" is for vectors of one bit a number, all of them made by `encode` with the same
-    precision: the score is minus the number of bits that differ. Without it the numbers of int8 and uint8 vectors are
-    compared as they stand, which has no meaning for bits: both types may hold either, and a warning says so, unless
-    `precision="int8"` or "uint8" is passed.
+    queries (n, dim), vectors (m, dim) or an iterator of blocks -> (n, k) int64 and (n, k); (n, m) if m < k. Vectors of
+    equal scores keep their order. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` uses the measure of a
+    model's folder, and `equations.sentences.dot` is the cosine of vectors of length 1 in one product.
 
-    queries (n, dim), vectors (m, dim) or an iterator of such blocks -> (n, k) int64 and (n, k); (n, m) where m < k. Of
-    equal scores the first vector comes first. compare: (n, dim), (m, dim) -> (n, m); `encoder.similarity` compares as a
-    model's folder says, and `equations.sentences.dot` gives the cosine of vectors of length 1 in one product.
+    `precision="binary"` or "ubinary" is for packed bits that `encode` made with the same precision: the score is minus
+    the number of bits that differ. Without `precision` int8 and uint8 vectors are compared as numbers, with a warning,
+    since both dtypes may hold bits; `precision="int8"` or "uint8" means numbers, without a warning.
 
-    Both may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; a function of yours is given them
-    as they are. Or both are lists of token vectors (tokens, dim), `TokenVectors`, or an iterator of such blocks: then
-    `equations.sentences.maxsim` compares them unless `compare` is another.
+    Queries and vectors may be lists of `SparseVector`, which `compare=encoder.similarity` takes too; your own function
+    gets the lists. Or they are lists of token vectors (tokens, dim), `TokenVectors`, or an iterator of `TokenVectors`:
+    then the default of `compare` is `equations.sentences.maxsim`.
 
-    Raises TypeError for anything but vectors, and for others than `precision` names; ValueError for vectors of two
-    widths, for a vector with NaN or infinity, for a k below 1, for two ways to compare, and for one query's tokens that
-    stand outside a list.
+    Raises TypeError for anything but vectors, and for vectors of another dtype than `precision`; ValueError for vectors
+    of two widths, for a vector with NaN or infinity, for a k below 1, for `compare` beside a `precision` of bits, and
+    for one query's token vectors outside a list.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))
@@ -74,11 +79,11 @@ def search(
     wanted: Vectors = token_vectors_of(queries, NAMES[0]) if late else vectors_of(queries, NAMES[0])
     if precision is None and compare is cosine:
         kinds = [str(getattr(each, "dtype", "")) for each in (wanted, vectors)]
-        if kind := next((kind for kind in kinds if "int" in kinds[0] and kind in PACKED), ""):  # of JSON they are int64
+        if kind := next((kind for kind in kinds if "int" in kinds[0] and kind in PACKED), ""):  # JSON gives int64
             bits = PACKED[kind]
             warn(
-                f"vectors of {kind} are compared by the cosine of their numbers; those that encode made with "
-                f"precision={bits!r} hold bits: pass precision={bits!r}, or precision={kind!r} for numbers"
+                f"vectors of {kind} are compared by the cosine of their numbers; if encode made them with "
+                f"precision={bits!r}, they hold bits: pass precision={bits!r}, or precision={kind!r} for numbers"
             )
     if late and compare is cosine:
         compare = partial(by_tokens, "maxsim")
@@ -89,7 +94,7 @@ def search(
 
 
 def _late(queries: Any, vectors: Any) -> bool:
-    """Whether these are token vectors. Raises where an array may be one text's tokens, or many texts' vectors."""
+    """Whether these are token vectors. Raises ValueError if an array may be either tokens or texts."""
     if is_token_vectors(queries) or isinstance(vectors, TokenVectors):
         if isinstance(vectors, np.ndarray) and vectors.ndim == 2:
             raise TypeError(
@@ -106,7 +111,7 @@ def _late(queries: Any, vectors: Any) -> bool:
 
 
 def _bits(precision: str, queries: Any, vectors: Any) -> Array:
-    """Compare vectors of one bit a number by `hamming`. Raises TypeError for others."""
+    """Compare packed bits by `hamming`. Raises TypeError for vectors of another dtype."""
     kind = np.dtype(PRECISIONS[precision])
     for found, name in ((queries, NAMES[0]), (vectors, NAMES[1])):
         of = getattr(found, "dtype", type(found).__name__)
@@ -131,46 +136,27 @@ def _blocks(vectors: Any, queries: Vectors) -> Iterator[Vectors]:
 
 
 def searching(queries: Vectors, blocks: Iterable[Vectors], k: int, compare: Compare) -> Iterator[tuple[Array, Array]]:
-    """Give what `search` gives for all blocks so far, after each block."""
+    """Yield, after each block, the result of `search` for all blocks so far."""
     ids, scores, start = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32), 0
     for block in blocks:
         found = compared(compare, queries, block, NAMES, start)
         scores = scores.astype(found.dtype, copy=False)
         if ids.shape[1] == k:
-            ids, scores = ids.copy(), scores.copy()  # the others were given away
+            ids, scores = ids.copy(), scores.copy()  # the caller has the old arrays
             for i, row in enumerate(found):
-                # an equal score comes later, and so is not among the best; where the last is NaN, every score may be
+                # a later equal score is not among the best; if the last score is NaN, any score may be
                 better = np.flatnonzero(~(row <= scores[i, -1]))
                 if len(better):
                     both = np.hstack([ids[i], better + start]), np.hstack([scores[i], row[better]])
-                    (order,) = largest(both[1][None], k)
+                    (order,) = top_indices(both[1][None], k)
                     ids[i], scores[i] = both[0][order], both[1][order]
         else:
-            order = largest(found, k)
+            order = top_indices(found, k)
             some = np.hstack([ids, order + start]), np.hstack([scores, np.take_along_axis(found, order, 1)])
-            order = largest(some[1], k)
+            order = top_indices(some[1], k)
             ids, scores = np.take_along_axis(some[0], order, 1), np.take_along_axis(some[1], order, 1)
         start += len(block)
         yield ids, scores
-
-
-def largest(scores: Array, k: int) -> Array:
-    """Give the places of each row's k largest scores, best first: (n, m) -> (n, k), (n, m) where m < k.
-
-    Of equal scores the first comes first; NaN comes last.
-
-    >>> largest(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
-    array([[3, 1, 0]])
-    """
-    falling = -scores if scores.dtype.kind == "f" else ~scores  # -x of an unsigned number wraps
-    if scores.shape[1] <= 2 * k:
-        return np.argsort(falling, axis=1, kind="stable")[:, :k]
-    found = np.empty((len(scores), k), np.int64)
-    for i, row in enumerate(falling):
-        last = np.partition(row, k - 1)[k - 1]  # sorting all would take longer than comparing
-        some = np.flatnonzero(~(row > last))  # all of them where it is NaN
-        found[i] = some[np.argsort(row[some], kind="stable")[:k]]
-    return found
 
 
 @hinted
@@ -184,10 +170,10 @@ def semantic_search(
     *,
     precision: str | None = None,
 ) -> list[list[dict[str, Any]]]:
-    """Give what `search` gives as sentence-transformers' `semantic_search`: for each query a list of dicts, best first.
+    """Search as sentence-transformers' `semantic_search`: for each query a list of dicts, best first.
 
-    Each has corpus_id, the vector's number, and score. score_function: as `compare` of `search`, a function of arrays;
-    precision: as there. The sizes of chunks are without effect. Raises as `search`.
+    Each dict has corpus_id, the vector's index, and score. score_function and precision: as `compare` and `precision`
+    of `search`. The chunk sizes have no effect. Raises as `search`.
 
     >>> semantic_search([1.0, 0.0], [[0.0, 2.0], [3.0, 0.0]], top_k=1)
     [[{'corpus_id': 1, 'score': 1.0}]]
@@ -197,3 +183,44 @@ def semantic_search(
     ids, scores = search(query_embeddings, corpus, top_k, score_function, precision=precision)
     pairs = (zip(*each, strict=True) for each in zip(ids.tolist(), scores.tolist(), strict=True))
     return [[{"corpus_id": i, "score": score} for i, score in each] for each in pairs]
+
+
+# -- the words nearest to a word, by the rows of a word table -----------------------------------------------------
+
+
+def nearest(table: Table, tokenizer: Tokenizer, word: str, k: int) -> list[tuple[str, float]]:
+    """Return the k tokens whose rows have the largest cosine with a word's: see `EmbeddingLayer.nearest`."""
+    check_positive("k", k)
+    row = row_of_word(tokenizer, word)
+    names = {i: name for i, name in tokenizer.names().items() if i < table.shape[0] and i != row}
+    starts = range(0, table.shape[0], ROWS)
+    blocks = (table.rows(slice(start, min(start + ROWS, table.shape[0]))) for start in starts)
+    similarities = similarities_to(np.asarray(table.rows(np.array([row])))[0], blocks)
+    ids = np.fromiter(names, np.int64, len(names))
+    ids.sort()  # rows that are equally near are ordered by id
+    ids = ids[top_indices(similarities[ids][None], k)[0]]
+    return [(names[i], similarity) for i, similarity in zip(ids.tolist(), similarities[ids].tolist(), strict=True)]
+
+
+def row_of_word(tokenizer: Tokenizer, word: str) -> int:
+    """Return the row of a word: inside a text, after a space; alone; or as the vocabulary writes it.
+
+    Raises TypeError for anything but a str, ValueError for a word of several pieces, or of none.
+    """
+    if not isinstance(word, str):
+        raise TypeError(f"word must be a str, found {type(word).__name__}")
+    names = tokenizer.names()
+    ways = [tokenizer.pieces(f" {word}"), tokenizer.pieces(word)]
+    for ids in ways:
+        if len(ids) == 1 and ids[0] in names:
+            return ids[0]
+    written = tokenizer.id_of(word)
+    if written is not None:
+        return written
+    pieces = [str(tokenizer.tokens(np.array(i))) for i in min(ways, key=len)]
+    if not pieces:
+        raise ValueError(f"{word!r} has no token in this vocabulary; give a word")
+    if len(pieces) == 1:
+        raise ValueError(f"{word!r} is unknown to this vocabulary, which has {pieces[0]} for it; give another word")
+    many = f"{len(pieces)} pieces here, {' '.join(pieces)}"
+    raise ValueError(f"{word!r} has no row of its own: it is {many}; ask for one of them as written, or another word")

@@ -1,92 +1,98 @@
-"""A `SavedFolder` -> a `SentenceConfig`: how the model in it is used.
+"""A `SavedFolder` -> a `SentenceConfig`: how its model is used; and the options of `load_encoder` that change that.
 
-A folder is made for sentence vectors (SentenceTransformer), for scores of pairs (CrossEncoder), for sparse vectors
-(SparseEncoder) or for a vector of each token (MultiVectorEncoder). `sentence_modules` computes its modules.
+A folder is for sentence vectors (SentenceTransformer), scores of pairs (CrossEncoder), sparse vectors (SparseEncoder)
+or a vector of each token (MultiVectorEncoder).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import MAXSIMS, POOLINGS, SIMILARITIES, normalized
 from minibert.errors import Load, Option, error_of, warn
-from minibert.families.parts.block_parts import stays_causal
-from minibert.families.parts.config import Config
+from minibert.families.parts.config import Config, stays_causal
 from minibert.families.static import STATIC
+from minibert.models.run.attributes import unexpected
+from minibert.models.run.pipeline import check_positive
 
 from .folder import MULTI, PAIRS, SETTINGS, SPARSE, TOKENIZER, USES, is_length
-from .late import LateInteraction
-from .late_config import read_late, read_older
-from .router import TokenWeights
-from .saved_folder import SavedFolder
-from .sentence_modules import read_steps
+from .late import LateInteraction, read_late, read_older
+from .saved_folder import SavedFolder, TokenWeights, read_steps
 
 if TYPE_CHECKING:
     from minibert.models.input_layer import EmbeddingLayer
 
-# what a folder is saved as -> the transformer's task, what it gives, and the name of that
+# class of a folder -> the transformer's task, its output, and the name of the output
 TASKS = {
     "SentenceTransformer": ("feature-extraction", "last_hidden_state", "token_embeddings"),
     PAIRS: ("sequence-classification", "logits", "scores"),
     SPARSE: ("fill-mask", "logits", "token_embeddings"),
     MULTI: ("feature-extraction", "last_hidden_state", "token_embeddings"),
 }
-# what a method gives that works with such a folder alone, for messages
+# class of a folder -> the results of its methods, for messages
 GIVES = {"SentenceTransformer": "one vector of a text", PAIRS: "scores of pairs", SPARSE: "sparse vectors"}
-# arguments that torch's side takes, under their newer and their older name
+# arguments of transformers' classes, by their newer and their older name
 TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
 ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args", *TOKENIZER_ARGUMENTS)
 IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast", "low_cpu_mem_usage")
 DTYPES, FORMATS = ("torch_dtype", "dtype"), (None, "auto", "float64", "float32", "float16", "bfloat16")
 
+# arguments of sentence-transformers' constructors -> the values that change nothing here
+HABITS: Mapping[str, tuple[Any, ...]] = {
+    "device": (None, "cpu"), "trust_remote_code": (False, None), "backend": ("torch",),
+    **dict.fromkeys(("model_kwargs", "processor_kwargs", "tokenizer_kwargs", "config_kwargs"), (None, {})),
+    **dict.fromkeys(("modules", "model_card_data", "use_auth_token"), (None,)),
+}  # fmt: skip
+PAGE = 'the page "from sentence-transformers" says what takes its place'
+Result = Literal["dense", "tokens", "sparse", "scores"]
+
 
 class SentenceConfig(NamedTuple):
-    """Turns the last block's vectors of a text into its vector, or those of a pair into a score."""
+    """The settings of a folder: how texts become ids, and the last hidden states vectors or scores."""
 
-    kind: str = ""  # what the folder was saved as, a name in `USES`; "" without modules.json
-    static: bool = False  # of a model without heads
-    poolings: tuple[str, ...] = ("mean",)  # names in `POOLINGS`, laid side by side
-    picks: Callable[[Array], Array] | None = None  # in the place of pooling: ids (texts, seq) -> which token is taken
-    include_prompt: bool = True  # the prompt's tokens are pooled too
-    after: tuple[Callable[[Array], Array], ...] = ()  # what is done to the pooled vectors, in order
-    dim: int = 0  # of the vector at the end
-    longest: int | None = None  # tokens, special ones too; longer texts are truncated. None: no limit
-    longest_from: str = ""  # what says so: a key and its file, or the position table
-    tokenizer_length: int | None = None  # model_max_length of tokenizer_config.json, if it is a number of tokens
-    lengths: Mapping[str, int] = {}  # as `longest`, for the tasks "query" and "document" where the folder has them
-    lower_case: bool = False  # texts are lowercased before the tokenizer's own rules
-    prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> what is put before a text
-    default_prompt: str | None = None  # the name of one
-    similarity: str | None = None  # name in `SIMILARITIES` or `MAXSIMS`; None: the usual one of such vectors
-    truncate_dim: int | None = None  # how many of a vector's first numbers are given
-    activation: str | None = None  # what is done to scores of pairs: the path of a class, if this folder says it
-    splade: tuple[str, str] = ("max", "relu")  # how logits become a sparse vector: over the tokens, of each number
-    query_weights: TokenWeights | None = None  # of a SparseEncoder that looks up the weights of a query's tokens
-    default_task: str | None = None  # of its texts without a task
-    max_active_dims: int | None = None  # how many numbers of a sparse vector are kept; None: all
-    late: LateInteraction | None = None  # of a MultiVectorEncoder: which tokens have a vector
+    kind: str = ""  # the folder's class, a name in `USES`; "" without modules.json
+    static: bool = False  # whether the model has no blocks
+    poolings: tuple[str, ...] = ("mean",)  # names in `POOLINGS`, concatenated
+    picks: Callable[[Array], Array] | None = None  # instead of pooling: ids (texts, seq) -> the position of one token
+    include_prompt: bool = True  # whether the prompt's tokens are pooled
+    after: tuple[Callable[[Array], Array], ...] = ()  # applied to the pooled vectors in turn
+    dim: int = 0  # numbers of the final vector
+    longest: int | None = None  # tokens, with special ones; longer texts are truncated. None: no limit
+    longest_from: str = ""  # its source: a key and its file, or the position table
+    tokenizer_length: int | None = None  # model_max_length of tokenizer_config.json, if it is a count
+    lengths: Mapping[str, int] = {}  # task, "query" or "document" -> its own `longest`
+    lower_case: bool = False  # whether texts are lowercased before tokenizing
+    prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> text before each text
+    default_prompt: str | None = None  # its name
+    similarity: str | None = None  # name in `SIMILARITIES` or `MAXSIMS`; None: the default
+    truncate_dim: int | None = None  # first numbers of a vector that are kept; None: all
+    activation: str | None = None  # the path of a class, for pairs' logits
+    splade: tuple[str, str] = ("max", "relu")  # logits -> sparse vector: pooling, activation
+    query_weights: TokenWeights | None = None  # looked up instead of the model, for queries
+    default_task: str | None = None  # the task of a SparseEncoder's texts without one
+    max_active_dims: int | None = None  # numbers of a sparse vector that are kept; None: all
+    late: LateInteraction | None = None  # set for a MultiVectorEncoder
 
     @classmethod
     def of(
         cls, saved: SavedFolder, layer: EmbeddingLayer, config: Config, dtype: np.dtype[Any] | None
     ) -> SentenceConfig:
-        """Give all that a folder says of its use.
+        """Read the settings of a folder.
 
-        layer, config: of the encoder in it; dtype: of its numbers, None where no number is to be read. Without
-        modules.json the vector is the mean of the tokens, or the last token of a model that was made to continue a
-        text, as in sentence-transformers.
+        layer, config: its encoder's. dtype: the format of its dense layers; None: read no weight. Without modules.json
+        a vector is the mean of the tokens, or the last token of a ForCausalLM, as in sentence-transformers.
 
-        Raises CheckpointError that names the file and the entry that is not understood.
+        Raises CheckpointError with the file and the unknown entry.
         """
         dim, longest = layer.dim, layer.max_length
         if layer.family is STATIC:
             return cls(**_static(saved, layer, dtype), static=True)
         if not saved.kind:
-            named = config.get("architectures")  # a list of one, in all files that transformers writes
+            named = config.get("architectures")  # transformers writes a list of one name
             continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
             poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
             return cls(poolings=poolings, dim=dim, **_lengths({}, saved, config, longest))
@@ -99,7 +105,7 @@ class SentenceConfig(NamedTuple):
             said["late"], said["dim"] = read_late(saved, settings, older, dim, longest, dtype)
             said["prompts"] |= older.prompts
             filled = settings.get("query_expansion") or {}
-            if filled.get("strategy") == "fixed":  # it is then as long, whatever else the settings say
+            if filled.get("strategy") == "fixed":  # before any other length
                 settings["query_length"] = filled["length"]
         elif saved.kind == "SentenceTransformer":
             said |= _pooling(saved, dim)
@@ -112,11 +118,15 @@ class SentenceConfig(NamedTuple):
             said["query_weights"] = None if dtype is None else saved.router.weights(dtype)
         return cls(kind=saved.kind, **said, **_lengths(settings, saved, config, longest))
 
-    def check_use(self, wanted: str) -> None:
-        """Refuse another use than the folder was saved for; a static model lacks the head, which says why.
+    @property
+    def result(self) -> Result:
+        """The kind of result: "dense", a vector of a text; "tokens", one of each token; "sparse"; "scores" of pairs."""
+        if self.late:
+            return "tokens"
+        return "sparse" if self.kind == SPARSE else "scores" if self.kind == PAIRS else "dense"
 
-        Raises ValueError.
-        """
+    def check_use(self, wanted: str) -> None:
+        """Raise ValueError if the folder was saved for another use; a static model fails later, as it has no head."""
         if self.kind not in ("", wanted) and not self.static:
             raise error_of(
                 ValueError,
@@ -126,7 +136,7 @@ class SentenceConfig(NamedTuple):
             )
 
     def prompt(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """Give the prompt of each text. Raises ValueError for a name that the folder does not have."""
+        """Return the text to put before each text. Raises ValueError for an unknown name."""
         if prompt is not None:
             if not isinstance(prompt, str):
                 raise TypeError(f"prompt must be a str, found {type(prompt).__name__}")
@@ -141,9 +151,9 @@ class SentenceConfig(NamedTuple):
         return self.prompts[name]
 
     def width(self, truncate_dim: int | None = None) -> int:
-        """Give the numbers of a vector that are kept; `truncate_dim`: what a call asks for at most.
+        """Count the numbers of a vector; truncate_dim: the option of a call.
 
-        Raises ValueError where the folder is not for sentence vectors.
+        Raises ValueError if the folder is not for sentence vectors.
         """
         self.check_use("SentenceTransformer")
         most = self.truncate_dim if truncate_dim is None else truncate_dim
@@ -151,16 +161,16 @@ class SentenceConfig(NamedTuple):
 
     @property
     def measure(self) -> str:
-        """The measure of vectors, a name in `SIMILARITIES` or `MAXSIMS`."""
+        """The measure of similarity, a name in `SIMILARITIES` or `MAXSIMS`."""
         return self.similarity or "cosine"
 
     def table(self, task: str | None) -> TokenWeights | None:
-        """Give the table that a task's sparse vectors are looked up in; None: the model computes them."""
+        """Return the table for a task's sparse vectors; None: the model computes them."""
         return self.query_weights if (task or self.default_task) == "query" else None
 
     @property
     def ends_normalized(self) -> bool:
-        """Whether the module Normalize comes last; `truncate_dim` may leave out numbers after it."""
+        """Whether the last module is Normalize; `truncate_dim` may remove numbers after it."""
         return self.after[-1:] == (normalized,)
 
     def normalizes(self) -> bool:
@@ -172,7 +182,7 @@ class SentenceConfig(NamedTuple):
 
 
 def _static(saved: SavedFolder, layer: EmbeddingLayer, dtype: np.dtype[Any] | None) -> dict[str, Any]:
-    """Read the folder of a static model; without modules.json, as of model2vec, config.json says `normalize`."""
+    """Read the folder of a static model; without modules.json (model2vec) config.json has `normalize`."""
     said: dict[str, Any] = {"dim": layer.dim, "after": (normalized,) if layer.config.flag("normalize") else ()}
     if saved.modules:
         said = {"kind": saved.kind, **_prompts(saved)}
@@ -183,19 +193,19 @@ def _static(saved: SavedFolder, layer: EmbeddingLayer, dtype: np.dtype[Any] | No
 
 
 def _splade(saved: SavedFolder) -> tuple[str, str]:
-    """Read how the logits of a text's tokens become one sparse vector."""
+    """Read the pooling and the activation of sparse vectors."""
     settings, files = saved.modules[1].settings, saved.files.inside(saved.modules[1].path)
     names = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
     files.check_keys(settings, (*names, "embedding_dimension", "word_embedding_dimension", "chunk_size"))
-    pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
-    for (name, known), found in zip(names.items(), (pooling, activation), strict=True):
-        if found not in known:
+    for name, known in names.items():
+        if (found := settings.get(name, known[0])) not in known:
             raise files.refuse(f"{name!r} must be {' or '.join(map(repr, known))}, found {found!r}")
+    pooling, activation = (settings.get(name, known[0]) for name, known in names.items())
     return pooling, activation
 
 
 def _pooling(saved: SavedFolder, dim: int) -> dict[str, Any]:
-    """Read how the vectors of a text's tokens become one."""
+    """Read the pooling."""
     settings, files = saved.modules[1].settings, saved.files.inside(saved.modules[1].path)
     files.check_keys(settings, ("embedding_dimension", "pooling_mode", "include_prompt"))
     if (width := settings.get("embedding_dimension")) != dim:
@@ -212,17 +222,17 @@ def _pooling(saved: SavedFolder, dim: int) -> dict[str, Any]:
 
 
 def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
-    """Refuse settings of the transformer that would change the numbers and are not computed here."""
+    """Refuse settings of the transformer that change the result and are not computed here."""
     files, use = saved.beside, saved.kind
     task, gives, name = TASKS[use]
     forward = [{"text": {"method": "forward", "method_output_name": given}} for given in (gives, [gives])]
-    neutral: dict[str, Sequence[Any]] = {  # key -> the values that change no number
+    neutral: dict[str, Sequence[Any]] = {  # key -> values that change nothing
         "transformer_task": (task,), "modality_config": forward, "module_output_name": (name,),
         "processing_kwargs": (None, {}), "unpad_inputs": (None, True, False), "query_expansion": (None,),
     }  # fmt: skip
     read = {"max_seq_length", "do_lower_case", "query_length", "document_length", *["query_expansion"] * (use == MULTI)}
     masked = bool(saved.modules) and saved.modules[0].kind == "MLMTransformer"
-    usual = "fill-mask" if masked else "feature-extraction"  # where the settings say nothing
+    usual = "fill-mask" if masked else "feature-extraction"  # the default
     for key, value in ({"transformer_task": usual} | settings).items():
         if key in ARGUMENTS:
             if not isinstance(value, dict | None):
@@ -238,16 +248,16 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
 def _lengths(
     settings: dict[str, Any], saved: SavedFolder, config: Mapping[str, Any], longest: int | None
 ) -> dict[str, Any]:
-    """Give the most tokens of a text, and the file that says so: the transformer's settings, else the tokenizer's, but
-    then no more than the config's positions; never more than the table has."""
+    """Read the most tokens of a text and where it is written: in the transformer's settings, else in the tokenizer's,
+    up to the config's positions; never more than the position table has."""
     tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
-    if arguments.get("model_max_length", 1) is None:  # transformers then has no limit, not even the position table
+    if arguments.get("model_max_length", 1) is None:  # no limit for transformers, not even the position table
         raise files.refuse(f"model_max_length in {named} must be an integer >= 1, found None")
     found = files.length(named, arguments, "model_max_length") or files.length(named, settings, "max_seq_length")
     if not found:
-        found = files.length(TOKENIZER, tokenizer, "model_max_length", "max_len")  # the second is its older name
-        positions = config.get("max_position_embeddings")  # a model that rotates queries and keys has no table of them
+        found = files.length(TOKENIZER, tokenizer, "model_max_length", "max_len")  # the newer and the older name
+        positions = config.get("max_position_embeddings")  # without a table if queries and keys are rotated
         if type(positions) is int and positions >= 1:  # -1: no limit
             found.append((positions, "max_position_embeddings in config.json"))
     if longest is not None:
@@ -256,13 +266,12 @@ def _lengths(
     own: Any = tokenizer.get("model_max_length")
     tasks = ((task, files.length(named, settings, f"{task}_length")) for task in ("query", "document"))
     lengths = {task: min(most, longest or most) for task, told in tasks for most, _ in told}
-    return dict(
-        longest=limit, longest_from=source, lengths=lengths, tokenizer_length=int(own) if is_length(own) else None
-    )
+    tokenizer_length = int(own) if is_length(own) else None
+    return dict(longest=limit, longest_from=source, lengths=lengths, tokenizer_length=tokenizer_length)
 
 
 def _prompts(saved: SavedFolder) -> dict[str, Any]:
-    """Read config_sentence_transformers.json: prompts, how to compare, how much of a vector to give."""
+    """Read config_sentence_transformers.json: prompts, measure, and how many numbers of a vector are kept."""
     kind, files, settings = saved.kind, saved.files, saved.settings
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):
@@ -274,7 +283,7 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
         raise files.refuse(f"{SETTINGS}: 'default_prompt_name' is {default!r}; the prompts are {', '.join(prompts)}")
     named, usually = settings.get("similarity_fn_name"), {SPARSE: "dot", MULTI: "maxsim"}.get(kind)
     similarity = named if named in tuple(MAXSIMS if kind == MULTI else SIMILARITIES) else usually
-    if kind not in (MULTI, PAIRS) and named not in (None, similarity):  # of single vectors PyLate's folders name one
+    if kind not in (MULTI, PAIRS) and named not in (None, similarity):  # PyLate's folders name another
         warn(
             f"{files.where}: {SETTINGS}: 'similarity_fn_name' is {named!r}, none of {', '.join(SIMILARITIES)}; vectors "
             f"are compared by {usually or 'cosine'}, as in sentence-transformers"
@@ -287,3 +296,71 @@ def _prompts(saved: SavedFolder) -> dict[str, Any]:
         "prompts": prompts, "default_prompt": default, "similarity": similarity, "activation": activation,
         **{key: found[0][0] if found else None for key, found in sizes.items()},
     }  # fmt: skip
+
+
+# -- options of `load_encoder` ------------------------------------------------------------------------------------
+
+
+class SentenceOptions(NamedTuple):
+    """See `load_encoder`; None: the folder's setting."""
+
+    prompts: Mapping[str, str] | None = None
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = None
+    similarity_fn_name: str | None = None
+    max_seq_length: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were passed."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def checked(self) -> SentenceOptions:
+        """Return plain values. Raises TypeError and ValueError for values that no folder takes."""
+        prompts, measure = self.prompts, self.similarity_fn_name
+        given: Any = {} if prompts is None else prompts
+        if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+            raise error_of(TypeError, Option("prompts"), f" must be texts by name, found {prompts!r:.80}")
+        if not isinstance(name := self.default_prompt_name, str | None):
+            raise error_of(TypeError, Option("default_prompt_name"), f" must be a str, found {name!r}")
+        check_positive("truncate_dim", self.truncate_dim, or_none=True)
+        check_positive("max_seq_length", self.max_seq_length, or_none=True)
+        measure = getattr(measure, "value", measure)  # sentence-transformers has an enum of measures
+        if measure is not None and measure not in (*SIMILARITIES, *MAXSIMS):
+            known = ", ".join((*SIMILARITIES, *MAXSIMS))
+            raise error_of(ValueError, Option("similarity_fn_name"), f" must be one of {known}, found {measure!r}")
+        return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
+
+    def applied_to(self, own: SentenceConfig) -> SentenceConfig:
+        """Return the folder's settings with these options, but for `max_seq_length`, which an encoder checks.
+
+        Prompts of the folder stay unless one with the same name is passed. Raises ValueError for an option without
+        effect on a folder of this class, and for an unknown default prompt.
+        """
+        without = {PAIRS: ("truncate_dim", "similarity_fn_name"), SPARSE: ("truncate_dim",), MULTI: ("truncate_dim",)}
+        for name in set(without.get(own.kind, ())) & self.given().keys():
+            raise error_of(ValueError, Option(name), f" has no effect on a {own.kind}; leave it out")
+        measure, known_here = self.similarity_fn_name, tuple(MAXSIMS if own.result == "tokens" else SIMILARITIES)
+        if measure is not None and measure not in known_here:
+            found = f" of this model must be one of {', '.join(known_here)}, found {measure!r}"
+            raise error_of(ValueError, Option("similarity_fn_name"), found)
+        prompts = {**own.prompts, **(self.prompts or {})}
+        default = own.default_prompt if self.default_prompt_name is None else self.default_prompt_name
+        if default is not None and default not in prompts:
+            found = f" must be one of the prompts {', '.join(map(repr, prompts)) or 'none'}, found {default!r}"
+            raise error_of(ValueError, Option("default_prompt_name"), found)
+        dim = own.truncate_dim if self.truncate_dim is None else self.truncate_dim
+        similarity = measure or own.similarity
+        return own._replace(prompts=prompts, default_prompt=default, truncate_dim=dim, similarity=similarity)
+
+
+AS_THE_FOLDER_SAYS = SentenceOptions()
+
+
+def accept_habits(load_encoder: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Accept arguments of sentence-transformers that change nothing here. Raises TypeError for any other."""
+    for name, value in given.items():
+        if name not in HABITS:
+            raise unexpected(load_encoder, name)
+        if value not in HABITS[name] and str(value) not in HABITS[name]:  # torch.device("cpu") is "cpu"
+            known = " or ".join(map(repr, HABITS[name]))
+            raise TypeError(f"load_encoder: {name} must be {known}, found {value!r:.80}; {PAGE}")

@@ -1,41 +1,199 @@
-"""Vectors of texts, as sentence-transformers gives them for the same folder."""
+"""`Sentences`: vectors of texts, as sentence-transformers computes them for the same folder; options of `encode`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, signature
 from operator import is_
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
-from minibert.equations.sentences import POOLINGS, Matrix, Vector, normalized
-from minibert.errors import CheckpointError, Text, error_of
-from minibert.files.tokenizer import Encoded, Texts, Tokenizer, listed
+from minibert.equations.quantization import STEPS, check_precision, quantized
+from minibert.equations.sentences import Matrix, Vector
+from minibert.errors import CheckpointError, warn
+from minibert.files.tokenizer import Texts, Tokenizer, listed
 from minibert.models.model import Model
-from minibert.models.run.attributes import hinted
-from minibert.models.run.blocks import run_model
-from minibert.models.run.packing import TILE_ROWS, Packed
-from minibert.models.run.pipeline import Pipeline, check_positive, chunked, finite, pooled, token_vectors
+from minibert.models.run.attributes import hinted, unexpected
+from minibert.models.run.pipeline import TextPipeline, check_positive, chunked
 from minibert.threads.cores import cores
 from minibert.threads.pool import checked_threads
 
-from .arguments import OUTPUTS, EncodeOptions, given_once, like, quantize, shows, taken
 from .comparing import Given, similarity, similarity_pairwise
-from .sentence_config import SentenceConfig
+from .late import LatePipeline
+from .sentence_config import Result, SentenceConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 S = TypeVar("S", bound="Sentences")
+P = TypeVar("P", bound=TextPipeline)
+F = TypeVar("F", bound=Callable[..., Any])
 Prompt = str | None  # its name, then its text
 OfText = Literal["sentence_embedding"]
 Tokens = Literal["token_embeddings"]
-CHUNK = 512  # how many texts are sorted by length together; memory beyond the result is bounded by it
+OUTPUTS = ("sentence_embedding", "token_embeddings")
+KNOWN: Mapping[str, tuple[Any, ...]] = {  # option -> the values that are accepted
+    "convert_to_numpy": (True,), "convert_to_tensor": (False,), "device": (None, "cpu"), "output_value": OUTPUTS,
+    "task": (None, "query", "document"),
+}  # fmt: skip
+OF_ARRAYS = ("convert_to_numpy", "convert_to_tensor", "device")  # their other values mean tensors, or another device
+ENOUGH = 100  # vectors; int8 and uint8 take their ranges from fewer with a warning
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+class TextOptions(TypedDict, total=False):
+    """Options of every method that takes texts, by the names of sentence-transformers."""
+
+    prompt_name: str | None
+    """The name of a prompt of the folder, put before each text, or each pair's first; None: the folder's default."""
+    prompt: str | None
+    """A text put before each text; `prompt_name` then has no effect."""
+    batch_size: int
+    """No effect: texts are split by their tokens, about 512 at once or one text."""
+    show_progress_bar: bool | None
+    """Show a bar of texts on stderr."""
+
+
+class EncodeOptions(TextOptions, total=False):
+    """Options of `encode` beside `output_value`."""
+
+    precision: str | None
+    """"float16", "int8", "uint8", "binary" or "ubinary" quantizes finished vectors of texts: see
+    `equations.quantized`."""
+    convert_to_numpy: Literal[True]
+    """Only True is accepted, as only False for `convert_to_tensor`, and None or "cpu" for `device`."""
+    convert_to_tensor: Literal[False]
+    device: Any
+    normalize_embeddings: bool
+    """Scale each vector to length 1, after `truncate_dim`."""
+    truncate_dim: int | None
+    """Keep only the first numbers of each vector, this many."""
+    task: str | None
+    """"query" or "document" truncates at that task's longest length, if the folder has one."""
+    threads: int | None
+    """The largest number of threads; by default that of `load_encoder`."""
+    ranges: ArrayLike | None
+    """(2, dim), the ranges of int8 and uint8, as `equations.ranges_of` gives them of many vectors; by default the
+    ranges of this call's vectors, with a warning for fewer than 100."""
+
+
+ENCODE: Mapping[str, Any] = {
+    "prompt_name": None, "prompt": None, "batch_size": 32, "show_progress_bar": None, "output_value": OUTPUTS[0],
+    "precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False, "device": None,
+    "normalize_embeddings": False, "truncate_dim": None, "task": None, "threads": None, "ranges": None,
+}  # fmt: skip
+"""The defaults, in sentence-transformers' order."""
+
+
+def shows(defaults: Mapping[str, Any], options: type[Any]) -> Callable[[F], F]:
+    """Show the options in a method's signature, in place of `*given` and `**options`: `help` reads it."""
+    types = {"output_value": "str", **{name: each.__forward_arg__ for name, each in options.__annotations__.items()}}
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    shown = [Parameter(name, kind, default=value, annotation=types[name]) for name, value in defaults.items()]
+
+    def show(method: Any) -> Any:
+        own = list(signature(method).parameters.values())
+        place = [each.name for each in own].index("given")
+        method.__signature__ = signature(method).replace(parameters=[*own[:place], *shown, *own[place + 1 : -1]])
+        return method
+
+    return show
+
+
+def like(method: F) -> Callable[[Callable[..., Any]], F]:
+    """Copy the types and the signature of a method to another."""
+
+    def show(other: Any) -> F:
+        other.__signature__ = signature(method)
+        return cast("F", other)
+
+    return show
+
+
+def complete(
+    defaults: Mapping[str, Any], method: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all options of a call, in order. Raises TypeError for an option that its method does not take."""
+    for name in sorted(named.keys() - defaults.keys()):
+        raise unexpected(method, name)
+    placed = dict(zip(defaults, given, strict=False))
+    if len(given) > len(defaults) or (twice := placed.keys() & named.keys()):
+        found = f"found {len(given)}" if len(given) > len(defaults) else f"{', '.join(twice)} is there twice"
+        raise TypeError(f"{method.__name__}: takes at most {len(defaults)} options by position, {found}")
+    return {**defaults, **placed, **named}
+
+
+def check_options(asked: Mapping[str, Any], late: bool = False) -> None:
+    """Check the values of options. late: the model computes vectors of tokens. Raises ValueError."""
+    check_positive("batch_size", asked["batch_size"])
+    for name, known in KNOWN.items():
+        found = asked.get(name, known[0])
+        word = found if isinstance(found, str) else str(found)  # torch.device("cpu") is "cpu"
+        if not any(found is each or word == each for each in known):
+            *others, last = map(repr, known)
+            expected = f"{', '.join(others)} or {last}" if others else last
+            advice = ": this encoder gives NumPy arrays on the CPU; leave it out" if name in OF_ARRAYS else ""
+            raise ValueError(f"{name} must be {expected}, found {found!r}{advice}")
+    check_positive("truncate_dim", asked.get("truncate_dim"), or_none=True)
+    if late and asked["truncate_dim"] is not None:
+        raise ValueError("truncate_dim is for sentence vectors, and this model gives a vector for each token")
+    if (precision := asked.get("precision")) is not None:
+        check_smaller(precision, OUTPUTS[1] if late else asked["output_value"])
+    if asked.get("ranges") is not None and precision not in STEPS:
+        raise ValueError(f"ranges are for precision int8 or uint8, found {precision!r}; leave them out")
+
+
+def given_once(what: str, **given: Any) -> Any:
+    """Return an argument that has several names. Raises TypeError unless exactly one is used."""
+    found = [value for value in given.values() if value is not None]
+    if len(found) != 1:
+        names, count = ", ".join(given), len(found) or "none"
+        raise TypeError(f"{next(iter(given))} must be {what}, passed once, as {names}; found {count}")
+    return found[0]
+
+
+def check_smaller(precision: str, output_value: str) -> None:
+    """Raise ValueError for an unknown precision, and for any but float32 of tokens."""
+    check_precision(precision)
+    if precision != "float32" and output_value == OUTPUTS[1]:
+        raise ValueError(f"precision {precision!r} is for sentence vectors; leave it out with {OUTPUTS[1]}")
+
+
+def quantize(vectors: Array, precision: str, ranges: ArrayLike | None = None) -> Array:
+    """Quantize vectors; warn if int8 or uint8 takes its ranges from few vectors. Raises as `quantized`."""
+    if ranges is None and (warning := warn_few_vectors(precision, len(vectors))):
+        warn(f"{warning}; pass ranges, as equations.ranges_of gives them of others")
+    return quantized(vectors, precision, ranges)
+
+
+def warn_few_vectors(precision: str, count: int) -> str:
+    """Return the warning that ranges come from few vectors, or ""."""
+    few = precision in STEPS and 1 < count < ENOUGH
+    return f"{precision} takes its ranges from {count} vectors; {ENOUGH} or more make better ones" if few else ""
+
+
+# -- the model ---------------------------------------------------------------------------------------------------
+
+
+class _NoModelCard:
+    """A model card for sentence-transformers' evaluators, which drops what they write into it."""
+
+    def set_evaluation_metrics(self, *given: Any) -> None:
+        """Do nothing: the evaluator also returns its metrics."""
 
 
 class Sentences(Model):
     """A model whose folder says how texts become vectors."""
 
     settable = ("max_seq_length",)
+    device = "cpu"
+    model_card_data = _NoModelCard()
 
     def __init__(self, *model: Any, sentence_config: SentenceConfig, **options: Any) -> None:
         super().__init__(*model, **options)
@@ -46,11 +204,11 @@ class Sentences(Model):
 
     @property
     def max_seq_length(self) -> int | None:
-        """At how many tokens `encode` and its kin truncate a text, special tokens among them; None: no limit.
+        """The most tokens of a text, with special tokens; `encode` truncates longer texts. None: no limit.
 
-        The folder says so. It can be set to any integer from 1 to `max_length`, or to None for `max_length` itself. A
-        call that is running keeps the length it began with. `pickle` and `copy.deepcopy` keep what was set. A folder
-        may set its own length for the task of `encode_query` or `encode_document`; that one is used.
+        The folder sets it. A caller can set any integer from 1 to `max_length`, or None for `max_length`. A running
+        call keeps the length it began with. `pickle` and `copy.deepcopy` keep a length that was set. If the folder has
+        a length for the task of `encode_query` or `encode_document`, that length is used.
 
         Raises ValueError for a length beyond the position table, or for anything but an integer >= 1.
         """
@@ -63,75 +221,93 @@ class Sentences(Model):
             check_positive("max_seq_length", length)
             if limit is not None and length > limit:
                 raise ValueError(f"max_seq_length must be at most {limit}, the position table's rows; found {length}")
-        said = (limit, "the position table") if length is None else (int(length), "max_seq_length, which was set")
-        self._sentence_config = self.sentence_config._replace(longest=said[0], longest_from=said[1])
+        source = "the position table" if length is None else "max_seq_length, which was set"
+        longest = limit if length is None else int(length)
+        self._sentence_config = self.sentence_config._replace(longest=longest, longest_from=source)
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
-        """The numbers of a vector that `encode` gives. A token's vector before pooling has `dim`."""
+        """The count of numbers in a vector of `encode`. A token's vector before pooling has `dim`."""
         own = self.sentence_config
-        return own.dim if own.late else own.width()
+        return own.dim if self.result == "tokens" else own.width()
+
+    @property
+    def result(self) -> Result:
+        """The kind of result: "dense", a vector of a text; "tokens", one of each token; "sparse"; "scores" of pairs."""
+        return self.sentence_config.result
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The folder's prompts, name -> the words before a text; "query" and "document" are always there."""
+        """The folder's prompts, name -> the text put before each text; "query" and "document" are always there."""
         return MappingProxyType(dict(self.sentence_config.prompts))
 
     @overload
-    def encode(self, texts: str, *prompt: Prompt, output_value: OfText = ..., **options: Any) -> Vector: ...
+    def encode(
+        self, texts: str, *named: Prompt, output_value: OfText = ..., **options: Unpack[EncodeOptions]
+    ) -> Vector: ...
     @overload
-    def encode(self, texts: Iterable[str], *prompt: Prompt, output_value: OfText = ..., **options: Any) -> Matrix: ...
+    def encode(
+        self, texts: Iterable[str], *named: Prompt, output_value: OfText = ..., **options: Unpack[EncodeOptions]
+    ) -> Matrix: ...
     @overload
-    def encode(self, texts: str, *prompt: Prompt, output_value: Tokens, **options: Any) -> Matrix: ...
+    def encode(self, texts: str, *named: Prompt, output_value: Tokens, **options: Unpack[EncodeOptions]) -> Matrix: ...
     @overload
-    def encode(self, texts: Iterable[str], *prompt: Prompt, output_value: Tokens, **options: Any) -> list[Matrix]: ...
-    @overload
-    def encode(self, *texts: Any, **options: Any) -> Any: ...
-
-    @shows(EncodeOptions)
+    def encode(
+        self, texts: Iterable[str], *named: Prompt, output_value: Tokens, **options: Unpack[EncodeOptions]
+    ) -> list[Matrix]: ...
+    @overload  # by another name of `texts`, or with more options by their position
     def encode(
         self,
         texts: Texts | None = None,
         *given: Any,
         inputs: Texts | None = None,
         sentences: Texts | None = None,
-        **options: Any,
+        output_value: OfText | Tokens = ...,
+        **options: Unpack[EncodeOptions],
+    ) -> Any: ...
+
+    @shows(ENCODE, EncodeOptions)
+    def encode(
+        self, texts: Texts | None = None, *given: Any, inputs: Any = None, sentences: Any = None, **options: Any
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
-        The options, in its order or by name, are those of `EncodeOptions`: `prompt_name`, `prompt`, `batch_size`,
-        `show_progress_bar`, `output_value`, `precision`, ... `inputs` is its name for `texts`; `sentences` its older
-        one.
+        The options are in `EncodeOptions`. They go by name, or in sentence-transformers' order: `prompt_name`,
+        `prompt`, `batch_size`, `show_progress_bar`, `output_value`, `precision`, ... Its names for `texts` work too:
+        `inputs`, and the older `sentences`. output_value="token_embeddings" returns the vectors of each text's tokens
+        before pooling, a list of (tokens, dim).
 
-        The folder says how: modules.json lists pooling, dense layers and norms; other files have the prompts and the
-        longest length. A longer text is truncated there: see `tokens_cut`. Of equal texts among 512 one goes through
-        the model. Without modules.json a vector is the mean over the tokens. A folder of a MultiVectorEncoder gives a
-        list of (tokens, dim): see `encode_query`, and `encode_document`, which this counts as.
+        The folder says how to compute vectors: modules.json lists pooling, dense layers and norms; other files have
+        the prompts and the longest length. A longer text is truncated: see `tokens_cut`. Identical texts within 512 are
+        encoded once. Without modules.json a vector is the mean over the tokens. With the folder of a MultiVectorEncoder
+        the result is a list of (tokens, dim), as of `encode_document`.
 
-        Weights stored as float16 or bfloat16 are converted: the vectors are those of the model in float32, whatever
-        `torch_dtype` a folder asks for. sentence-transformers computes in such a narrow format, unless told otherwise;
-        on MiniLM its numbers are then up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length from these.
+        Weights stored as float16 or bfloat16 are converted to float32 and the vectors computed in it, whatever
+        `torch_dtype` the folder names. sentence-transformers computes in that narrow format by default; on MiniLM its
+        numbers then differ by up to 6e-4 (float16) and 4e-3 (bfloat16) of the vector's length.
 
-        The other texts may change each number by 1e-6 of the vector's length (measured on MiniLM: 2.6e-7), and so may
-        threads of BLAS: see `same_bits` of `load_encoder`.
+        The texts of the same call may change each number by 1e-6 of the vector's length (measured on MiniLM: 2.6e-7),
+        and so may threads of BLAS: see `same_bits` of `load_encoder`.
 
         Raises TypeError for anything but text and for an unknown option, ValueError for an unknown value or prompt,
-        TokenizerError where there is no tokenizer.
+        TokenizerError if there is no tokenizer.
         """
-        try:
-            asked = EncodeOptions(*given, **options)
-        except TypeError:
-            asked = taken(EncodeOptions, self.encode, given, options)  # raises, in the method's words
+        asked = {**ENCODE, **options}
+        if given or len(asked) > len(ENCODE):
+            asked = complete(ENCODE, self.encode, given, options)
         own, last, pipeline = self._last
-        if own is not self._sentence_config or not all(map(is_, asked, last)):
-            own, pipeline = self.sentence_config, self.pipeline(*asked)
-            self._last = own, asked, pipeline  # the next call with the very same options need not look at them
+        if own is not self._sentence_config or not all(map(is_, asked.values(), last)):
+            own = self.sentence_config
+            if own.result in ("sparse", "scores"):
+                own.check_use("SentenceTransformer")
+            pipeline = self.pipeline(**asked)
+            self._last = own, tuple(asked.values()), pipeline  # the next call with the same options skips the checks
         if texts is None or inputs is not None or sentences is not None:
             texts = given_once("a str or a list of str", texts=texts, inputs=inputs, sentences=sentences)
         items, _ = listed(texts)
-        found = pipeline.all(items, "encode" if asked.show_progress_bar else "")
-        if asked.precision not in (None, "float32"):
-            found = quantize(found, asked.precision, asked.ranges)
+        found = pipeline.all(items, "encode" if asked["show_progress_bar"] else "")
+        if asked["precision"] not in (None, "float32"):
+            found = quantize(found, asked["precision"], asked["ranges"])
         return found[0] if isinstance(texts, str) else found
 
     @like(encode)
@@ -140,10 +316,10 @@ class Sentences(Model):
     ) -> Any:
         """Encode queries: with the folder's prompt "query", and never its default prompt.
 
-        Where the folder has no such prompt, as many have none, nothing is put before a text: then this is `encode`
-        without a prompt. `prompts` and `minibert info` say which there are; `load_encoder(prompts=...)` adds others.
-        Of a SparseEncoder's folder they are sparse vectors, as `encode_sparse` gives them; of a MultiVectorEncoder's
-        token vectors (tokens, dim), one array for each text, among them those of the mask tokens that fill it up.
+        Many folders have no such prompt; then this is `encode` without a prompt. `prompts` and `minibert info` list the
+        prompts; `load_encoder(prompts=...)` adds to them. With a SparseEncoder's folder the result is sparse vectors,
+        as of `encode_sparse`. With a MultiVectorEncoder's it is one array (tokens, dim) for each text; the mask tokens
+        that fill a query up have rows in it.
         """
         return self._for_task("query", texts, prompt_name, prompt, given, options)
 
@@ -151,7 +327,7 @@ class Sentences(Model):
     def encode_document(
         self, texts: Texts | None = None, prompt_name: Prompt = None, prompt: Prompt = None, *given: Any, **options: Any
     ) -> Any:
-        """Encode documents to be searched: as `encode_query`, with the prompt "document"."""
+        """Encode documents for a search: as `encode_query`, with the prompt "document"."""
         return self._for_task("document", texts, prompt_name, prompt, given, options)
 
     def _for_task(self, task: str, texts: Any, prompt_name: Prompt, prompt: Prompt, given: Any, options: Any) -> Any:
@@ -169,7 +345,7 @@ class Sentences(Model):
     ) -> Vector: ...
 
     def tokens_cut(self, texts: Any, prompt_name: Prompt = None, prompt: Prompt = None, task: Prompt = None) -> Any:
-        """Count the tokens that `encode` leaves out of each text: one str -> an int, many -> (n,) int64.
+        """Count the tokens of each text that `encode` truncates: one str -> an int, many -> (n,) int64.
 
         A text with its prompt and the special tokens is truncated at `max_seq_length`. `prompt_name="query",
         task="query"` counts for `encode_query`. Raises as `encode`.
@@ -180,124 +356,92 @@ class Sentences(Model):
             found += [each.truncated for each in pipeline.tokenize(chunk, len(found))]
         return found[0] if isinstance(texts, str) else np.array(found, np.int64)
 
-    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> Pipeline:
-        """Give the steps of `encode`, for callers with their own loop. What is passed and raised is as there.
+    def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
+        """Return the pipeline of `encode`, for callers with their own loop. Options and errors are as in `encode`.
 
         held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
         """
-        own, asked = self.sentence_config, EncodeOptions(*given, **options)
-        asked.check(late=own.late is not None)
+        own, asked = self.sentence_config, complete(ENCODE, self.encode, given, options)
+        check_options(asked, own.late is not None)
         if elsewhere := self.block_family.elsewhere:
             raise CheckpointError(
                 f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
-        dim = 0 if own.late else own.width(asked.truncate_dim)  # raises for a folder of another use
-        tokenize, skip = self._tokenizing(asked)
+        dim = None if own.late else own.width(asked["truncate_dim"])  # raises for a folder of another use
+        steps = self.text_steps(asked, held)
         if own.late:
-            results = own.late.results(self.sentence_tokenizer, asked.task, asked.normalize_embeddings)
-            return self.each_text(tokenize, results, asked.threads, held)
-        if asked.output_value == OUTPUTS[1]:
-            return self.each_text(tokenize, token_vectors((finite,)), asked.threads, held)
+            steps |= own.late.steps_of(steps["tokenizer"], asked["task"])
+            return self.pipeline_of(LatePipeline, **steps, normalize=asked["normalize_embeddings"])
+        if asked["output_value"] == OUTPUTS[1]:
+            return self.pipeline_of(TextPipeline, **steps)
+        return self.pipeline_of(
+            TextPipeline, **steps, dim=dim, poolings=own.poolings, picks=own.picks, after=own.after,
+            skip=self._prompt_tokens(steps["prompt"]), normalize=asked["normalize_embeddings"],
+        )  # fmt: skip
 
-        def pool(rows: Array) -> Array:
-            found = [POOLINGS[name](rows, skip) for name in own.poolings]
-            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+    def text_steps(self, asked: Mapping[str, Any], held: bool = False) -> dict[str, Any]:
+        """Return the attributes of a `TextPipeline` for tokenizing, and its threads."""
+        own, task = self.sentence_config, asked["task"]
+        table = own.table(task)
+        return {
+            "tokenizer": table.tokenizer() if table else self.sentence_tokenizer,
+            "prompt": own.prompt(asked["prompt_name"], asked["prompt"]),
+            "longest": table.longest if table else own.lengths.get(task or "", own.longest),
+            "threads": asked["threads"], "held": held,
+        }  # fmt: skip
 
-        def pooled_tokens(texts: list[Any], start: int) -> list[Encoded]:
-            encoded = tokenize(texts, start)
-            for i, each in enumerate(encoded, start):
-                if len(each.input_ids) <= skip:  # the largest of no numbers is no number
-                    beyond = " beyond its prompt" if skip else ""
-                    raise error_of(
-                        ValueError, Text(i), f" has no token{beyond}, and pooling 'max' needs one; leave it out"
-                    )
-            return encoded
+    def _prompt_tokens(self, prompt: str) -> int:
+        """Count the prompt's tokens, which are first in each text and not pooled; 0 if they are pooled."""
+        own, tokenizer = self.sentence_config, self.sentence_tokenizer
+        if not prompt or own.include_prompt:
+            return 0
+        ((ids, *_),) = tokenizer.encode([prompt], None, truncation=True, max_length=own.longest)
+        return len(ids) - (bool(ids) and tokenizer.is_special(ids[-1]))  # a text comes before the last special token
 
-        after = (*own.after, lambda x: x[:, :dim], *([normalized] if asked.normalize_embeddings else []), finite)
-        read = pooled_tokens if "max" in own.poolings and not own.picks else tokenize
-        return self.each_text(read, pooled(pool, after, own.picks), asked.threads, held, dim)
-
-    def _tokenizing(self, asked: EncodeOptions) -> tuple[Callable[[list[Any], int], list[Encoded]], int]:
-        """Give the step from texts to ids, and how many first tokens of each are the prompt's and not pooled."""
-        own, task = self.sentence_config, asked.task
-        table, before = own.table(task), own.prompt(asked.prompt_name, asked.prompt)
-        tokenizer = table.tokenizer() if table else self.sentence_tokenizer
-        longest = table.longest if table else own.lengths.get(task or "", own.longest)
-        fill = own.late.filling(tokenizer, task) if own.late else None
-        skip = 0
-        if before and not own.include_prompt:
-            (alone,) = tokenizer.encode([before], None, truncation=True, max_length=own.longest)
-            # in the real call the special token at the end comes after the text
-            skip = len(alone.input_ids) - (bool(alone.input_ids) and tokenizer.is_special(alone.input_ids[-1]))
-
-        def tokenize(texts: list[Any], start: int) -> list[Encoded]:
-            if before:  # anything but a str goes to the tokenizer as it is, whose error says where it is
-                texts = [before + text if isinstance(text, str) else text for text in texts]
-            encoded = tokenizer.encode(texts, None, True, longest, start)
-            return fill(encoded) if fill else encoded
-
-        return tokenize, skip
-
-    def each_text(
-        self,
-        tokenize: Callable[[list[Any], int], list[Encoded]],
-        results: Callable[[Packed, Array], Any],
-        threads: int | None = None,
-        held: bool = False,
-        dim: int | None = None,
-        take: Callable[[Packed], Array | None] | None = None,
-    ) -> Pipeline:
-        """Give the steps from texts to one result for each: see `Pipeline`; `take`: as of `blocks.run_model`."""
+    def pipeline_of(self, kind: type[P], threads: int | None = None, **steps: Any) -> P:
+        """Make a pipeline of this model; `steps` are its attributes."""
         threads = self.threads if threads is None else checked_threads(threads)
-        layer, stack, most = self.embeddings, self.stack, threads or cores()
-        table, inside = layer.steps[0].module.table, threads if stack.blocks else 1
-        alone = not stack.blocks and all(step is normalized for step in self.sentence_config.after)
-
-        def compute(encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-            packed = layer.pack(encoded)
-            table.expect((packed.inputs.ids["input_ids"],))
-            if alone:  # no matrix product: BLAS has nothing to do, and no thread waits for its turn
-                for tile in packed.tiles(TILE_ROWS):
-                    put(tile, layer.rows(tile))
-                return
-            run_model(layer.rows, stack, packed, put, inside, held, take)
-
-        return Pipeline(tokenize, compute, results, dim, self.dtype, CHUNK, most > 1, 1 if stack.blocks else most)
+        tokenizer = steps.pop("tokenizer") if "tokenizer" in steps else self.sentence_tokenizer
+        layer, stack = self.embeddings, self.stack
+        return kind(
+            tokenizer, self.dtype, preparation=layer.prepare, table=layer.steps[0].module.table, rows=layer.rows,
+            stack=stack, max_length=layer.max_length, threads=threads,
+            chunk_threads=1 if stack.blocks else threads or cores(), **steps,
+        )  # fmt: skip
 
     @hinted
     def similarity(self, embeddings1: Given, embeddings2: Given) -> Array:
-        """Compare vectors as the folder says, by cosine where it says nothing: (n, dim), (m, dim) -> (n, m).
+        """Compare vectors by the folder's measure, or by cosine if it names none: (n, dim), (m, dim) -> (n, m).
 
-        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative. Both
-        may be lists of `SparseVector`, which are compared by dot product where the folder says nothing; or token
-        vectors, queries first, which are compared by `equations.sentences.maxsim`: a list of (tokens, dim), or one.
+        One vector (dim,) counts as (1, dim). The larger, the more alike: "euclidean" and "manhattan" are negative.
+        Lists of `SparseVector` are compared by dot product if the folder names no measure; token vectors, queries
+        first, by `equations.sentences.maxsim`: a list of (tokens, dim), or one array.
 
         Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
-        infinity, and for integers of an eighth of the model's width or less: bits, which `minibert.search` compares.
+        infinity, and for packed bits (integers of an eighth of the model's width or less), which `minibert.search`
+        compares.
         """
-        own = self.sentence_config
-        return similarity(own.similarity, embeddings1, embeddings2, own.dim)
+        return similarity(self.sentence_config.similarity, embeddings1, embeddings2, self.sentence_config.dim)
 
     @hinted
     def similarity_pairwise(self, embeddings1: Given, embeddings2: Given) -> Any:
-        """Compare vectors in the same place as the folder says: (n, dim), (n, dim) -> (n,).
+        """Compare the i-th vectors of both by the folder's measure: (n, dim), (n, dim) -> (n,).
 
-        One vector (dim,) is compared with each of the others; two of them give one number. Raises as `similarity`, and
-        ValueError for two numbers of vectors.
+        One vector (dim,) is compared with each vector of the second argument; two single vectors return one number.
+        Raises as `similarity`, and ValueError if both have several vectors, but not equally many.
         """
-        own = self.sentence_config
-        return similarity_pairwise(own.similarity, embeddings1, embeddings2, own.dim)
+        return similarity_pairwise(self.sentence_config.similarity, embeddings1, embeddings2, self.sentence_config.dim)
 
     @property
     def sentence_config(self) -> SentenceConfig:
         """The folder's settings of sentence vectors."""
-        self.stack  # noqa: B018  raises where the encoder is closed
+        self.stack  # noqa: B018  raises if the encoder is closed
         return self._sentence_config
 
     @property
     def sentence_tokenizer(self) -> Tokenizer:
-        """The tokenizer, as the folder changes it: a lowercasing step before it, prefixes as one token each."""
+        """The tokenizer with the folder's changes: lowercased texts, prefixes as one token each."""
         own = self.sentence_config
         if self._changed_tokenizer is None:
             found = self.embeddings.tokenizer
@@ -306,16 +450,46 @@ class Sentences(Model):
         return self._changed_tokenizer
 
     def with_settings(self: S, tokenizer: Tokenizer | None = None, **changes: Any) -> S:
-        """Share this model's weights with one that has other fields of `SentenceConfig`, or another tokenizer.
+        """Return a model with the same weights, but other fields of `SentenceConfig` or another tokenizer.
 
-        Closing the one does not close the other.
+        Closing one does not close the other.
         """
         made, own = object.__new__(type(self)), self.sentence_config._replace(**changes)
         vars(made).update(vars(self), _sentence_config=own, _changed_tokenizer=tokenizer, _last=(None, (), None))
         return made
 
     def close(self) -> None:
-        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        """Drop all weights. Returned arrays stay valid; later calls raise ValueError. Closing twice is fine."""
         super().close()
         self._sentence_config, self._changed_tokenizer = SentenceConfig(), None  # the weights of its dense layers too
         self._last = None, (), None
+
+    # -- names of sentence-transformers ------------------------------------------------------------------------------
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """The measure of `similarity`, set by the folder or by `load_encoder`."""
+        return self.sentence_config.measure
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt that `encode` puts before texts if none is named."""
+        return self.sentence_config.default_prompt
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """The number of a vector's first numbers that are kept; None: all."""
+        return self.sentence_config.truncate_dim
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, as the folder changes it. Raises TokenizerError if there is none."""
+        return self.sentence_tokenizer
+
+    def get_max_seq_length(self) -> int | None:
+        """The same as `max_seq_length`."""
+        return self.max_seq_length
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The same as `get_embedding_dimension`, by its older name."""
+        return self.get_embedding_dimension()

@@ -1,1 +1,13 @@
-"""The mistakes that ports make, each other steps or formulas in the place of a model's own."""
+"""The mistakes that ports make. Whole traces, single modules, heads and vectors all try this list.
+
+A mistake that changes no step of a place is not tried there. `MISTAKES.md` is made from the list.
+"""
+
+from __future__ import annotations
+
+from .mistake import Mistake
+from .wrong_attention import ATTENTION
+from .wrong_modules import MODULES, RESIDUALS_AND_HEADS
+from .wrong_rows import ROWS
+
+MISTAKES: tuple[Mistake, ...] = (*MODULES, *ATTENTION, *RESIDUALS_AND_HEADS, *ROWS)

@@ -1,15 +1,21 @@
-"""A mistake is data: a name, one reason, and the steps that it puts in the place of a bound model's own."""
+"""A mistake is data: a name, one reason, and the steps that it puts in the place of a bound model's right ones.
+
+`all_places` lists the places of a model, each with its right steps; `begin` makes the values with which the steps of a
+batch begin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from minibert.families.parts.bound_blocks import BoundBlock
-from minibert.families.parts.plan import Plan, Step
+from minibert.families.parts.heads import BoundHead
+from minibert.families.parts.plan import GIVEN, IDS, REAL, Plan, Step, given, layer_plan
 from minibert.models.encoder import Encoder
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
+from minibert.verify.traces import BLOCKS, HEAD, INPUT_LAYER, tokens_of
 
 
 class At(NamedTuple):
@@ -34,8 +40,8 @@ class At(NamedTuple):
     def block(self) -> BoundBlock | None:
         return None if self.i is None else self.stack.blocks[self.i]
 
-    def of(self, kind: str) -> list[Step]:
-        """The steps of one kind."""
+    def steps(self, kind: str) -> list[Step]:
+        """Return the steps of one kind."""
         return [step for step in self.plan.values() if step.kind == kind]
 
 
@@ -45,10 +51,10 @@ Wrong = Callable[[At], Iterable[Step]]
 class Mistake(NamedTuple):
     """One mistake.
 
-    where       "local" ones are tried only on single modules, "whole" ones only on whole models
-    on_vectors  tried where there are vectors alone: one word of config.json or one line makes it in a whole model
-    rounding    the narrower format that it is in, float16, bfloat16 or int8
-    keys        keys of config.json that decide it, the first that a model has
+    where       "local": tried only on single modules; "whole": tried only on whole models
+    on_vectors  tried if there are vectors alone: one key of config.json or one line makes it in a whole model
+    rounding    the narrower format that it rounds to: float16, bfloat16 or int8
+    keys        keys of config.json that decide it; the first that a model has counts
     """
 
     name: str
@@ -61,7 +67,7 @@ class Mistake(NamedTuple):
 
 
 def reason(mistake: Mistake, model: EmbeddingLayer | Encoder) -> str:
-    """Say why it is one, with what this model's config.json says."""
+    """Return why it is a mistake, with the value in this model's config.json."""
     for key in mistake.keys:
         if (value := model.config.get(key)) is not None:
             return f"{mistake.why} Here {key} is {value}."
@@ -69,21 +75,50 @@ def reason(mistake: Mistake, model: EmbeddingLayer | Encoder) -> str:
 
 
 def with_mistake(mistake: Mistake, at: At) -> Plan | None:
-    """The steps with a mistake among them; None where it changes none of these."""
+    """Return the steps with a mistake among them; None if it changes none of them."""
     changed = {step.key: step for step in mistake.wrong(at)}
     return {**at.plan, **changed} if changed else None
 
 
 def on(kind: str, change: Callable[[Step], Step | None]) -> Wrong:
-    """Other steps in the place of all of one kind for which there is another."""
-    return lambda at: [made for step in at.of(kind) if (made := change(step)) is not None]
+    """Replace the steps of one kind; a step for which `change` returns None stays."""
+    return lambda at: [changed for step in at.steps(kind) if (changed := change(step)) is not None]
 
 
 def by_part(kind: str, make: Callable[[Any], Callable[..., Any] | None]) -> Wrong:
-    """Another formula, made of the bound part."""
+    """Replace the formula of each step of one kind by one that `make` returns for its bound part; None keeps it."""
 
     def change(step: Step) -> Step | None:
         formula = make(step.part)
         return None if formula is None else step._replace(formula=formula)
 
     return on(kind, change)
+
+
+# -- the places of a model ---------------------------------------------------------------------------------------
+
+
+def all_places(model: EmbeddingLayer | Encoder, head: BoundHead | None = None) -> Iterator[At]:
+    """List the input layer with its steps, then an encoder's blocks and the head."""
+    if not isinstance(model, Encoder):
+        yield At(model, INPUT_LAYER, layer_plan(model.steps, model.config))
+        return
+    plan = layer_plan(model.embeddings.steps, model.embeddings.config)
+    state = Step("hidden_states.0", "state", lambda x: x, (list(plan)[-1],))
+    yield At(model, INPUT_LAYER, {**plan, state.key: state})
+    blocks = model.stack.blocks
+    for i, block in enumerate(blocks):
+        yield At(model, BLOCKS, block.plan(i, model.stack), i)
+    if head is not None:
+        yield At(model, HEAD, head.plan(f"hidden_states.{len(blocks)}"))
+
+
+def begin(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with which the steps of a batch begin."""
+    ids, real = tokens_of(batch)
+    return {REAL: real, IDS: ids, GIVEN: given(batch)}
+
+
+def kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that later places need: the batch's, and the hidden states."""
+    return {key: x for key, x in values.items() if key in (REAL, IDS, GIVEN) or key.startswith("hidden_states.")}

@@ -1,4 +1,4 @@
-"""Makers of the mistakes of attention: other steps for what is looked at, split into heads, scored and gathered."""
+"""Mistakes of attention: projections, scores and their terms, rotary positions, heads, masks, softmax."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import split_heads
+from minibert.equations.blocks import additive_mask, softmax, split_heads
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, scored
-from minibert.families.parts.frozen import replace
-from minibert.families.parts.plan import Step
-from minibert.families.parts.terms import PositionTerm, RelativeTerm
+from minibert.equations.rotary import rotary_frequencies, rotate
+from minibert.families.parts.attention_schemes import Rotary, Rotation
+from minibert.families.parts.bound_blocks import BoundAttention, rotated, scored, visibility_mask
+from minibert.families.parts.config import replace
+from minibert.families.parts.plan import IDS, REAL, PositionTerm, RelativeTerm, Step
 
-from .mistake import At, Wrong, by_part
-
-
-def attention(kind: str, formula: Callable[..., Any], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
-    """Another formula in blocks with such an attention."""
-    return by_part(kind, lambda own: formula if where(own) else None)
+from .mistake import At, Mistake, Wrong, by_part, on
+from .wrong_modules import Formula, to_bfloat16
+from .wrong_rows import COUNTED
 
 
-def again(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Wrong:
-    """Steps of these kinds of an attention that is bound with other numbers, as by another config.json."""
+def reconfigured(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str) -> Wrong:
+    """Replace the steps of these kinds by those of an attention with other fields, as from another config.json."""
 
     def wrong(at: At) -> Iterable[Step]:
         other = change(at.block.attention) if at.block else None
@@ -35,119 +33,415 @@ def again(change: Callable[[BoundAttention], BoundAttention | None], *kinds: str
     return wrong
 
 
-def several_heads(own: BoundAttention) -> bool:
-    """With one head there is nothing to split."""
-    return own.heads > 1
+# -- projections -------------------------------------------------------------------------------------------------
 
 
-def scaled(scale: Callable[[BoundAttention], float], where: Callable[[BoundAttention], Any] = bool) -> Wrong:
-    """Scores with another factor."""
-    return again(lambda own: own._replace(scale=scale(own)) if where(own) else None, "scores")
+def exchanged(projections: Mapping[str, str]) -> Wrong:
+    """Use other projections as query, key or value: {"q": "k"} uses the key as the query."""
 
+    def wrong(at: At) -> Iterator[Step]:
+        splits = {step.key[-1]: step for step in at.steps("split")}
+        for letter, other in projections.items() if splits else ():
+            if splits["q"].part.key_heads == splits["q"].part.heads:
+                yield splits[letter]._replace(of=splits[other].of)
 
-def scale_of_one_term(own: BoundAttention) -> Callable[..., Array] | None:
-    """Scores and their terms, which share a factor, divided by sqrt(head_dim) alone."""
-    if not own.terms or by_root(own):
-        return None
-    more = 1 / (own.scale * math.sqrt(own.head_dim))
-    return lambda q, k, *terms: scored(own.scale, q, k, *terms) * q.dtype.type(more)
-
-
-def by_root(own: BoundAttention) -> bool:
-    """GPT-2's config can say that it does not divide by sqrt(head_dim), Gemma has another number."""
-    return math.isclose(own.scale, 1 / math.sqrt(own.head_dim))
-
-
-def looks(exchanged: Mapping[str, str], at: At) -> Iterator[Step]:
-    """Other projections taken for the query, the key, the value: {"q": "k"} takes the key for the query."""
-    splits = {step.key[-1]: step for step in at.of("split")}
-    for letter, other in exchanged.items() if splits else ():
-        if splits["q"].part.key_heads == splits["q"].part.heads:
-            yield splits[letter]._replace(of=splits[other].of)
+    return wrong
 
 
 def in_order(order: tuple[int, ...], at: At) -> Iterator[Step]:
-    """Queries that are as wide as keys can be taken for them. Of three maps it is the weights that are exchanged."""
-    own = at.block and at.block.attention
-    if own and (order[0] == 0 or own.key_heads == own.heads):
-        looks = [at.plan[path] for path in own.maps] if len(own.maps) == 3 else at.of("cut")[:3]
-        for look, i in zip(looks, order, strict=True):
-            if looks[i] is not look:
-                yield look._replace(formula=looks[i].formula)
+    """Exchange query, key and value: the weights of three maps, or the thirds of one.
+
+    A query is exchanged only if it is as wide as a key.
+    """
+    bound = at.block and at.block.attention
+    if bound and (order[0] == 0 or bound.key_heads == bound.heads):
+        projections = [at.plan[path] for path in bound.maps] if len(bound.maps) == 3 else at.steps("cut")[:3]
+        for projection, i in zip(projections, order, strict=True):
+            if projections[i] is not projection:
+                yield projection._replace(formula=projections[i].formula)
 
 
 def cut_by_head(at: At) -> Iterator[Step]:
-    """Each head's queries, keys and values side by side in a row, also where three maps give them."""
-    own = at.block and at.block.attention
-    if not own or not several_heads(own) or own.key_heads < own.heads or any(own.norms):
+    """Read a row as each head's query, key and value side by side; three maps are joined first."""
+    bound = at.block and at.block.attention
+    if not bound or bound.heads == 1 or bound.key_heads < bound.heads or any(bound.norms):
         return
-    one = len(own.maps) == 1
-    for number, step in enumerate(at.of("cut")[:3] if one else at.of("split")):
-        formula = partial(_third_of_heads, own.heads, number)
-        yield step._replace(formula=formula if one else partial(_split_again, formula, own.heads),
-                            of=step.of if one else own.maps)  # fmt: skip
+    heads, one = bound.heads, len(bound.maps) == 1
+
+    def third(number: int, *projections: Array) -> Array:
+        x = np.concatenate(projections, -1)
+        x = x.reshape(*x.shape[:-1], heads, 3, -1)[..., number, :].reshape(*x.shape[:-1], -1)
+        return x if one else split_heads(x, heads)
+
+    for number, step in enumerate(at.steps("cut")[:3] if one else at.steps("split")):
+        yield step._replace(formula=partial(third, number), of=bound.maps)
 
 
-def _third_of_heads(heads: int, number: int, x: Array) -> Array:
-    return x.reshape(*x.shape[:-1], heads, 3, -1)[..., number, :].reshape(*x.shape[:-1], -1)
+# -- scores and their terms --------------------------------------------------------------------------------------
 
 
-def _split_again(cut: Callable[[Array], Array], heads: int, *looks: Array) -> Array:
-    return split_heads(cut(np.concatenate(looks, -1)), heads)
+def by_root(bound: BoundAttention) -> bool:
+    """Return whether scores are divided by sqrt(head_dim): Gemma has another number, T5 and some GPT-2 none."""
+    return math.isclose(bound.scale, 1 / math.sqrt(bound.head_dim))
 
 
-def split_without_transposing(at: At) -> Iterator[Step]:
-    """Rows (batch, seq, dim) read as (batch, heads, seq, head_dim)."""
-    for step in at.of("split"):
-        heads = step.part.heads if step.key[-1] == "q" else step.part.key_heads
-        if step.part.heads > 1:
-            yield step._replace(formula=lambda x, heads=heads: x.reshape(x.shape[0], heads, x.shape[1], -1))
+def scaled(scale: Callable[[BoundAttention], float], when: Callable[[BoundAttention], Any]) -> Wrong:
+    """Multiply the scores by another factor."""
+    return reconfigured(lambda bound: bound._replace(scale=scale(bound)) if when(bound) else None, "scores")
 
 
-def heads(change: Callable[[int], int]) -> Wrong:
-    """Rows cut into another number of heads, which are then wider or narrower."""
-
-    def other(own: BoundAttention) -> BoundAttention | None:
-        many, dim = change(own.heads), own.heads * own.head_dim
-        if own.rotated or own.terms or any(own.norms) or own.key_heads != own.heads or many < 1 or dim % many:
-            return None
-        scale = math.sqrt(many / dim) if by_root(own) else own.scale
-        return own._replace(heads=many, key_heads=many, head_dim=dim // many, scale=scale)
-
-    return again(other, "split", "scores")
+def scale_of_one_term(bound: BoundAttention) -> Callable[..., Array] | None:
+    """Divide scores and terms, which share a factor, by sqrt(head_dim) alone."""
+    if not bound.terms or by_root(bound):
+        return None
+    more = 1 / (bound.scale * math.sqrt(bound.head_dim))
+    return lambda q, k, *terms: scored(bound.scale, q, k, *terms) * q.dtype.type(more)
 
 
-# terms of the scores
+def term(name: str, change: Callable[[Array], Array]) -> Wrong:
+    """Change the numbers of one term of the scores."""
+
+    def changed(step: Step) -> Step | None:
+        right = step.formula
+        return step._replace(formula=lambda *given: change(right(*given))) if step.part.name == name else None
+
+    return on("term", changed)
 
 
-def term(name: str, change: Callable[[Array], Array], at: At) -> Iterator[Step]:
-    """A term of the scores, changed."""
-    for step in at.of("term"):
-        if step.part.name == name:
-            yield step._replace(formula=lambda *given, right=step.formula: change(right(*given)))
+def other_term(kind: type[Any], change: Callable[[Any], Any]) -> Wrong:
+    """Compute terms of one kind by a change of the bound term; None keeps the right one."""
 
-
-def relative(change: Callable[[RelativeTerm], Mapping[str, Any]]) -> Wrong:
-    """A relative bias by a scheme with other numbers; none where nothing changes."""
-
-    def make(own: Any) -> Callable[..., Array] | None:
-        changes = change(own) if isinstance(own, RelativeTerm) else {}
-        return own._replace(scheme=replace(own.scheme, **changes)).plain if changes else None
-
-    return by_part("term", make)
-
-
-def distances(change: Callable[[PositionTerm], PositionTerm | None]) -> Wrong:
-    """A term of DeBERTa by other distances."""
-
-    def make(own: Any) -> Callable[..., Array] | None:
-        other = change(own) if isinstance(own, PositionTerm) else None
+    def make(bound: Any) -> Callable[..., Array] | None:
+        other = change(bound) if isinstance(bound, kind) else None
         return other and other.plain
 
     return by_part("term", make)
 
 
-def without_buckets(own: PositionTerm) -> PositionTerm | None:
-    """Distances that are clipped, where far ones share a row by their logarithm."""
-    many = own.scheme.buckets
-    return own._replace(scheme=replace(own.scheme, buckets=-1, max_positions=many)) if many > 0 else None
+def with_scheme(bound: Any, **changes: Any) -> Any:
+    """Return a term whose scheme has other fields."""
+    return bound._replace(scheme=replace(bound.scheme, **changes))
+
+
+# -- rotary positions --------------------------------------------------------------------------------------------
+
+
+def rotation_by(formula: Callable[..., Array], *more: str) -> Wrong:
+    """Rotate by another formula of the model's scheme, the layer type, x and `more` values of the batch."""
+
+    def wrong(at: At) -> Iterator[Step]:
+        for step in at.steps("rotation"):
+            yield step._replace(of=(*step.of, *more), formula=partial(formula, at.stack.rotary, step.part.layer_type))
+
+    return wrong
+
+
+def neighbours(rotary: Rotary, layer_type: str | None, x: Array) -> Array:
+    """Rotate halves as neighbours, neighbours as halves."""
+    other = {"halves": "neighbours", "neighbours": "halves"}[rotary.pairing]
+    return rotated(replace(rotary, pairing=other), layer_type, x)
+
+
+def repeated(rotary: Rotary, layer_type: str | None, x: Array) -> Array:
+    """Repeat each angle side by side, though the pairs are halves."""
+    cos, sin = rotary.rotary(np.arange(x.shape[-2]), layer_type)
+    half = cos.shape[-1] // 2
+    cos, sin = (np.repeat(y[..., :half], 2, -1) for y in (cos, sin))
+    made, (a, b) = x.copy(), (x[..., :half], x[..., half : 2 * half])
+    made[..., :half] = a * cos[..., :half] - b * sin[..., :half]
+    made[..., half : 2 * half] = b * cos[..., half:] + a * sin[..., half:]
+    return made
+
+
+def rotated_by_mask(rotary: Rotary, layer_type: str | None, x: Array, real: Array) -> Array:
+    """Rotate each token by the number of real tokens before it."""
+    cos, sin = rotary.rotary(np.maximum(np.cumsum(real, axis=-1) - 1, 0), layer_type)
+    return rotate(x, cos[:, None], sin[:, None], rotary.pairing)
+
+
+def rotations(change: Callable[[Mapping[str | None, Rotation], str | None], Rotation | None]) -> Wrong:
+    """Rotate by another rotation, chosen from the model's rotations by layer type; None keeps the right one."""
+
+    def wrong(at: At) -> Iterator[Step]:
+        for step in at.steps("rotation"):
+            rotary, name = at.stack.rotary, step.part.layer_type
+            if rotary and (other := change(rotary.rotations, name)) is not None:
+                yield step._replace(formula=partial(rotated, replace(rotary, rotations={name: other}), name))
+
+    return wrong
+
+
+def other_rotation(change: Callable[[Rotation], Rotation | None]) -> Wrong:
+    """Rotate by a change of the model's rotation; None keeps the right one."""
+    return rotations(lambda known, name: change(known[name]))
+
+
+def other_frequencies(change: Formula) -> Wrong:
+    """Rotate by other frequencies, computed from the model's."""
+    return other_rotation(lambda rotation: rotation._replace(frequencies=change(rotation.frequencies)))
+
+
+def of_theta(theta: float, rotation: Rotation) -> Rotation | None:
+    """Return the rotation by another theta, by the model's rule if it has one; None for the model's theta."""
+    base = rotation.frequencies if rotation.unscaled is None else rotation.unscaled
+    made = rotary_frequencies(2 * len(base), theta)
+    if np.allclose(base, made, atol=0):
+        return None
+    return rotation.of_base(theta) if rotation.of_base else Rotation(made)
+
+
+def half_of_head(rotation: Rotation) -> Rotation | None:
+    """Rotate half of the pairs, by the angles of a head of half the width."""
+    frequencies = rotation.frequencies[::2][: len(rotation.frequencies) // 2]
+    return rotation._replace(frequencies=frequencies) if len(frequencies) else None
+
+
+def rows_for_neighbours(at: At) -> Iterator[Step]:
+    """Order the rows of the query's and the key's map for pairs of neighbours, though the pairs are halves."""
+    bound = at.block and at.block.attention
+    rotary = at.stack.rotary if at.steps("rotation") else None
+    if bound and rotary and len(bound.maps) == 3 and rotary.pairing == "halves":
+        for step in (at.plan[path] for path in bound.maps[:2]):
+            rows = np.arange(step.part.shape[0]).reshape(-1, 2, bound.head_dim // 2).swapaxes(1, 2).ravel()
+            yield step._replace(formula=lambda x, right=step.formula, rows=rows: right(x)[..., rows])
+
+
+def rotated_unasked(at: At) -> Iterator[Step]:
+    """Rotate queries and keys in a model that rotates none, by the angles of Llama's first theta."""
+    for step in at.steps("split") if not at.steps("rotation") else ():
+        if step.key[-1] in "qk" and step.part.head_dim % 2 == 0:
+            rotary = Rotary(rotations={None: Rotation(rotary_frequencies(step.part.head_dim, 1e4))})
+            yield step._replace(formula=lambda x, split=step.formula, rotary=rotary: rotated(rotary, None, split(x)))
+
+
+# -- heads -------------------------------------------------------------------------------------------------------
+
+
+def other_heads(change: Callable[[int], int]) -> Wrong:
+    """Split rows into another number of heads, which are then wider or narrower."""
+
+    def other(bound: BoundAttention) -> BoundAttention | None:
+        many, dim = change(bound.heads), bound.heads * bound.head_dim
+        if bound.rotated or bound.terms or any(bound.norms) or bound.key_heads != bound.heads or many < 1 or dim % many:
+            return None
+        scale = math.sqrt(many / dim) if by_root(bound) else bound.scale
+        return bound._replace(heads=many, key_heads=many, head_dim=dim // many, scale=scale)
+
+    return reconfigured(other, "split", "scores")
+
+
+def split_without_transposing(at: At) -> Iterator[Step]:
+    """Read rows (batch, seq, dim) as (batch, heads, seq, head_dim)."""
+    for step in at.steps("split"):
+        heads = step.part.heads if step.key[-1] == "q" else step.part.key_heads
+        if step.part.heads > 1:
+            yield step._replace(formula=lambda x, heads=heads: x.reshape(x.shape[0], heads, x.shape[1], -1))
+
+
+def join_without_transposing(x: Array) -> Array:
+    """Read (batch, heads, seq, head_dim) as (batch, seq, dim)."""
+    batch, heads, seq, head_dim = x.shape
+    return x.reshape(batch, seq, heads * head_dim)
+
+
+def without_head_norms(at: At) -> Iterator[Step]:
+    """Leave out the norm of queries and keys in each head."""
+    for step in at.steps("view"):
+        if (before := at.plan[step.of[0]]).kind == "norm":
+            yield step._replace(of=before.of)
+
+
+# -- masks and softmax -------------------------------------------------------------------------------------------
+
+
+def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
+    """Use another causal mask in models whose mask is `right`; `ahead`: later tokens that each token sees."""
+
+    def steps(at: At) -> Iterator[Step]:
+        for step in at.steps("keep"):
+            if at.stack.causal == right:
+                yield step._replace(formula=partial(visibility_mask, wrong, step.part.window, ahead=ahead))
+
+    return steps
+
+
+def window(change: Callable[[int], int | None]) -> Wrong:
+    """Use another window in the blocks that have one."""
+    return reconfigured(
+        lambda bound: None if bound.window is None else bound._replace(window=change(bound.window)), "keep"
+    )
+
+
+def padding_seen(at: At) -> Iterator[Step]:
+    """Let tokens see padding, if the model is causal or has a window; else this is "mask ignored"."""
+    if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
+        for step in at.steps("keep"):
+            yield step._replace(formula=lambda real, right=step.formula: right(np.ones_like(real)))
+
+
+def mask_from_ids(at: At) -> Iterator[Step]:
+    """Mask the tokens with the padding id, 0 if config.json has none; without ids the mask stays."""
+    named = at.model.config.get("pad_token_id")
+    pad_id = named if type(named) is int else 0
+
+    def visible(right: Callable[[Array], Array], real: Array, ids: Array | None) -> Array:
+        return right(real if ids is None else ids != pad_id)
+
+    for step in at.steps("keep"):
+        yield step._replace(formula=partial(visible, step.formula), of=(REAL, IDS))
+
+
+def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
+    """Compute the mask that is added to the scores from the visible keys and a dtype."""
+    return by_part("mask", lambda bound: lambda visible, scores: formula(visible, scores.dtype))
+
+
+def no_mask(visible: Array, dtype: Any) -> Array:
+    """Hide nothing."""
+    return np.zeros((), dtype)
+
+
+def times_mask(at: At) -> Iterator[Step]:
+    """Multiply the scores by the mask instead of adding one."""
+    visible = [step.key for step in at.steps("keep")]
+    for step in at.steps("masked"):
+        yield step._replace(of=(step.of[0], *visible), formula=lambda scores, seen: np.asarray(scores * seen))
+
+
+def mask_after_softmax(at: At) -> Iterator[Step]:
+    """Multiply the probabilities by the mask."""
+    yield from masked(no_mask)(at)
+    visible = [step.key for step in at.steps("keep")]
+    for step in at.steps("softmax"):
+        yield step._replace(of=(*step.of, *visible), formula=lambda scores, seen: np.asarray(softmax(scores) * seen))
+
+
+def softmax_over(axis: int, scores: Array) -> Array:
+    """Compute softmax along another axis of (batch, heads, query, key)."""
+    return np.swapaxes(softmax(np.swapaxes(scores, axis, -1)), axis, -1)
+
+
+# -- the list ----------------------------------------------------------------------------------------------------
+
+LETTERS = "Scores are made of queries and keys; the weighted sum is made of values."
+TERM = "It is added to the scores of each pair, scaled."
+ROTATED = "In each block queries and keys, and nothing else, are rotated by their token's position."
+PAIRS = "A rotation is of pairs (x[i], x[i + n]), not (x[2i], x[2i + 1])."
+HEADS = "config.json names the number of heads."
+HEADS_KEYS = ("num_attention_heads",)
+WINDOW = "A causal window of w tokens counts the token itself; ModernBERT's has w // 2 tokens on each side."
+WINDOWS = ("sliding_window", "local_attention")
+MASK = "A mask that is added is 0 for kept tokens, the most negative number for others."
+SEES = "A token of a causal model sees itself and those before it."
+ONE_SUM = "Each query's probabilities sum to 1: softmax is over the keys, the last axis."
+
+# fmt: off
+ATTENTION: tuple[Mistake, ...] = (
+    # scores
+    Mistake("no division by sqrt(head_dim)", "Scores grow with head_dim, and softmax then keeps only the largest.",
+            scaled(lambda bound: bound.scale * math.sqrt(bound.head_dim), by_root), on_vectors=True),
+    Mistake("division by sqrt(dim)", "Each head's product has head_dim terms, not dim.",
+            scaled(lambda bound: bound.scale / math.sqrt(bound.heads),
+                   lambda bound: by_root(bound) and bound.heads > 1), on_vectors=True),
+    Mistake("scale by head_dim", "This model's config names the scale of the scores.",
+            scaled(lambda bound: 1 / math.sqrt(bound.head_dim),
+                   lambda bound: bound.scale != 1 and not by_root(bound)), on_vectors=True),
+    Mistake("division by sqrt(head_dim)", "T5's scores are not divided, nor GPT-2's if its config says so.",
+            scaled(lambda bound: bound.head_dim**-0.5, lambda bound: bound.scale == 1 and bound.head_dim > 1),
+            on_vectors=True),
+    *(Mistake(f"scores of {q} and {k}", LETTERS, exchanged({"q": q, "k": k}), "local") for q, k in ("kq", "qq")),
+    Mistake("k gathered in place of v", LETTERS, exchanged({"v": "k"}), "local"),
+    *(Mistake(f"q k v in another order: {' '.join('qkv'[i] for i in order)}", "The order is query, key, value.",
+              partial(in_order, order), on_vectors=True) for order in [(1, 0, 2), (0, 2, 1)]),
+    # terms of the scores
+    *(Mistake(f"{name} missing", TERM, term(name, lambda x: x * 0), on_vectors=True)
+      for name in ("relative bias", "content to position", "position to content")),
+    Mistake("relative bias transposed", "The bias of query i and key j is that of the distance j - i.",
+            term("relative bias", lambda x: np.swapaxes(x, -1, -2)), on_vectors=True),
+    Mistake("relative bias of the other direction", "Keys after the query have separate buckets, if they are seen.",
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, bidirectional=not bound.scheme.bidirectional)),
+            on_vectors=True),
+    Mistake("relative bias to a distance of 64", "config.json says from which distance on all share a bucket: "
+            "relative_attention_max_distance.",
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, max_distance=64)
+                       if bound.scheme.buckets < 64 != bound.scheme.max_distance else None),
+            on_vectors=True, keys=("relative_attention_max_distance",)),
+    Mistake("relative bias in the first block alone", "One table serves all blocks of this model.",
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, table=bound.scheme.table * 0)
+                       if bound.block and not bound.first else None), on_vectors=True),
+    Mistake("relative bias of the first block", "Each block of this model has its own table.",
+            other_term(RelativeTerm, lambda bound: with_scheme(bound, table=bound.first.table)
+                       if bound.block and bound.first else None), on_vectors=True),
+    Mistake("distances in the wrong direction", "A distance is the query's position less the key's, in both terms.",
+            other_term(PositionTerm, lambda bound: bound._replace(backward=True))),
+    Mistake("distances without log buckets", "Far distances share rows, by their logarithm; only near ones have a row "
+            "each.", other_term(PositionTerm, lambda bound: with_scheme(
+                bound, buckets=-1, max_positions=bound.scheme.buckets) if bound.scheme.buckets > 0 else None)),
+    Mistake("terms not counted in the scale", "The factor is 1 / sqrt(s * head_dim), s = 1 + DeBERTa's terms.",
+            by_part("scores", scale_of_one_term)),
+    # rotary positions
+    Mistake("neighbours rotated instead of halves", PAIRS, rotation_by(neighbours)),
+    Mistake("cos and sin repeated by neighbours", PAIRS, rotation_by(repeated)),
+    Mistake("queries and keys not rotated", ROTATED, rotation_by(lambda rotary, layer_type, x: x)),
+    Mistake("rotated where nothing rotates", "Positions act elsewhere in this model: no query or key is rotated.",
+            rotated_unasked),
+    Mistake("rotated the other way", ROTATED, other_frequencies(np.negative)),
+    Mistake("half of each head rotated", "All numbers of a head are rotated, if config.json does not say less.",
+            other_rotation(half_of_head)),
+    Mistake("rotation of the other layer type", "Blocks with a window have another rope_theta.",
+            rotations(lambda known, name: next((known[other] for other in known if name and other != name), None))),
+    Mistake("queries and keys in the order of rows for neighbours", "Files for programs that rotate neighbours have "
+            "other rows of these maps: take the model's own file.", rows_for_neighbours),
+    Mistake("rotary frequencies not scaled", "config.json names a rule, such as linear, ntk, llama3 or yarn, that "
+            "slows them down for longer texts.",
+            other_rotation(lambda rotation: None if rotation.unscaled is None else Rotation(rotation.unscaled))),
+    Mistake("cos and sin without their factor", "yarn multiplies cos and sin by a number.",
+            other_rotation(lambda rotation: None if rotation.attention_factor == 1
+                           else rotation._replace(attention_factor=1.0))),
+    Mistake("rotary frequencies in bfloat16", "Angles are computed in float32, whatever the weights are stored in.",
+            other_frequencies(to_bfloat16), rounding="bfloat16"),
+    *(Mistake(f"theta {theta:g}", "config.json names rope_theta.", other_rotation(partial(of_theta, theta)),
+              keys=("rope_theta", "rope_parameters")) for theta in (1e4, 1e6)),
+    Mistake("positions counted by the mask", COUNTED, rotation_by(rotated_by_mask, REAL)),
+    # heads
+    Mistake("queries, keys and values side by side for each head", "All queries stand in a row, then all keys, then "
+            "all values; GPT-NeoX has them head by head.", cut_by_head, on_vectors=True),
+    Mistake("twice as many heads", HEADS, other_heads(lambda count: 2 * count), on_vectors=True, keys=HEADS_KEYS),
+    Mistake("half as many heads", HEADS, other_heads(lambda count: count // 2), on_vectors=True, keys=HEADS_KEYS),
+    Mistake("heads split without transposing", "Split rows into (heads, head_dim), then exchange seq and heads.",
+            split_without_transposing, on_vectors=True),
+    Mistake("heads joined without transposing", "Exchange heads and seq before heads are joined into rows.",
+            by_part("join", lambda bound: join_without_transposing if bound.heads > 1 else None), on_vectors=True),
+    Mistake("norm of queries and keys not applied", "Queries and keys are normed in each head before they are rotated.",
+            without_head_norms, on_vectors=True),
+    Mistake("key head taken modulo", "Query head h uses key head h // (heads / key_heads), not h % key_heads.",
+            by_part("share", lambda bound: (lambda x: x[:, np.arange(bound.heads) % x.shape[1]])
+                    if bound.key_heads > 1 else None), on_vectors=True),
+    # visible tokens
+    Mistake("causal mask one token too far", SEES, causal(True, True, 1)),
+    Mistake("causal mask hides the token itself", SEES, causal(True, True, -1)),
+    Mistake("causal mask forgotten", "No token of this model sees a later one.", causal(True, False), on_vectors=True),
+    Mistake("causal mask where there is none", "Every token of this model sees all others.", causal(False, True),
+            on_vectors=True),
+    Mistake("window one token too wide", WINDOW, window(lambda width: width + 1), keys=WINDOWS),
+    Mistake("window one token too narrow", WINDOW, window(lambda width: width - 1), keys=WINDOWS),
+    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda width: None),
+            keys=WINDOWS),
+    Mistake("padding seen", "Padding is not seen, by tokens before it or after it.", padding_seen),
+    Mistake("mask from the ids", "The attention mask says which tokens are padding, not the ids.", mask_from_ids),
+    # masking
+    Mistake("mask ignored", "Padding and hidden tokens get attention weights.", masked(no_mask)),
+    Mistake("mask added as 0 and 1", MASK, masked(lambda visible, dtype: visible.astype(dtype))),
+    *(Mistake("mask inverted", MASK, masked(made)) for made in (
+        lambda visible, dtype: additive_mask(~visible, dtype),
+        lambda visible, dtype: np.asarray(visible * dtype.type(-1e4)))),
+    Mistake("scores times the mask", "A score of 0, or of 1e-9, hides nothing: softmax makes exp(0) = 1 of it.",
+            times_mask),
+    Mistake("mask after softmax", "Hidden scores must not count in the sum by which softmax divides.",
+            mask_after_softmax),
+    # softmax
+    Mistake("softmax over the queries", ONE_SUM, by_part("softmax", lambda bound: partial(softmax_over, -2))),
+    Mistake("softmax over the heads", ONE_SUM,
+            by_part("softmax", lambda bound: partial(softmax_over, -3) if bound.heads > 1 else None)),
+)
+# fmt: on

@@ -17,9 +17,8 @@ from study import temporary
 
 import minibert
 from minibert.families.parts.plan import Step, value
-from minibert.verify.mistakes.mistake import Mistake, with_mistake
-from minibert.verify.mistakes.mistakes import MISTAKES
-from minibert.verify.mistakes.plain import all_places, begin
+from minibert.verify.mistakes import MISTAKES
+from minibert.verify.mistakes.mistake import Mistake, all_places, begin, with_mistake
 
 EPS = 0.3
 VOCAB, LONGEST, DEPTH = 19, 21, 3  # so each id is a position, and each head's number a block's, if exchanged

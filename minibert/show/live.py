@@ -1,0 +1,270 @@
+"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `live_server` serves them.
+
+Every number comes from a `trace`, with `change=` for what is switched off or replaced, or from a formula of `equations`
+on it. The page is the page of `minibert explain --html` with one more part, and draws each state in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.blocks import softmax
+from minibert.equations.heads import drawn, next_word_probabilities
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import cosine, mean
+from minibert.equations.similarity import top_indices
+from minibert.errors import Option, parts_of
+from minibert.http_guard import check_fields
+from minibert.models.encoder import Encoder
+from minibert.models.input_layer import EmbeddingLayer
+from minibert.models.patching import patching_map
+from minibert.threads.computing import compute
+
+from .attention import PARTS, named_kinds, opened_cell, shares_of, terms_of
+from .live_state import SAVED, State, change_of, read_question, read_state, with_replaced
+from .page import KEPT, Beside, Run, check_size, contents, first_choice, render_page, shown_tokens
+from .page_parts import as_json, rendered
+from .prediction import activation_of, names_of, shown_head, token_name
+from .text import visible
+
+MOST_TOKENS = 128
+FEW_POSITIONS = 24
+COMPARED = 5  # likeliest predictions of each of two runs
+MAPPED = 32  # tokens of a map: each needs a run for each block
+REMEMBERED = 4  # runs
+SHOWN = 12  # likeliest words beside a sampled one
+WORD_HEADS = ("masked_word", "next_word")  # heads with words as labels
+SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_map", "live_sampling")
+
+
+class Runs(NamedTuple):
+    """The run of a state, and the run of its text as typed."""
+
+    run: Run
+    typed: Run
+
+
+class Live:
+    """Answer a live page's requests with one model; safe to call from many threads at once.
+
+    name  the model's name on the page
+    """
+
+    def __init__(self, model: EmbeddingLayer | Encoder, name: str | None = None) -> None:
+        self.encoder: Encoder | None = None if isinstance(model, EmbeddingLayer) else model
+        self.layer = model if isinstance(model, EmbeddingLayer) else model.embeddings
+        self.name = name
+        self.head, self.no_head = (None, "") if self.encoder is None else shown_head(self.encoder)
+        self._runs = lru_cache(REMEMBERED)(self._computed)
+
+    @property
+    def answers(self) -> dict[str, Callable[[Any], Any]]:
+        """Map each question's name to the method that answers it; the method raises ValueError for misuse."""
+        methods = dict(state=self.state, sample=self.sample, cell=self.cell, map=self.map, saved=self.saved)
+        return {name: partial(self._in_turn, method) for name, method in methods.items()}
+
+    def _in_turn(self, method: Callable[[Any], Any], sent: Any) -> Any:
+        """Answer through `compute`, as several questions may come at once: BLAS's threads would wait for each other."""
+        answers: list[Any] = []
+        threads = None if self.encoder is None else self.encoder.threads
+        compute(lambda sent: answers.append(method(sent)), [sent], threads)
+        return answers[0]
+
+    def usual_text(self) -> str:
+        """A text to begin with: it has a mask if the model predicts masked words, and is short for few positions."""
+        longest = self.layer.max_length
+        mask = self.layer.tokenizer.mask if self.head is not None and self.head.name == "masked_word" else None
+        if longest is not None and longest < FEW_POSITIONS:
+            return f"questi{mask}n" if mask else "wonderfu"
+        return f"The bank of the river was {mask or 'muddy'}."
+
+    def page(self, text: str, saved: dict[str, Any] | None = None) -> str:
+        """Write the page, open at a text. saved: a question to `Live.saved`, whose page needs no server."""
+        state = State(text) if saved is None else read_state(saved["state"])
+        runs = self._runs(state)
+        numbers = as_json(self._live(state, runs) | ({"saved": saved} if saved else {}))
+        live = {
+            "style": rendered("page_live.css"),
+            "asked": rendered("page_asked.html"),
+            "live": f'{rendered("page_live.html")}<script type="application/json" id="livedata">{numbers}</script>',
+            "live_script": "\n".join(f"<script>\n{rendered(f'page_{name}.js')}</script>" for name in SCRIPTS),
+            "connect": "" if saved else "; connect-src 'self'",
+        }
+        run = runs.run if self.encoder is None else runs.run._replace(beside=runs.run.beside or Beside("", [], {}))
+        return render_page(run, visible(state.text, KEPT), self.name, self.no_head, live)
+
+    def state(self, sent: Any) -> dict[str, Any]:
+        """Compute the numbers that the page draws of a state."""
+        state = read_state(sent)
+        runs = self._runs(state)
+        shown = contents(runs.run)
+        numbers = {"besidedata": None} | shown.numbers | {"livedata": self._live(state, runs)}
+        return shown._asdict() | {"numbers": numbers, "text": visible(state.text, KEPT)}
+
+    def sample(self, sent: Any) -> dict[str, Any]:
+        """Draw a word at a token's position by temperature, top-k and top-p, beside the likeliest words.
+
+        k 0 leaves top-k out; temperature 0 returns the likeliest word. Raises ValueError for settings that
+        `next_word_probabilities` refuses.
+        """
+        state, token, temperature, k, p, seed = read_question("sample", sent)
+        runs = self._runs(state)
+        if self.encoder is None or self.head is None or self.head.name not in WORD_HEADS:
+            raise ValueError("this model has no head for words, so there is nothing to choose from")
+        logits = runs.run.trace["logits"][0]
+        if token >= len(logits):
+            raise ValueError(f"token {token} is not there: the text has {len(logits)}; choose another one")
+        tokenizer, ids = self.layer.tokenizer, runs.run.batch["input_ids"][0].tolist()
+        chosen = logits[token].astype(np.float64)
+        if temperature == 0:  # the likeliest
+            after = np.eye(1, len(chosen), int(chosen.argmax()))[0]
+        else:
+            after = next_word_probabilities(chosen, temperature, k or None, p)
+        word, plain = drawn(after, np.random.default_rng(seed).random()), softmax(chosen)
+        shown = np.argsort(-chosen, kind="stable")[:SHOWN].tolist()
+        last = self.head.name == "next_word" and token + 1 == len(ids)
+        name = partial(token_name, self.encoder)
+        return {
+            "words": [[name(i), float(plain[i]), float(after[i])] for i in shown],
+            "kept": int(np.count_nonzero(after)),
+            "sampled": [name(word), float(after[word])],
+            "appended": tokenizer.decode([*ids, word])[len(tokenizer.decode(ids)) :] if last else None,
+        }
+
+    def cell(self, sent: Any) -> dict[str, Any]:
+        """Compute one cell of attention, number by number: see `opened_cell`."""
+        state, *numbers = read_question("cell", sent)
+        runs = self._runs(state)
+        if self.encoder is None:
+            raise ValueError("this model has no blocks here, so it has no attention weights")
+        cell, (block, *place) = opened_cell(self.encoder, runs.run.trace, *numbers), numbers
+        for query, key in set(state.terms) if block == 0 else ():
+            number = -float(terms_of(self.encoder, runs.run.batch)[(query, key, *place)])
+            cell["terms"].append({"name": f"{PARTS[query]} with {PARTS[key]}, taken out", "number": number})
+            cell["sum"] += number
+        return cell
+
+    def map(self, sent: Any) -> dict[str, Any]:
+        """Compute which hidden states of the text restore its prediction at a token in the second text's run.
+
+        Both texts are as typed: see `patching_map`.
+        """
+        state, token = read_question("map", sent)
+        if self.encoder is None or not state.beside:
+            raise ValueError("a map needs a model with blocks and a second text; write one at the top")
+        count = self._batch(state.text, "the text")["input_ids"].shape[1]
+        if count > MAPPED:
+            raise ValueError(f"a map takes up to {MAPPED} tokens, found {count}: each needs runs; shorten the text")
+        patched = patching_map(self.encoder, state.text, state.beside, token)
+        name = partial(token_name, self.encoder)
+        pairs = patched.ids.T.tolist()
+        return {
+            "shares": patched.shares.tolist(),
+            "tokens": [name(one) if one == two else f"{name(one)} | {name(two)}" for one, two in pairs],
+            "token": patched.token,
+            "word": name(patched.label),
+            "chances": np.exp([patched.clean, patched.corrupted]).tolist(),
+        }
+
+    def saved(self, sent: Any) -> dict[str, str]:
+        """Write one state as a page that needs no server; the question stands in it."""
+        fields = check_fields(SAVED, sent)
+        return {"html": self.page("", {name: fields.get(name) for name in SAVED})}
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def _batch(self, text: str, what: str) -> dict[str, Any]:
+        most = min(self.layer.max_length or MOST_TOKENS, MOST_TOKENS)
+        try:
+            batch: dict[str, Any] = self.layer.tokenize(text)
+        except ValueError as error:
+            if not any(isinstance(part, Option) for part in parts_of(error)):
+                raise
+            # the message names an argument of `tokenize`, which the page does not have
+            raise ValueError(f"{what} has more tokens than the {most} that this page takes; shorten it") from None
+        count = batch["input_ids"].shape[1]
+        if not 0 < count <= MOST_TOKENS:
+            raise ValueError(f"{what} has {count} tokens, but this page takes 1 to {most}; change it")
+        check_size(self.encoder or self.layer, count)
+        return batch
+
+    def _computed(self, state: State) -> Runs:
+        batch, causal = self._batch(state.text, "the text"), bool(self.encoder and self.encoder.stack.causal)
+        first = first_choice(self.layer, batch["input_ids"][0], causal)
+        if self.encoder is None:
+            if state._replace(text="") != State(""):
+                raise ValueError("this model has no blocks here, so only the text can be changed")
+            typed = Run(self.layer, None, None, batch, self.layer.trace(**batch), first)
+            return Runs(typed, typed)
+        head = self.head and self.head.name
+        other = None
+        if state.beside:
+            pair = self._batch(state.beside, "the other text")
+            other = Beside(state.beside, shown_tokens(self.layer, pair["input_ids"]), self.encoder.trace(**pair))
+        batch["input_ids"] = with_replaced(self.layer, batch["input_ids"], state.replaced)
+        change = change_of(self.encoder, state, other and other.trace, batch)
+        trace = self.encoder.trace(**batch, change=change or None, head=head)
+        adds_up = not (state.blocks or state.patches)
+        run = Run(self.layer, self.encoder, self.head, batch, trace, first, other, adds_up)
+        as_typed = state._replace(beside="") == state.typed
+        return Runs(run, run._replace(beside=None) if as_typed else self._runs(state.typed).typed)
+
+    def _live(self, state: State, runs: Runs) -> dict[str, Any]:
+        """Compute the numbers of the page's live part."""
+        numbers: dict[str, Any] = {
+            "state": state.as_json,
+            "family": self.layer.family.model_type,
+            "half": len(self.layer.family.sides) > 1,
+            "blocks": 0,
+            "words": False,
+        }
+        if self.encoder is None:
+            return numbers
+        blocks = len(self.encoder.stack.blocks)
+        weights = np.stack([runs.run.trace[f"attentions.{i}"][0] for i in range(blocks)])
+        tokenizer, input_ids = self.layer.tokenizer, runs.run.batch["input_ids"][0]
+        separator = tokenizer.named.get("sep")
+        return numbers | {
+            "blocks": blocks,
+            "words": self.head is not None and self.head.name in WORD_HEADS,
+            "kinds": named_kinds(weights, input_ids, tokenizer.id_of(separator) if separator else None, separator),
+            "change": self._change(self.encoder, runs),
+            "terms": _terms(self.encoder, runs.run.batch),
+        }
+
+    def _change(self, encoder: Encoder, runs: Runs) -> dict[str, Any]:
+        """Compare the predictions of each token before and after the change; without a head, the mean vectors."""
+        if self.head is None:
+            last = f"hidden_states.{len(encoder.stack.blocks)}"
+            both = [mean(run.trace[last]) for run in (runs.typed, runs.run)]
+            return {"cosine": float(cosine(*both)[0, 0])}
+        activate, chance = activation_of(encoder, self.head)
+        logits = [run.trace["logits"].reshape(-1, self.head.labels) for run in runs]
+        now, before = map(activate, logits)
+        k = min(COMPARED, self.head.labels)
+        labels = [_union(*rows) for rows in zip(*(top_indices(x, k) for x in logits), strict=True)]
+        names = names_of(encoder, self.head, np.concatenate(labels))
+        rows = [
+            [[names[i], float(before[row, i]), float(now[row, i])] for i in likely.tolist()]
+            for row, likely in enumerate(labels)
+        ]
+        return {"each": self.head.takes == "every", "chance": chance, "rows": rows}
+
+
+def _terms(encoder: Encoder, batch: Mapping[str, Array]) -> dict[str, Any] | None:
+    """Compute each term's share by head, None if a head's scores are all equal; None if there are no nine terms."""
+    try:
+        shares = shares_of(encoder, terms_of(encoder, batch))
+    except ValueError:
+        return None
+    numbers = shares.astype(object)
+    numbers[~np.isfinite(shares)] = None
+    return {"parts": PARTS, "shares": numbers.tolist()}
+
+
+def _union(first: Array, second: Array) -> Array:
+    return np.concatenate([first, second[~np.isin(second, first)]])

@@ -1,1 +1,0 @@
-"""The page that computes, `minibert explain --live`: its requests and answers."""

@@ -1,1 +1,0 @@
-"""One page for a browser."""

@@ -1,1 +1,0 @@
-"""Text for a terminal: explain, info, the contribution of each token."""

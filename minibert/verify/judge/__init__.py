@@ -1,1 +1,0 @@
-"""The judge compares two traces, and finds the mistake that explains a difference."""

@@ -1,0 +1,335 @@
+"""Mistakes of linear maps, norms, activations, residuals and heads; and weights or numbers in narrower formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from minibert.equations import fast
+from minibert.equations.input_layer import Array
+from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual, Dense
+from minibert.families.parts.config import replace
+from minibert.families.parts.heads import taken
+from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
+from minibert.families.parts.plan import Plan, Step, looked_up, times
+from minibert.files.tables import convert, narrowed
+
+from .mistake import At, Mistake, Wrong, by_part
+
+Formula = Callable[[Array], Array]
+NormFormula = Callable[[Array, float], Array]  # x and eps -> the normed x, before weight and bias
+
+# -- narrower formats --------------------------------------------------------------------------------------------
+
+
+def to_float16(x: Array) -> Array:
+    """Round to float16; numbers that are too large become infinite."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32).astype(np.float16).astype(np.float32)
+
+
+def to_bfloat16(x: Array) -> Array:
+    """Round to bfloat16."""
+    return convert(narrowed(x.astype(np.float32), "BF16"), "BF16", np.dtype(np.float32))
+
+
+def to_int8(x: Array) -> Array:
+    """Round each row to 255 steps of its largest number."""
+    step = np.abs(x).max(-1, keepdims=True) / 127
+    return np.asarray(np.rint(x / np.where(step == 0, 1, step)) * step, np.float32)
+
+
+ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
+
+
+def rounded(rounding: Formula, at: At) -> Iterator[Step]:
+    """Round every parameter: of linear maps, norms, tables, terms of the scores and modules after pooling."""
+
+    def arrays(values: Mapping[str, Any]) -> dict[str, Array]:
+        return {name: rounding(x) for name, x in values.items() if isinstance(x, np.ndarray)}
+
+    def rows(module: Embedding, extra: int, ids: Array | None) -> Array | None:
+        found = looked_up(Embedding(module.table), extra, ids)
+        return None if found is None else times(module.scale, rounding(found))
+
+    yield from linear(
+        lambda dense: Dense(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
+                            dense.transposed))(at)  # fmt: skip
+    for step in at.plan.values():
+        part = step.part
+        if isinstance(part, LayerNorm):
+            yield step._replace(formula=type(part)(**{**vars(part), **arrays(vars(part))}))
+        elif step.kind == "rows":
+            yield step._replace(formula=partial(rows, part.module, part.step.extra))
+        elif step.kind == "term":
+            scheme = replace(part.scheme, **arrays(vars(part.scheme)))
+            yield step._replace(formula=part._replace(scheme=scheme).plain)
+        elif step.kind == "table":
+            yield step._replace(formula=partial(rounding, part.scheme.table))
+        elif step.kind == "after" and isinstance(part, partial):
+            yield step._replace(formula=partial(part, **arrays(part.keywords)))
+
+
+# -- linear maps -------------------------------------------------------------------------------------------------
+
+
+def linear(change: Callable[[Dense], Dense], when: Callable[[Dense], Any] = bool) -> Wrong:
+    """Replace the linear maps for which `when` is true; a new map is made at its first call."""
+
+    def make(dense: Dense) -> Formula | None:
+        changed = cache(lambda: change(dense))
+        return (lambda x: changed()(x)) if when(dense) else None
+
+    return by_part("dense", make)
+
+
+def biased(module: Any) -> bool:
+    """Return whether the module has a bias."""
+    return module.bias is not None
+
+
+def weight_in_int8(dense: Dense) -> Dense:
+    """Round the weight to int8, with one scale for each output."""
+    weight = to_int8(dense.weight.T).T if dense.transposed else to_int8(dense.weight)
+    return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def mean(x: Array) -> Array:
+    """Compute the mean of each row: (..., dim) -> (..., 1)."""
+    return np.asarray(x.mean(axis=-1, keepdims=True))
+
+
+def right(x: Array, eps: float, less: int = 0) -> Array:
+    """(x - mean) / sqrt(sum of squares / (dim - less) + eps)."""
+    return np.asarray((x - mean(x)) / np.sqrt(x.var(axis=-1, keepdims=True, ddof=less) + eps))
+
+
+def eps_outside(x: Array, eps: float, less: int = 0) -> Array:
+    """(x - mean) / (sqrt(sum of squares / (dim - less)) + eps)."""
+    return np.asarray((x - mean(x)) / (x.std(axis=-1, keepdims=True, ddof=less) + eps))
+
+
+def one_pass(x: Array, eps: float) -> Array:
+    """variance = E[x^2] - E[x]^2, in x's dtype."""
+    return np.asarray((x - mean(x)) / np.sqrt(np.maximum(mean(x * x) - mean(x) ** 2, 0) + eps))
+
+
+def root_mean_square(x: Array, eps: float) -> Array:
+    """x / sqrt(E[x^2] + eps): the mean is not subtracted."""
+    return np.asarray(x / np.sqrt(mean(x * x) + eps))
+
+
+def rms_eps_outside(x: Array, eps: float) -> Array:
+    """x / (sqrt(E[x^2]) + eps)."""
+    return np.asarray(x / (np.sqrt(mean(x * x)) + eps))
+
+
+def norm(formula: NormFormula, rms: bool = False) -> Wrong:
+    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, with the norm's weight and bias."""
+
+    def make(module: Any) -> Formula | None:
+        if isinstance(module, RMSNorm) != rms:
+            return None
+        weight = module.weight + module.weight.dtype.type(getattr(module, "plus", 0))
+        return lambda x: np.asarray(formula(x, module.eps) * weight + (0 if module.bias is None else module.bias))
+
+    return by_part("norm", make)
+
+
+def other_norm(change: Callable[[Any], tuple[Array, Array | None, float]], when: Callable[[Any], Any]) -> Wrong:
+    """Replace the weight, the bias or the eps of each norm for which `when` is true."""
+    return by_part("norm", lambda module: type(module)(*change(module)) if when(module) else None)
+
+
+def other_eps(eps: float) -> Wrong:
+    """Replace the eps of each norm, unless it is the same."""
+    return other_norm(lambda module: (module.weight, module.bias, eps), lambda module: module.eps != eps)
+
+
+def without_last_norm(at: At) -> Iterator[Step]:
+    """Return the input of the last norm as the last hidden state."""
+    for step in at.steps("state"):
+        if at.block and step.of == (at.stack.last_norm,):
+            yield step._replace(of=at.plan[step.of[0]].of)
+
+
+# -- feed-forward, and residuals with the norms around them ------------------------------------------------------
+
+
+def other_activation(word: str) -> Wrong:
+    """Use another activation; the textbook form and the fast form of one count as the same."""
+    formula = ACTIVATIONS[word]
+    return by_part("activation", lambda module: None if module in (formula, fast.faster(formula)) else formula)
+
+
+def gate_for_up(at: At) -> Iterator[Step]:
+    """Apply the activation to `up`, and multiply by the gate."""
+    for step in at.steps("product"):
+        activation, up = (at.plan[name] for name in step.of)
+        yield activation._replace(of=(up.key,))
+        yield step._replace(of=(activation.key, *activation.of))
+
+
+def replanned(at: At, plan: Plan) -> Iterable[Step]:
+    """Return the steps of another plan whose inputs differ from this place's."""
+    return (step for key, step in plan.items() if at.plan[key].of != step.of)
+
+
+def residuals(change: Callable[[BoundResidual], BoundResidual]) -> Wrong:
+    """Plan the block with other residuals."""
+
+    def wrong(at: At) -> Iterable[Step]:
+        if not at.block:
+            return ()
+        other = at.block._replace(parts=tuple(map(change, at.block.parts)))
+        return replanned(at, other.plan(at.i or 0, at.stack))
+
+    return wrong
+
+
+def residual_before_norm(at: At) -> Iterator[Step]:
+    """Add the output of attention or feed-forward to the input of the norm before, not to its output."""
+    for step in at.steps("sum"):
+        if step.of[0] in at.plan and at.plan[step.of[0]].kind == "norm":
+            yield step._replace(of=(at.plan[step.of[0]].of[0], step.of[1]))
+
+
+def residual_normed(at: At) -> Iterator[Step]:
+    """Add the output of attention or feed-forward to the normed input."""
+    for step in at.steps("sum"):
+        if step.part.before:
+            yield step._replace(of=(step.part.before, step.of[1]))
+
+
+def side_by_side(at: At) -> Iterator[Step]:
+    """Compute the feed-forward from the block's input, as attention is computed."""
+    if at.block and len(at.block.parts) > 1:
+        late = at.block.parts[0].after or at.block.parts[0].sum
+        for step in at.plan.values():
+            if late in step.of and step.kind != "sum":
+                yield step._replace(of=tuple(f"hidden_states.{at.i}" if name == late else name for name in step.of))
+
+
+def without_last_block(at: At) -> Iterator[Step]:
+    """Return the input of the last block as its output."""
+    depth = len(at.stack.blocks) if at.block else 0
+    for step in at.steps("state") if depth > 1 and at.i == depth - 1 else ():
+        last_norm = at.plan.get(at.stack.last_norm)
+        yield (last_norm or step)._replace(of=(f"hidden_states.{at.i}",))
+
+
+# -- heads of a model --------------------------------------------------------------------------------------------
+
+
+def takes(right: tuple[str, ...], wrong: str) -> Wrong:
+    """Classify by another token, or by the mean of all tokens, in heads that use a `right` one."""
+    return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
+
+
+def without_pooler(at: At) -> Iterator[Step]:
+    """Leave out a head's first map and its activation, if the last map is as wide as the first."""
+    for take in at.steps("take"):
+        head = take.part
+        first = next((work for _, work in head.works if isinstance(work, Dense)), head.last)
+        if head.takes != "every" and head.last.shape[1] == first.shape[1]:
+            yield from replanned(at, head._replace(works=()).plan(take.of[0]))
+
+
+def by_the_word_table(at: At) -> Iterator[Step]:
+    """Use the word table in a head that has another table."""
+    for take in at.steps("take"):
+        table, last = at.layer.steps[0].module.table.array(), take.part.last
+        if table.shape == last.weight.shape and not np.array_equal(table, last.weight):
+            yield at.plan[take.part.path]._replace(formula=Dense(table, last.bias))
+
+
+# -- the lists ---------------------------------------------------------------------------------------------------
+
+BIAS = "A linear map adds its bias once, a norm after the weight."
+ROUNDED = "The weights are narrower than the model's."
+EPS = "config.json names it: BERT has 1e-12, RoBERTa and torch 1e-5, Llama and similar models 1e-6."
+EPS_KEYS = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_eps")
+ACTIVATION = "config.json names the activation, or the head fixes it."
+ACT_KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation", "dense_act_fn")
+WITHIN = "The outputs of attention and feed-forward are normed before they are added."
+TAKES = "A head that takes one token of a text takes the first in BERT and similar models, the last in GPT-2."
+
+# fmt: off
+MODULES: tuple[Mistake, ...] = (
+    # linear maps
+    Mistake("bias missing", BIAS, linear(lambda dense: Dense(dense.weight, None, dense.transposed), biased)),
+    Mistake("weight transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
+            linear(lambda dense: Dense(dense.weight, dense.bias, not dense.transposed),
+                   lambda dense: dense.shape[0] == dense.shape[1])),
+    *(Mistake(f"parameters in {name}", ROUNDED, partial(rounded, rounding), on_vectors=True, rounding=name)
+      for name, rounding in ROUNDINGS.items()),
+    Mistake("weights in int8", ROUNDED, linear(weight_in_int8), on_vectors=True, rounding="int8"),
+    # norms
+    *(Mistake(f"eps {eps:g}", EPS, other_eps(eps), on_vectors=True, keys=EPS_KEYS)
+      for eps in (1e-12, 1e-6, 1e-5, 1e-3)),  # BERT, Llama, torch, Keras
+    Mistake("variance divided by dim - 1", "LayerNorm divides by dim; only a sample's estimate divides by dim - 1.",
+            norm(partial(right, less=1)), on_vectors=True),
+    Mistake("eps outside the root", "eps is added to the variance, not to its root.", norm(eps_outside),
+            on_vectors=True),
+    Mistake("variance divided by dim - 1, eps outside the root", "`std(-1) + eps` of torch gives this, as many "
+            "tutorials print it.", norm(partial(eps_outside, less=1)), on_vectors=True),
+    Mistake("variance in one pass", "E[x^2] - E[x]^2 cancels if the mean is large.", norm(one_pass), on_vectors=True),
+    Mistake("RMSNorm for LayerNorm", "T5 and Llama do not subtract the mean; this norm does.", norm(root_mean_square),
+            on_vectors=True),
+    Mistake("eps outside the root", "eps is added to the mean square, not to its root.", norm(rms_eps_outside, True)),
+    Mistake("mean subtracted in RMSNorm", "RMSNorm divides by the root of the mean square; the mean stays.",
+            norm(right, True)),
+    Mistake("weight without 1 +", "Gemma's RMSNorm multiplies by 1 + weight.",
+            by_part("norm", lambda module: RMSNorm(module.weight, None, module.eps)
+                    if getattr(module, "plus", 0) else None), on_vectors=True),
+    Mistake("weight and bias ignored", "Old files call them gamma and beta, and readers miss them.",
+            other_norm(lambda module: (np.ones_like(module.weight), None, module.eps), biased), on_vectors=True),
+    Mistake("gamma and beta exchanged", "gamma is the weight, which multiplies; beta is the bias, which is added.",
+            other_norm(lambda module: (module.bias, module.weight, module.eps), biased), on_vectors=True),
+    Mistake("bias missing", BIAS, other_norm(lambda module: (module.weight, None, module.eps), biased)),
+    Mistake("norm not applied", "You left out LayerNorm, or RMSNorm.", by_part("norm", lambda module: np.asarray)),
+    # activations; a rarer activation would only be a guess
+    *(Mistake(f"activation {word}", ACTIVATION, other_activation(word), on_vectors=True, keys=ACT_KEYS)
+      for word in ("quick_gelu", "silu", "relu", "gelu_new", "gelu")),
+    Mistake("activation left out", "An activation stands between the two maps.",
+            by_part("activation", lambda module: np.asarray), on_vectors=True),
+)
+
+RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
+    Mistake("gate and up exchanged", "The activation is applied to the gate; its result is multiplied by `up`.",
+            gate_for_up, on_vectors=True),
+    Mistake("norm before instead of after", "BERT normalizes each sum, GPT-2 the inputs of attention and feed-forward.",
+            residuals(lambda part: part._replace(before=part.after, after="") if part.after else part),
+            on_vectors=True),
+    Mistake("norm after instead of before", "GPT-2 normalizes the inputs of attention and feed-forward, BERT each sum.",
+            residuals(lambda part: part._replace(before="", after=part.before) if part.before else part),
+            on_vectors=True),
+    Mistake("norm before the sum not applied", WITHIN, residuals(lambda part: part._replace(within=""))),
+    Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
+            without_last_norm, on_vectors=True),
+    Mistake("residual from the normed x", "In GPT-2 each part adds to x as it was before the part's norm.",
+            residual_normed, on_vectors=True),
+    Mistake("residual from before the norm", "In BERT the second sum begins with the first norm's output.",
+            residual_before_norm, on_vectors=True),
+    Mistake("feed-forward beside attention", "The feed-forward takes attention's sum, not the block's input.",
+            side_by_side, "whole", True),
+    Mistake("residual missing", "Each part adds its output to its input, once.",
+            by_part("sum", lambda part: lambda x, added: added), on_vectors=True),
+    Mistake("last block missing", "Every block of the file is run.", without_last_block, on_vectors=True),
+    # a model's head
+    Mistake("word table where the head has its own", "The head has its own table in this file; only a tied head uses "
+            "the word table.", by_the_word_table),
+    Mistake("pooler forgotten", "The classes are not computed from the hidden state itself: a map and an activation "
+            "come before.", without_pooler),
+    Mistake("first token instead of the last", TAKES, takes(("last",), "first")),
+    Mistake("first token instead of the mean", "This model's config says that its head takes the mean of all tokens.",
+            takes(("mean",), "first")),
+    Mistake("mean of the tokens instead of one", TAKES, takes(("first", "last"), "mean")),
+)
+# fmt: on

@@ -1,0 +1,322 @@
+"""Compare vectors with the model's, and name the setting or mistake behind wrong ones: `minibert verify --vectors`.
+
+Vectors pass if they are the model's, or the model's computed in a narrower format. Else each variant of the model is
+tried on the four shortest texts that differ, and a variant that fits there on all texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.errors import CheckpointError
+from minibert.files.reading import raw_lines
+from minibert.models.encoder import Encoder
+from minibert.models.open.load_encoder import load_encoder
+from minibert.threads.computing import on_one_thread
+
+from .differences import rms
+from .mistakes.wrong_modules import ROUNDINGS, Formula
+from .places import ROUNDS
+from .report import Comparison, table
+from .shipped import TEXTS
+from .traces import opened, read_npy
+from .variants import Make, Variant, Variants
+
+SAME = 1e-5  # share of a vector's length; measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
+STRAY = 1e-4  # a wrong model may be more sensitive: one text in ten may be this far away
+FEW, SEVERAL = 4, 16  # texts that rule most variants out, and texts that tell formats from mistakes
+DECIMALS = range(2, 7)  # 7 are within float32's rounding; with 1 most vectors are zeros
+LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
+ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in ROUNDINGS
+HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
+BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
+
+
+def verify_vectors(
+    model: str,
+    vectors: Path | Array,
+    texts: Sequence[str] | None = None,
+    *,
+    prompt: str | None = None,
+    tolerance: float = 0.0,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Comparison:
+    """Report text by text whether vectors are the model's, and which setting or mistake explains wrong ones.
+
+    vectors     a file as `read_vectors` reads it, or an array (n, dim)
+    texts       the texts of the vectors, in their order; by default the texts in the file of vectors, or else `TEXTS`
+    prompt      the text that stands before each text; None: the model's
+    tolerance   the largest distance that passes, as a share of a vector's length; `SAME` passes always
+
+    Raises ValueError if vectors and texts do not belong together, and the errors of reading.
+    """
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
+    theirs, stored = read_vectors(vectors) if isinstance(vectors, Path) else (as_vectors(vectors, "the array"), None)
+    source = vectors if isinstance(vectors, Path) else "the array"
+    if texts is not None and stored is not None and list(texts) != stored:
+        raise ValueError(f"{source} has texts, and they differ from the texts that were passed; leave one out")
+    known = list(texts or stored or [each.text for each in TEXTS])
+    if len(theirs) != len(known):
+        raise ValueError(f"{source} has {len(theirs)} vectors, but there are {len(known)} texts")
+    with load_encoder(model, revision=revision, local_files_only=local_files_only) as encoder:
+        report = Comparison(f"{model} ({encoder.embeddings.family.model_type})", f"vectors of {source}", "")
+        judge(report, encoder, known, theirs, prompt, tolerance)
+    return report
+
+
+def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
+    """Read vectors (n, dim), float32 or wider, and their texts if the file has them.
+
+    A .npy file, or .jsonl with a "vector" or an "embedding" on each line, and maybe a "text". Raises ValueError with
+    file and line.
+    """
+    ending = opened(path).suffix.lower()
+    if ending == ".npy":
+        return as_vectors(read_npy(path), str(path)), None
+    if ending != ".jsonl":
+        raise ValueError(f"{path}: expected vectors in .npy or .jsonl, found {path.suffix or 'no ending'!r}; save the "
+                         "array by numpy.save")  # fmt: skip
+    rows, texts = list[Any](), list[str]()
+    for number, line in enumerate(raw_lines(str(path)), 1):
+        try:
+            if line.strip():
+                row = json.loads(line)
+                rows.append([float(x) for x in row["embedding" if "embedding" in row else "vector"]])
+                texts += [str(row["text"])] if "text" in row else []
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            wanted = 'an object with "vector", a list of numbers, and maybe "text"'
+            raise ValueError(f"{path}, line {number}: expected {wanted} ({error!r:.80})") from None
+    if texts and len(texts) < len(rows):
+        raise ValueError(
+            f'{path}: {len(texts)} of {len(rows)} lines have a "text"; write one on every line, or on none'
+        )
+    return as_vectors(rows, str(path)), texts or None
+
+
+def as_vectors(vectors: Any, source: str) -> Array:
+    """Check that these are vectors, one in each row: (n, dim). Raises ValueError."""
+    try:
+        array = np.asarray(vectors)
+    except ValueError:  # rows of unequal length
+        array = np.empty(0, object)
+    if array.dtype.kind != "f" or array.ndim != 2 or not array.size:
+        shown = "rows of unequal length" if array.dtype.kind == "O" else f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{source} must have one vector a row, (texts, numbers), as floats before they are quantized; "
+                         f"found {shown}")  # fmt: skip
+    return array.astype(np.float32) if array.dtype.itemsize < 4 else array
+
+
+@on_one_thread
+@np.errstate(all="ignore")  # a port's numbers may be of any size
+def judge(
+    report: Comparison, encoder: Encoder, texts: Sequence[str], vectors: Array, prompt: str | None = None,
+    tolerance: float = 0.0,
+) -> None:  # fmt: skip
+    """Compare vectors with the model's, and search for the variant that explains a difference."""
+    right_prompt, limit = encoder.sentence_config.prompt(None, prompt), max(tolerance, SAME)
+    right = np.asarray(encoder.encode([*texts], prompt=right_prompt))
+    apart = distances(vectors, right)
+    search = Search(Variants(encoder, right_prompt, texts, vectors.shape[1]), texts, vectors, right, apart)
+    good = apart <= limit
+    explanation = [] if good.all() else search.run(report)
+    report.passed = bool(good.all() or report.rounding)
+    good |= report.passed
+    report.texts = [
+        {"text": text, "distance": distance if np.isfinite(distance) else None, "passed": passed}
+        for text, distance, passed in zip(texts, apart.tolist(), good.tolist(), strict=True)
+    ]
+    wrong = np.flatnonzero(~good).tolist()
+    how = f" in {report.rounding}" if report.rounding else f" within {limit:g}" if limit > SAME else ""
+    rest = f"; not those of texts {_numbers(wrong)}" if wrong else ""
+    report.say(f"{len(texts) - len(wrong)} of {len(texts)} vectors are the model's{how}{rest}", *explanation)
+    rows = [[str(i + 1), f"{apart[i]:.2g}", repr(texts[i][:SHOWN])] for i in wrong[:LISTED]]
+    if rows:
+        report.say("", *table([["text", "distance", "of the vector's length, and text"], *rows]))
+
+
+class Search:
+    """Search for the format in which vectors are the model's, or for the variant that explains them."""
+
+    def __init__(self, variants: Variants, texts: Sequence[str], vectors: Array, right: Array, apart: Array) -> None:
+        self.variants, self.texts, self.vectors, self.right, self.apart = variants, list(texts), vectors, right, apart
+        differ = np.flatnonzero(apart > SAME).tolist()
+        self.several: list[int] = sorted(differ, key=lambda i: (not texts[i].strip(), len(texts[i])))[:SEVERAL]
+        self.few, self.every = self.several[:FEW], list(range(len(texts)))
+        self.rounding, self.form = _stored(vectors)
+
+    def run(self, report: Comparison) -> list[str]:
+        """Write the names that fit into the report, and return the lines that explain them."""
+        if broken := np.flatnonzero(~np.isfinite(self.vectors).all(1)).tolist():
+            report.matches.append(BROKEN)
+            return [f"matches: {BROKEN}, in texts {_numbers(broken)}. The cause is a division by 0, a mask that hides "
+                    "all tokens, or a number too large for its format (float16 ends at 65,504)"]  # fmt: skip
+        report.rounding = self._rounded()
+        if report.rounding:
+            return []
+        if order := self._order():
+            report.matches.append(ANOTHER_ORDER)
+            return [f"matches: {ANOTHER_ORDER}. {order}"]
+        tried, fits = list[Variant](), list[Variant]()
+        for tier in (self.variants.settings(), self.variants.padding(), self.variants.mistakes()):
+            for variant in () if fits else tier:
+                tried.append(variant)
+                fits += [variant] if self._fits(variant.make) else []
+        for form, rounding in ROUNDINGS.items() if not fits and self.right.shape == self.vectors.shape else ():
+            change = self._computed(self.variants.computed_in(rounding), self.several) - self.right[self.several]
+            if form == "float16" and (fits := self._in_float16(change, tried)):
+                break
+            if self._is_alike(change):
+                report.rounding = form
+                hidden = f"{rms(self.apart):.1g} of their length"
+                return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
+        report.matches = list(dict.fromkeys(variant.name for variant in fits))
+        report.ruled_out = [name for name in dict.fromkeys(each.name for each in tried) if name not in report.matches]
+        remedies = {variant.name: variant.remedy for variant in fits}
+        return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
+
+    def _fits(self, make: Make) -> bool:
+        """Return whether a variant has these vectors; a few texts rule most variants out."""
+        return all(same(self._distances(self._computed(make, which), which)) for which in (self.few, self.every))
+
+    def _computed(self, make: Make, which: Sequence[int]) -> Array:
+        """Compute a variant's vectors of some texts; they have no numbers if it cannot take these texts."""
+        try:
+            return make([self.texts[i] for i in which])
+        except (ValueError, TypeError, IndexError, KeyError, CheckpointError):
+            return np.full((len(which), 0), np.nan)
+
+    def _distances(self, computed: Array, which: Sequence[int]) -> Array:
+        """Measure the distances from a variant's vectors; 0 for a text of which the variant leaves no token."""
+        unknown = np.isnan(computed).all(1)
+        if unknown.all() or computed.shape[1] != self.vectors.shape[1]:
+            return np.full(len(which), np.inf)
+        return np.where(unknown, 0.0, distances(self.vectors[which], self._as_stored(computed, which)))
+
+    def _as_stored(self, computed: Array, which: Sequence[int]) -> Array:
+        """Round numbers as the vectors are rounded; a number near a tie is rounded as the vector's."""
+        if self.rounding is None:
+            return computed
+        theirs, spread = self.vectors[which], SAME / 10 * np.abs(computed).max(1, initial=0, keepdims=True)
+        either = (theirs == self.rounding(computed - spread)) | (theirs == self.rounding(computed + spread))
+        return np.where(either, theirs, self.rounding(computed))
+
+    # -- narrower formats ----------------------------------------------------------------------------------------
+
+    def _rounded(self) -> str:
+        """Return the format whose rounding of numbers or parameters explains the vectors exactly; "" if none does."""
+        if self.right.shape != self.vectors.shape:
+            return ""
+        if self.rounding and same(self._distances(self.right, self.every)):
+            return self.form
+        formats = self.variants.mistakes(formats=True)
+        return next((variant.name for variant in formats if self._fits(variant.make)), "")
+
+    def _is_alike(self, change: Array) -> bool:
+        """Return whether the vectors are computed in the format that changes a few of the model's by `change`.
+
+        Then they are no farther from the model's than this change, and their difference points in its direction, since
+        both round the same parameters; the difference of a mistake points elsewhere.
+        """
+        theirs, right = self.vectors[self.several] - self.right[self.several], self.right[self.several]
+        longer = max(np.linalg.norm(theirs), np.linalg.norm(change))
+        near = rms(self.apart) <= ROUNDS * rms(distances(right + change, right))
+        return bool(near and np.vdot(theirs, change) >= ALIKE * longer * np.linalg.norm(change))
+
+    def _in_float16(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
+        """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
+
+        A variant must come nearer on the few texts before several are computed; alone, the few prove nothing, since
+        rounding is too large a share of their difference.
+        """
+        fits, right, few = list[tuple[float, Variant]](), self.right[self.several], slice(len(self.few))
+        rest = self.vectors[self.several] - right - change
+        for variant in tried:
+            computed = self._computed(variant.make, self.few)
+            if computed.shape == rest[few].shape and _left(rest[few], computed - right[few]) < 1:
+                left = _left(rest, self._computed(variant.make, self.several) - right)
+                fits += [(left, variant)] if left <= HALF else []
+        most = ROUNDS * distances(right + change, right).max()
+        nearest = [variant._replace(remedy=f"In float16. {variant.remedy}")
+                   for _, variant in sorted(fits, key=itemgetter(0))[:1]]  # fmt: skip
+        return [each for each in nearest
+                if self._distances(self._computed(each.make, self.every), self.every).max() <= most]  # fmt: skip
+
+    # -- if no variant fits --------------------------------------------------------------------------------------
+
+    def _order(self) -> str:
+        """Return which texts the vectors belong to, if they are all there but in another order; else ""."""
+        if self.vectors.shape != self.right.shape:
+            return ""
+        right = [_nearest(vector, self.right) for vector in self.right]  # texts with one vector: the first of them
+        theirs = [_nearest(vector, self.right) for vector in self.vectors]
+        moved = [f"vector {i + 1} is of text {j + 1}" for i, j in enumerate(theirs) if j != right[i]]
+        return ", ".join(moved[:4]) if sorted(right) == sorted(theirs) else ""
+
+    def _hints(self, count: int) -> list[str]:
+        lines = [f"none of {count} settings and mistakes gives all of these (the report as JSON has their names); a "
+                 "port's intermediates show where the mistake is"]  # fmt: skip
+        first = {text: i for i, text in reversed([*enumerate(self.texts)])}
+        for i, j in ((first[text], j) for j, text in enumerate(self.texts) if first[text] != j):
+            if (apart := distances(self.vectors[[i]], self.vectors[[j]])[0]) > SAME:
+                lines.append(f"texts {i + 1} and {j + 1} are one, their vectors {apart:.2g} of a length apart: random, "
+                             "as with dropout on, or a vector depends on the other texts of its batch")  # fmt: skip
+        if self.vectors.shape != self.right.shape:
+            lines.append(f"the vectors have {self.vectors.shape[1]} numbers, this model's {self.right.shape[1]}")
+        return lines
+
+
+def distances(vectors: Array, right: Array) -> Array:
+    """Measure the distance of each vector from the right one, as a share of its length; infinity for another width.
+
+    >>> distances(np.array([[3.0, 0.0]]), np.array([[4.0, 0.0]]))
+    array([0.25])
+    """
+    if vectors.shape != right.shape:
+        return np.full(len(vectors), np.inf)
+    difference, true = vectors.astype(np.float64) - right, right.astype(np.float64)
+    length = np.linalg.norm(true, axis=1)
+    apart = np.linalg.norm(difference, axis=1) / np.where(length == 0, 1, length)
+    return np.where(np.isfinite(apart), apart, np.inf)
+
+
+def _nearest(vector: Array, rows: Array) -> int:
+    """Return the index of the first row that equals the vector; -1 if none does."""
+    fits = distances(np.broadcast_to(vector, rows.shape), rows) <= SAME
+    return int(fits.argmax()) if fits.any() else -1
+
+
+def _left(rest: Array, change: Array) -> float:
+    """Return the share of a difference, squared, that a change leaves."""
+    return float(np.sum(np.square(rest - change)) / max(np.sum(np.square(rest)), TINY))
+
+
+def same(apart: Array) -> bool:
+    """Return whether distances are within rounding: one text in ten may be as far away as `STRAY`."""
+    return bool(apart.max(initial=0.0) <= STRAY and np.count_nonzero(apart > SAME) <= len(apart) / 10)
+
+
+def _stored(vectors: Array) -> tuple[Formula | None, str]:
+    """Return the narrowest format that stores all numbers exactly."""
+
+    def to_decimals(count: int, x: Array) -> Array:
+        return np.round(x.astype(np.float64), count).astype(x.dtype)
+
+    formats: dict[str, Formula] = {f"{count} decimals": partial(to_decimals, count) for count in DECIMALS}
+    formats |= dict(reversed([*ROUNDINGS.items()]))
+    exact = [name for name, rounding in formats.items() if np.array_equal(rounding(vectors), vectors)]
+    return (formats[exact[0]], exact[0]) if exact else (None, "")
+
+
+def _numbers(which: Sequence[int]) -> str:
+    shown = ", ".join(str(i + 1) for i in which[:LISTED])
+    return shown + (f" and {len(which) - LISTED} more" if len(which) > LISTED else "")

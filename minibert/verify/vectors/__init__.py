@@ -1,1 +1,0 @@
-"""A verdict on vectors alone, without a trace."""
