@@ -20,9 +20,8 @@ from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
 from minibert.models.run.attributes import OfModules, advice, hinted
 from minibert.models.run.blocks import Stack, run_blocks, run_model
-from minibert.models.run.changes import run_changed
+from minibert.models.run.changes import Change, Recorder, run_changed
 from minibert.models.run.packing import ONES, Packed, unpadded
-from minibert.models.run.recorders import Change, Recorder
 
 from .input_layer import EmbeddingLayer
 

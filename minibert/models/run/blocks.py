@@ -9,9 +9,9 @@ Formulas here know no hooks: a run that is recorded binds the blocks anew, each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,25 +28,16 @@ from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
-from .key_value_cache import KeyValueCache
-from .masks import Masks, keys_of, masks_of
-from .packing import TILE_ROWS, Group, Layout, Packed
-from .recorders import Recorder, hooked, hooked_halves
+from .attention import KeyValueCache, Piece, pieces_of, shared_terms
+from .packing import TILE_ROWS, Layout, Packed
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
 
-# Attention of a sequence of more tokens is cut by queries, so that memory grows with its length, not with the square.
-# Each query has all its keys at once, so softmax needs no running sum. With a running maximum and sum, pieces of 512
-# queries and 512 keys, attention alone takes 0.75 to 0.9 of the time, for 8,192 tokens and heads of 32 to 128 numbers:
-# not enough for a second way. Six blocks of 384, 12 heads, two threads, beside torch's fused attention on a processor
-# with AVX-512: of its time NomicBERT takes 0.6 for 512 tokens, 1.2 for 2,048 and 2.6 for 8,192; Llama 2.2, 1.1 and 1.9;
-# ModernBERT with windows of 128 1.3 and 0.8 for the first two.
-LONG = 1024
-QUERIES = 128  # how many are computed at once: 64 and fewer take longer, 256 about as long
-SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
+    from .changes import Recorder
 
 
+F = TypeVar("F", bound=Callable[..., Any])
 Parts = tuple["Ready", ...]
 
 
@@ -155,17 +146,6 @@ class Stack:
 # -- computing ---------------------------------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
-    """One piece of attention, computed at a time: some sequences of one length, some heads, some queries."""
-
-    group: Group
-    keys: Group  # the same sequences, with the tokens before, which a cache has
-    heads: slice
-    queries: slice
-    seen: Mapping[int | None, slice]  # a block's window -> the keys that these queries can see
-    masks: Masks | None  # None: every query sees every key
-
-
 class Scratch(dict[tuple[str, int, int], Array]):
     """Results that every block writes anew, (name, rows, width) -> memory: fresh memory costs a page fault each 4 KiB.
 
@@ -188,7 +168,7 @@ class _Run(NamedTuple):
     """State that all blocks of one run share."""
 
     rows: Rows
-    pieces: list[_Piece]
+    pieces: list[Piece]
     angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
     shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
     scratch: Scratch
@@ -280,12 +260,12 @@ def run_blocks(
     layout, few = laid_out(tile.lengths)
     x = layout.filled(x)
     if blocks:
-        pieces = _pieces(stack, tile, dtype, whole, past, rows.text)
+        pieces = pieces_of(stack, tile, dtype, whole, past, rows.text)
         angles = {}
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
-        shared = _shared(stack, pieces) if stack.schemes else {}
+        shared = shared_terms(stack, pieces) if stack.schemes else {}
         run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
     for i, block in enumerate(blocks):
         if hook and i:
@@ -347,6 +327,39 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
         return y
 
     return (work,) if norms else ()
+
+
+def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
+    """Put a hook behind what gives one row a token, or with `pairs` numbers for all pairs of a piece of attention."""
+
+    if hook is None:
+        return work
+
+    def then(*given: Any) -> Array:
+        x: Array = work(*given)
+        if pairs:
+            hook.pairs(name, x, given[0].group)
+        else:
+            hook.rows(name, x)
+        return x
+
+    return then  # type: ignore[return-value]
+
+
+def hooked_halves(hook: Recorder | None, name: str, first: F, second: F) -> tuple[F, F]:
+    """The same behind one map that is computed as two, the second one later: the hook sees what both give together."""
+    if hook is None:
+        return first, second
+    later: list[Array] = []
+
+    def both(*given: Any) -> Array:
+        x = np.concatenate([first(*given), second(*given)], axis=1)
+        hook.rows(name, x)
+        one, other = np.split(x, 2, axis=1)
+        later.append(other)
+        return one.copy()  # without gaps
+
+    return both, lambda *given: later.pop()  # type: ignore[return-value]
 
 
 def mapping(module: Dense, name: str) -> Work:
@@ -412,7 +425,7 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
     return hooked(hook, own.context, gather), output
 
 
-def _scores(own: BoundAttention, piece: _Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+def _scores(own: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
     """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
     scores = attention_scores(q, k, own.scale)
     for term in own.terms:
@@ -423,7 +436,7 @@ def _scores(own: BoundAttention, piece: _Piece, shared: Mapping[Any, Any], q: Ar
     return scores
 
 
-def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
+def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
     """Softmax over visible keys, in place."""
     if not scores.size:
         return scores
@@ -477,44 +490,3 @@ def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = Non
         return down(run, np.multiply(hidden, up(run, x), out=hidden))
 
     return (work,)
-
-
-# -- what attention is given besides -----------------------------------------------------------------------------
-
-
-def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past: int, multiple: int) -> list[_Piece]:
-    """Cut attention so that few scores are there at once: by texts and heads, and a long sequence by queries too.
-
-    `whole` wants all scores of a group together, and of no token too.
-    """
-    found = []
-    groups = [group for group in tile.groups(stack.by_distance, multiple) if group.length or whole]
-    groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole
-    for group in groups:
-        length = past + group.length - group.unseen  # of the keys
-        positions = np.arange(past + group.length) if group.positions is None else group.positions
-        step = QUERIES if length > LONG and not whole else max(1, group.length)
-        masks = masks_of(positions, past, stack.causal, dtype, len(stack.windows)) if stack.masked else None
-        texts = max(1, len(group.texts))
-        together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
-        for some in range(0, texts, together):
-            own = group if together >= texts else group.part(some, some + together)
-            keys = own._replace(length=length, rows=own.rows + past)
-            numbers = len(own.texts) * stack.heads * min(step, group.length) * length
-            heads_step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
-            for start in range(0, max(1, group.length), step):
-                queries = slice(start, min(start + step, group.length))
-                seen: dict[int | None, slice] = {None: slice(0, length)}
-                if stack.masked:
-                    seen = {window: keys_of(queries, past, length, stack.causal, window) for window in stack.windows}
-                for first in range(0, stack.heads, heads_step):
-                    heads = slice(first, first + heads_step)
-                    found.append(_Piece(own, keys, heads, queries, seen, masks))
-    return found
-
-
-def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
-    """Give the terms of the scores their schemes' numbers, for all of a tile's texts."""
-    gaps = ((piece.keys.length + piece.group.unseen, piece.group.positions) for piece in pieces)
-    longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
-    return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}

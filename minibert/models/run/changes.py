@@ -17,10 +17,11 @@ What cannot be changed: `position_ids`, which are passed; the modules of a head;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
@@ -28,8 +29,10 @@ from minibert.families.parts.steps import Inputs
 from minibert.models.input_layer import EmbeddingLayer
 
 from .blocks import Stack, run_blocks
-from .packing import Packed, unpadded
-from .recorders import Change, Recorder
+from .packing import Group, Packed, unpadded
+
+# an array to go on with, or a function of the values that returns it
+Change = Callable[[Array], ArrayLike] | ArrayLike
 
 
 def run_changed(
@@ -98,3 +101,96 @@ def _embedded(layer: EmbeddingLayer, tile: Packed, recorder: Recorder) -> Array:
         recorder.rows("sum", x)
     recorder.rows("hidden_states.0", x)
     return x
+
+
+class Recorder:
+    """Is handed each named intermediate of a tile's run: writes changed values over it, and records it for a trace.
+
+    A trace has (batch, seq, ...), with zeros for padding. With a `change` the tile holds sequences of one length alone,
+    so its values are (texts, length, ...) and (texts, heads, length, length), without padding. `seen` collects the
+    names that the run comes by.
+    """
+
+    def __init__(
+        self,
+        tile: Packed,
+        shape: tuple[int, int],
+        trace: dict[str, Array] | None = None,
+        change: Mapping[str, Change] = {},
+    ) -> None:
+        self.shape, self.trace, self.change, self.seen = shape, trace, change, set[str]()
+        self.texts, self.where = len(tile.texts), tile.where()
+
+    def rows(self, name: str, x: Array) -> None:
+        """Take one row a token."""
+        self.seen.add(name)
+        x = x[: len(self.where[0])]  # without the rows that fill up
+        whole = (*self.shape, *x.shape[1:])
+        if name in self.change and len(x):
+            y = x.reshape(self.texts, len(x) // self.texts, *x.shape[1:])  # a view in every memory order
+            y[...] = self._changed(name, y, whole, lambda all_: all_[self.where].reshape(y.shape))
+        if self.trace is not None:
+            self._kept(name, whole, x)[self.where] = x
+
+    def pairs(self, name: str, x: Array, group: Group) -> None:
+        """Take one number for each head, query and key of some sequences."""
+        self.seen.add(name)
+        batch, seq = self.shape
+        whole = (batch, x.shape[1], seq, seq)
+        places = [*zip(group.texts, group.of(self.where[1]), strict=True)]
+        if name in self.change and x.size:
+
+            def part(all_: Array) -> Array:
+                return np.stack([all_[text][:, own[:, None], own] for text, own in places])
+
+            x[...] = self._changed(name, x, whole, part)
+        if self.trace is not None:
+            y = self._kept(name, whole, x)
+            for (text, own), pairs in zip(places, x, strict=True):
+                if len(own) and own[-1] - own[0] + 1 == len(own):  # no padding between tokens: no index for each pair
+                    y[text][:, own[0] : own[-1] + 1, own[0] : own[-1] + 1] = pairs
+                else:
+                    y[text][:, own[:, None], own] = pairs
+
+    def _kept(self, name: str, shape: tuple[int, ...], x: Array) -> Array:
+        assert self.trace is not None
+        if name not in self.trace:
+            self.trace[name] = np.zeros(shape, x.dtype)
+        return self.trace[name]
+
+    def _changed(self, name: str, x: Array, whole: tuple[int, ...], part: Callable[[Array], Array]) -> Array:
+        """Give the values to go on with, checked. `whole`: the batch's shape; `part` takes this tile's out of such."""
+        asked = self.change[name]
+        if callable(asked):  # a copy: what the function keeps, or writes into, is its own
+            found = _numbers(name, asked(x.copy()), x.dtype)
+            if found.shape != x.shape:
+                raise ValueError(
+                    f"change[{name!r}] was given values of shape {x.shape} and must return that shape, found "
+                    f"{found.shape}"
+                )
+            return found
+        found = _numbers(name, asked, x.dtype)
+        if found.shape not in (whole, (1, *whole[1:])):
+            raise ValueError(f"change[{name!r}] must have shape {whole}, as trace has it, found {found.shape}")
+        return part(np.broadcast_to(found, whole))
+
+
+def _numbers(name: str, values: ArrayLike | None, dtype: np.dtype[Any]) -> Array:
+    """Give values in the dtype that is computed in. Raises TypeError and ValueError for what no run can go on with."""
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"change[{name!r}] has rows of different lengths; it must be one array") from None
+    if found.dtype.kind != "f":
+        what = "None" if values is None else f"{type(values).__name__} of {found.dtype}"
+        raise TypeError(
+            f"change[{name!r}] must be an array of floating-point numbers, or a function that returns one; found {what}"
+        )
+    with np.errstate(over="ignore"):  # beyond float32 it is infinity, which is refused
+        found = found.astype(dtype, copy=False)
+    if not np.isfinite(found).all():
+        raise ValueError(
+            f"change[{name!r}] has NaN, infinity or a number beyond {dtype}; every number after it would be NaN. To "
+            "hide a token from attention change the weights to 0, or the scores to -1e9"
+        )
+    return found
