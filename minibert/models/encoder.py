@@ -40,13 +40,13 @@ class Encoder(Words, Pairs, Labels, Sparse, Habits):
     attribute is an AttributeError.
     """
 
-    def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:
+    def __init__(self, *model: Any, reopen: Callable[[], Encoder], **options: Any) -> None:
         super().__init__(*model, **options)
-        self._again = again
+        self._reopen = reopen
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = self.sentence_config
-        return self._again, (), {"max_seq_length": own.longest} if self._length_set else None
+        return self._reopen, (), {"max_seq_length": own.longest} if self._length_set else None
 
     def __setstate__(self, state: dict[str, int | None]) -> None:
         self.max_seq_length = state["max_seq_length"]

@@ -68,7 +68,7 @@ class EmbeddingLayer(OfModules):
         attention_position: Callable[[], Any] | None = None,
         closing: Callable[[], None] | None = None,
         tensors: Sequence[Tensor] = (),
-        again: Callable[[], EmbeddingLayer] | None = None,
+        reopen: Callable[[], EmbeddingLayer] | None = None,
         stored: Callable[[], Mapping[str, Tensor | None]] = dict,
     ) -> None:
         self._steps: tuple[Bound, ...] | None = tuple(steps)
@@ -77,7 +77,7 @@ class EmbeddingLayer(OfModules):
         self._opened: dict[str, Tokenizer] = {}
         self._attention_position = attention_position
         self._closing = closing
-        self._again = again
+        self._reopen = reopen
         self._width: int = steps[0].module.table.shape[1]
         widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
         prepare = Preparation(family, config, steps, dtype)
@@ -335,12 +335,12 @@ class EmbeddingLayer(OfModules):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.steps  # noqa: B018  raises where the layer is closed
-        if self._again is None:
+        if self._reopen is None:
             raise TypeError(
                 "this layer cannot be pickled or copied, since it was not made by minibert.load: it has no name by "
                 "which it could be opened again"
             )
-        return self._again, ()
+        return self._reopen, ()
 
     def close(self) -> None:
         """Drop the tables. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""

@@ -1,10 +1,9 @@
-"""Runs bound blocks over packed tokens: all that an `Encoder` computes goes through `run_model` or `run_blocks`.
+"""Run bound blocks over packed tokens: an `Encoder` computes everything by `run_model` or `run_blocks`.
 
-Matrix products, norms and activations work on all tokens of a tile at once. Only attention works sequence by sequence,
-on several of one length together. Therefore nothing is computed for padding, and no mask is needed but for what a token
-does not see: those after it, and those outside the window.
+Matrix products, norms and activations are computed for all tokens of a tile at once, and attention for the sequences of
+one length. Therefore nothing is computed for padding, and masks hide only later tokens and tokens outside a window.
 
-Formulas here know no hooks: a run that is recorded binds the blocks anew, each formula with its hook: see `recorders`.
+Formulas here contain no hooks. To record or change a run, the blocks are bound again with a hook after each formula.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Parts = tuple["Ready", ...]
 
 
 class Stack:
-    """All blocks of a model, and what they share. What every run asks of them is worked out once."""
+    """All blocks of a model and what they share. Everything that runs have in common is computed once."""
 
     def __init__(
         self,
@@ -54,10 +53,10 @@ class Stack:
         others: dict[str, Any],
         same_bits: bool = False,
     ) -> None:
-        """`rotary` rotates queries and keys; `others`: modules of no single block by path, such as the last norm.
+        """`rotary` rotates queries and keys; `others`: the modules outside the blocks, by path, like the last norm.
 
-        same_bits: no bit of a text's numbers depends on the texts around it, whatever that costs. Raises ValueError
-        where this processor's kernel does not give them.
+        same_bits: no bit of a text's numbers may depend on the texts around it, even if that costs time. Raises
+        ValueError if this processor's kernel cannot keep it.
         """
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others = rotary, others
@@ -65,23 +64,23 @@ class Stack:
         self.windows = {own.window for own in attentions}
         self.rotations = {own.layer_type for own in attentions if own.rotated}
         self.masked = causal or self.windows != {None}
-        # whether the distance between two tokens matters, so that padding between them does
+        # whether scores depend on the distance of two tokens, and so on padding between them
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
         self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
         self._same_bits = same_bits
         if same_bits:
-            self.rows  # noqa: B018  raises where they are not given
+            self.rows  # noqa: B018  raises if the kernel cannot keep it
         self.bound = self.bind()
 
     def bind(self, hook: Recorder | None = None) -> tuple[tuple[Parts, ...], Norms]:
-        """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
+        """Return the blocks and the last norm, ready to run, with a hook after each intermediate or without hooks."""
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
 
     @cached_property
     def shapes(self) -> list[Shape]:
-        """The weights of its products."""
+        """The shapes of the weights of all matrix products."""
         parts = [part.work for block in self.blocks for part in block.parts]
         halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
         sizes = ((each.shape, path in halved, each.in_order) for path, each in self._maps)
@@ -94,11 +93,11 @@ class Stack:
 
     @cached_property
     def fewest(self) -> int:
-        """The fewest rows that every product has."""
+        """The number of rows that every product has at least."""
         return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
 
     def takes_panels(self, tokens: int) -> bool:
-        """Whether products of this count of tokens take the weights as panels."""
+        """Return whether products for this many tokens use panels of the weights."""
         return tokens <= FEW and self._panels
 
     @cached_property
@@ -107,29 +106,29 @@ class Stack:
 
     @cached_property
     def each_text(self) -> bool:
-        """Whether what follows the blocks is computed text by text, since its bits depend on a row's place."""
+        """Whether heads and pooling are computed text by text: their bits may depend on a row's position in a tile."""
         return self._same_bits and (self.rows.text > 1 or not kernel().always)
 
     @cached_property
     def promised(self) -> bool:
-        """Whether no bit of a text may depend on other threads."""
+        """Whether no bit of a text may depend on the number of threads."""
         return self._same_bits or kernel().always
 
     @cached_property
     def shares(self) -> bool:
-        """Whether products with its weights have the same bits on BLAS's own threads as on one."""
+        """Whether products of these weights have the same bits on BLAS's own threads as on one thread."""
         return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
 
     @property
     def transposed_in_reference(self) -> list[str]:
-        """Paths whose output the reference gives with the second and the third axis exchanged."""
+        """The paths of outputs that the reference returns with the second and third axes exchanged."""
         return [path for block in self.blocks for path in block.attention.transposed_in_reference]
 
     @property
     def entering(self) -> dict[str, str]:
-        """Path of a module -> what a trace calls its input: what is gathered from the values, and the sums.
+        """Path of a module -> the name of its input in a trace: attention's context, or a sum.
 
-        A sum enters the norm after it, or the first norm that stands before what follows.
+        A sum is the input of the norm after it, or else of the first norm of the next part.
         """
         found: dict[str, str] = {}
         summed = ""
@@ -147,9 +146,9 @@ class Stack:
 
 
 class Scratch(dict[tuple[str, int, int], Array]):
-    """Results that every block writes anew, (name, rows, width) -> memory: fresh memory costs a page fault each 4 KiB.
+    """Buffers that every block overwrites, by (name, rows, width): new memory would cost a page fault for each 4 KiB.
 
-    Tiles share it, the largest of `tokens` rows.
+    The blocks of a tile share them; the largest have `tokens` rows.
     """
 
     def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
@@ -158,7 +157,7 @@ class Scratch(dict[tuple[str, int, int], Array]):
     def __missing__(self, key: tuple[str, int, int]) -> Array:
         name, rows, width = key
         if (name, width) not in self.memory:
-            self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # of rows that fill up, numbers too
+            self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # padding rows need valid numbers too
         found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
         self[key] = found
         return found
@@ -169,21 +168,21 @@ class _Run(NamedTuple):
 
     rows: Rows
     pieces: list[Piece]
-    angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
-    shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
+    angles: Mapping[str | None, tuple[Array, Array, str]]  # layer type -> cos and sin of each token, the pairing
+    shared: Mapping[Any, Any]  # position scheme -> values for the terms of all blocks
     scratch: Scratch
-    weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
+    weights: ScratchBuffer  # for converting stored weights
     cache: KeyValueCache | None
-    few: bool  # products take the weights as panels
-    take: Array | None = None  # of the last block: the rows that go on after its attention
+    few: bool  # products use panels
+    take: Array | None = None  # the rows that the last block keeps after its attention
 
 
 Work = Callable[[_Run, Array], Array]
-Norms = tuple[Callable[[Array], Array], ...]  # in place, one after another; empty if absent
+Norms = tuple[Callable[[Array], Array], ...]  # in place, in turn; empty if there is no norm
 
 
 class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work."""
+    """One part of a block, ready to run: `x = after(x + works(x))`; `works` include the norms before and within."""
 
     works: tuple[Work, ...]
     add: Callable[[Array, Array, Array | None], Array]
@@ -200,10 +199,10 @@ def run_model(
     held: bool = False,
     take: Callable[[Packed], Array | None] | None = None,
 ) -> None:
-    """Take packed tokens through the input layer (`rows`) and all blocks, tile by tile; `put` is handed each result.
+    """Run packed tokens through the input layer (`rows`) and all blocks, tile by tile, and call `put` with each result.
 
-    take: which tokens of a tile are asked for, None for all; only they leave the last block, (taken, dim).
-    threads, held: as of `computing.compute`.
+    take: returns the tokens of a tile that are needed, None for all; the last block returns only these, (taken, dim).
+    threads, held: see `computing.compute`.
     """
     each_text = stack.each_text
 
@@ -213,16 +212,16 @@ def run_model(
         for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
             put(part, own)
 
-    # BLAS is held to one thread, even for one short text, where bits are promised that depend on it: in the weights'
-    # products, or in attention's sums over a text's tokens
+    # hold BLAS to one thread, even for one short text, if promised bits depend on it: those of the weights' products,
+    # or of attention's sums over a text's tokens
     held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
-    # on idle cores BLAS's threads share a short text's products; else panels, which leave BLAS's threads nothing to do
+    # on idle cores BLAS's threads share a short text's products; otherwise use panels, which need no BLAS threads
     panels = stack.takes_panels(packed.inputs.seq) and (held or not spreads(threads))
     compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, None if panels else held)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
-    """Give the texts of a tile one by one, with the rows that are taken of each."""
+    """Yield the texts of a tile one by one, with the rows to keep of each."""
     start = 0
     for text in tile.tiles(1):
         own = x[start : (start := start + text.inputs.seq)]
@@ -239,20 +238,19 @@ def run_blocks(
     cache: KeyValueCache | None = None,
     panels: bool = True,
 ) -> Array:
-    """Run all blocks on a tile: its rows x (tokens, dim), which may be overwritten -> the same after the last norm.
+    """Run all blocks and the last norm on a tile: x (tokens, dim) -> (tokens, dim). x may be overwritten.
 
-    take: the rows that leave the last block, None for all. panels: whether few tokens take them; the bits are the same
-    without. cache: the tokens are the next ones of one text, after those
-    that it has; then it has them too.
+    take: the rows that the last block returns, None for all. panels: whether few tokens use panels; the bits are the
+    same without. cache: the tokens follow the cached tokens of one text, and are added to the cache.
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
     rows = stack.rows
     if hook and rows.text > 1:
-        rows = kernel().usual  # a hook is handed the tokens of a tile side by side
+        rows = kernel().usual  # a hook receives the tokens of a tile without padding rows
 
     def laid_out(lengths: Array) -> tuple[Layout, bool]:
-        if cache:  # a text that is written on is alone, and one row is fastest without padding rows
+        if cache:  # a generated text is alone in its run, and one row is fastest without padding rows
             return Layout.of(lengths, Rows()), False
         few = panels and stack.takes_panels(int(lengths.sum()))
         return Layout.of(lengths, *((PAIRS, 1) if few else (rows, stack.fewest))), few
@@ -288,7 +286,7 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
         y = x
         for work in works:
             y = work(run, y)
-        if attends and run.take is not None:  # y has the taken tokens alone
+        if attends and run.take is not None:  # y has only the taken tokens
             x = x[run.take]
         x = add(x, y, x)
         for norm in after:
@@ -297,7 +295,7 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
 
 
 def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
-    """Make one block ready to run. Absent norms and gates are dropped here, not per call."""
+    """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
     made = list[Ready]()
     for before, own, within, summed, after in block.parts:
         attends = isinstance(own, BoundAttention)
@@ -310,12 +308,12 @@ def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
 
 
 def norming(modules: Modules, path: str, hook: Recorder | None = None) -> Norms:
-    """A norm of rows in place; none where there is none."""
+    """Return the norm at a path, applied in place; empty if there is none."""
     return (hooked(hook, path, modules[path].in_place),) if path else ()
 
 
 def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
-    """The same as a step of a run, on the rows themselves or on a copy."""
+    """Return norms as a step of a run, in place or on a copy."""
 
     def work(run: _Run, x: Array) -> Array:
         y = x
@@ -330,8 +328,7 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
 
 
 def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
-    """Put a hook behind what gives one row a token, or with `pairs` numbers for all pairs of a piece of attention."""
-
+    """Call a hook after `work`, which returns one row for each token, or with `pairs` one number for each pair."""
     if hook is None:
         return work
 
@@ -347,7 +344,7 @@ def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
 
 
 def hooked_halves(hook: Recorder | None, name: str, first: F, second: F) -> tuple[F, F]:
-    """The same behind one map that is computed as two, the second one later: the hook sees what both give together."""
+    """Call a hook after one linear layer that is computed in two halves: it receives both outputs as one."""
     if hook is None:
         return first, second
     later: list[Array] = []
@@ -357,15 +354,15 @@ def hooked_halves(hook: Recorder | None, name: str, first: F, second: F) -> tupl
         hook.rows(name, x)
         one, other = np.split(x, 2, axis=1)
         later.append(other)
-        return one.copy()  # without gaps
+        return one.copy()  # contiguous
 
     return both, lambda *given: later.pop()  # type: ignore[return-value]
 
 
 def mapping(module: Dense, name: str) -> Work:
-    """A linear map, into the memory of that name.
+    """Return a linear layer as a step of a run; `name`: its buffer in `Scratch`.
 
-    A row's numbers stand side by side, however few rows there are: the bits of what comes next depend on that.
+    The output is always row-major, even for few rows: the bits of the next step depend on it.
     """
     width, bias, panels = module.shape[0], module.bias, module.panels
     weight = None if module.stored else module.matrix(ScratchBuffer())
@@ -388,14 +385,14 @@ def mapping(module: Dense, name: str) -> Work:
 
 
 def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = None) -> tuple[Work, ...]:
-    """`self_attention` of the equations, piece by piece, and its output."""
+    """Return `self_attention` of the equations, piece by piece, and its output layer."""
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
     score, weigh = (partial(each, own) for each in (_scores, _weights))
     score, weigh = hooked(hook, own.scores, score, True), hooked(hook, own.probabilities, weigh, True)
     shared = own.key_heads != own.heads
-    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
+    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # the key head of each query head
 
     def gather(run: _Run, x: Array) -> Array:
         qkv = [project(run, x) for project in maps]
@@ -407,8 +404,8 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
         if run.cache:
             k, v = run.cache.joined(own.scores, k, v)
         context = run.scratch["context", len(x), q.shape[1]]
-        for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
-            heads, queries, seen = piece.heads, piece.queries, piece.seen[own.window]
+        for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
+            heads, queries, visible = piece.heads, piece.queries, piece.visible[own.window]
             their = key_head[heads] if shared else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             q_, context_ = (
@@ -416,7 +413,7 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
                 for x in (q, context)
             )
             k_, v_ = (
-                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, seen]
+                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, visible]
                 for x in (k, v)
             )
             np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
@@ -426,12 +423,12 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
 
 
 def _scores(own: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
-    """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
+    """Return the scores of some queries for the keys that they see: (texts, heads, query, key)."""
     scores = attention_scores(q, k, own.scale)
     for term in own.terms:
         gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
         queries = slice(past + piece.queries.start, past + piece.queries.stop)
-        positions = (some if gaps is None else gaps[some] for some in (queries, piece.seen[own.window]))
+        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[own.window]))
         scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
     return scores
 
@@ -441,8 +438,8 @@ def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
     if not scores.size:
         return scores
     if piece.masks:
-        queries, seen = piece.queries, piece.seen[own.window]
-        for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.window):
+        queries, visible = piece.queries, piece.visible[own.window]
+        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, own.window):
             scores[..., some] += mask
     y = softmax(scores, out=scores)
     if own.window is not None and piece.group.unseen:  # the last queries may see no key at all
@@ -451,11 +448,11 @@ def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
 
 
 def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder | None) -> tuple[Work, ...]:
-    """Norm and rotate queries or keys in each head: a norm, and a rotation."""
+    """Return the norm and rotation of queries or keys in each head; empty if there are none."""
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
         return ()
-    from minibert.equations.rotary import rotate  # here, since most models have no use for it
+    from minibert.equations.rotary import rotate  # imported here: most models do not need it
 
     def work(run: _Run, x: Array) -> Array:
         y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
@@ -470,13 +467,13 @@ def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder 
 
 
 def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = None) -> tuple[Work, ...]:
-    """`feed_forward` of the equations."""
+    """Return `feed_forward` of the equations."""
     down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
     gate: Work | None = None
     if own.gate == own.up:
         both, width = modules[own.up], modules[own.up].shape[0] // 2
-        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views, so that neither is copied
+        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views: neither is copied
         gate, up = hooked_halves(hook, own.up, *map(mapping, halves, ("gate", "hidden")))
     else:
         up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
