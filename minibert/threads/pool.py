@@ -1,7 +1,8 @@
 """Helper threads: each call starts its own helpers, and works even if they start late or not at all.
 
 A helper and its caller take blocks from the same queue. The caller computes all blocks that no helper has begun, and
-waits only for those begun: a late helper finds an empty queue and ends. The process ends without waiting for helpers.
+waits only for blocks that a helper has begun: a late helper finds an empty queue and ends. The process ends without
+waiting for helpers.
 
 `Thread.start` is not used: it waits in Python code until the thread runs, and Ctrl-C at that moment leaves a lock
 closed for ever. For the same reason there is no Event, Semaphore or Condition: a Lock opens and closes in one step.

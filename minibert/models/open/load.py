@@ -104,7 +104,7 @@ def check_dtype(dtype: Any) -> None:
 class ModelFiles:
     """The files of one model, and its config.json.
 
-    `where` is the name in errors. `lasting` and `commit` name the same model in another working directory, and
+    `where`: the name in errors. `lasting` and `commit` name the same model in another working directory, and
     after the Hub's branch has moved. `options`: the options of `load` with which the files were opened. `found`: each
     file found so far, by its name in the repository.
     """

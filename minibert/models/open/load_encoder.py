@@ -186,7 +186,7 @@ class TextModel(NamedTuple):
 
     @property
     def result(self) -> str:
-        """What a text becomes: one "dense" or "sparse" vector, or one vector for each of its "tokens"."""
+        """The result for a text: one "dense" or "sparse" vector, or one vector for each of its "tokens"."""
         own = self.model.sentence_config
         return "tokens" if own.late else "sparse" if own.kind == SPARSE else "dense"
 

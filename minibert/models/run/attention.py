@@ -22,7 +22,7 @@ LONG = 1024  # tokens
 QUERIES = 128  # queries of one piece; 64 and fewer are slower
 SCORES = 1 << 17  # scores of one piece: they stay in the L2 cache
 
-# (first and last query, first and last key, a block's window) -> some of the keys, and what is added to their scores
+# (first and last query, first and last key, a block's window) -> some of the keys, and the mask for their scores
 Masks = Callable[[int, int, int, int, "int | None"], "list[tuple[slice, Array]]"]
 
 
@@ -119,7 +119,7 @@ class KeyValueCache:
         self._kept: dict[str, Array] = {}  # (2, capacity, width); the capacity is doubled when it is used up
 
     def joined(self, block: str, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Store keys and values of new tokens, (new, width); return those of all tokens, (length + new, width)."""
+        """Store keys and values of new tokens, (new, width); return keys and values of all tokens, (length + new, width)."""
         end = self.length + len(keys)
         both = self._kept.get(block, np.empty((2, 0, keys.shape[1]), keys.dtype))
         if both.shape[1] < end:

@@ -53,7 +53,7 @@ class Stack:
         others: dict[str, Any],
         same_bits: bool = False,
     ) -> None:
-        """`rotary` rotates queries and keys; `others`: the modules outside the blocks, by path, like the last norm.
+        """`rotary` rotates queries and keys; `others`: path -> module outside the blocks, like the last norm.
 
         same_bits: no bit of a text's numbers may depend on the texts around it, even if that costs time. Raises
         ValueError if this processor's kernel cannot keep it.

@@ -21,8 +21,7 @@ from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Posi
 from minibert.files.tokenizer import Encoded
 from minibert.threads.kernels import Rows
 
-# Numbers in a block of an input layer: smaller blocks fit a faster cache, but threads then wait for the interpreter's
-# lock.
+# Numbers in a block of an input layer. Threads with smaller blocks wait more often for the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
 # A matrix product of more rows is no faster, takes more memory, and keeps other callers waiting longer.
 TILE_TOKENS = 512  # about: see SLACK
@@ -30,7 +29,7 @@ TILE_ROWS = 1024  # for a model without blocks: only the rows have to fit into a
 ONE_TILE = 128  # fewer or as many tokens are never cut
 ENOUGH_TOKENS = 256  # tokens of a tile, while threads have too few tiles to share: smaller ones are slower
 SHARES = 8  # few tokens are cut into at most this many tiles
-SLACK = 1.25  # a tile may be this much larger, to end where a sequence ends
+SLACK = 1.25  # a tile may be this much larger, to end with a whole sequence
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
 LONGEST_PAST = 2**31  # tokens; more than any cache holds, and sums stay below 64 bits
 
@@ -41,8 +40,8 @@ class Group(NamedTuple):
     first: int  # the first row
     texts: Array  # the indices of the sequences in the batch
     length: int
-    positions: Array | None  # of the tokens in each sequence, if there is padding between them; else None
-    rows: int  # of each sequence: tokens and padding rows
+    positions: Array | None  # positions of the tokens in each sequence, if padding is between them; else None
+    rows: int  # rows of each sequence: tokens and padding rows
     unseen: int = 0  # the number of last tokens in each sequence that no token sees
 
     def of(self, x: Array) -> Array:
