@@ -139,8 +139,8 @@ class EmbeddingLayer(OfModules):
 
         Arguments as in a call. Most keys are module paths of the reference's base model, with the module's
         output as value. Further keys: `position_ids`, which comes first; `sum`, the input of the norm (without a norm,
-        the output); `scaled` and `masked`, the rows times a factor or the attention mask. The bits equal those of a
-        call.
+        the output); `scaled` and `masked`, the rows times a factor or the attention mask. A call has the same
+        bits.
         """
         keywords = ("attention_mask", "past_length", "inputs_embeds")
         passed = {key: inputs.pop(key) for key in keywords if key in inputs}

@@ -117,9 +117,10 @@ class ModelFiles:
         lasting: str,
         commit: str | None,
         options: Mapping[str, Any],
-        whole: bool = False,
-        saved: bool = False,
-        elsewhere: str = "",
+        *,
+        whole: bool,
+        saved: bool,
+        elsewhere: str,
     ) -> None:
         """`every` finds a file of the repository by name; `checkpoint` opens the tensors in one of its subfolders.
 
@@ -226,7 +227,8 @@ def open_model(
         path = os.path.expanduser(where)
         _check_folder(path, elsewhere)
         lasting, local = os.path.abspath(path), LocalFolder(path, mmap is not False)
-        find, checkpoint = cast("tuple[Find, OpenTensors]", (local.file, local.checkpoint))
+        find: Find = local.file
+        checkpoint: OpenTensors = local.checkpoint
         if revision is not None:
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder{elsewhere}")
     else:
@@ -241,7 +243,7 @@ def open_model(
     # `load` lists no files of the Hub
     if (folder or saved) and (adapter := _adapter_alone(find, where, open_base)):
         find, checkpoint = adapter.file, adapter.checkpoint
-    return ModelFiles(find, checkpoint, where, lasting, commit, options, whole, saved, elsewhere)
+    return ModelFiles(find, checkpoint, where, lasting, commit, options, whole=whole, saved=saved, elsewhere=elsewhere)
 
 
 class LocalFolder(NamedTuple):

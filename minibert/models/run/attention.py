@@ -119,7 +119,7 @@ class KeyValueCache:
         self._kept: dict[str, Array] = {}  # (2, capacity, width); the capacity is doubled when it is used up
 
     def joined(self, block: str, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Store keys and values of new tokens, (new, width); return keys and values of all tokens, (length + new, width)."""
+        """Add keys and values of new tokens, (new, width); return them for all tokens, (length + new, width)."""
         end = self.length + len(keys)
         both = self._kept.get(block, np.empty((2, 0, keys.shape[1]), keys.dtype))
         if both.shape[1] < end:

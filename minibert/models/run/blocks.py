@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from .changes import Recorder
 
-
 F = TypeVar("F", bound=Callable[..., Any])
 Parts = tuple["Ready", ...]
 
@@ -212,8 +211,8 @@ def run_model(
         for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
             put(part, own)
 
-    # hold BLAS to one thread, even for one short text, if promised bits depend on it: those of the weights' products,
-    # or of attention's sums over a text's tokens
+    # hold BLAS to one thread, even for one short text, if promised bits depend on it, through the weights' products
+    # or through attention's sums over a text's tokens
     held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
     # on idle cores BLAS's threads share a short text's products; otherwise use panels, which need no BLAS threads
     panels = stack.takes_panels(packed.inputs.seq) and (held or not spreads(threads))
