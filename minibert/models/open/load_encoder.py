@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -209,10 +208,11 @@ class TextModel(NamedTuple):
         """Return the sha256 of each file that was found while opening the model, thus of each that is read."""
         opened, source = self.opened, self.opened.source()
         try:
-            shards = {Path(source.tensor(name).file).name: source.tensor(name).file for name in source.names}
+            shards = {source.tensor(name).file for name in source.names}
         finally:
             source.close()
-        for name, file in shards.items():
+        for file in shards:
+            name = os.path.basename(file)
             if opened.find(name) is None:  # the folder is an adapter alone: a file of its base
                 opened.found[name] = file
         if not opened.find(SINGLE):

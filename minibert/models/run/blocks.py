@@ -8,9 +8,9 @@ Formulas here contain no hooks. To record or change a run, the blocks are bound 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,16 +27,24 @@ from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
-from .attention import KeyValueCache, Piece, pieces_of, shared_terms
-from .packing import TILE_ROWS, Layout, Packed
+from .attention import KeyValueCache
+from .packing import TILE_ROWS, Group, Layout, Packed, Piece, pieces_of
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
 
-    from .changes import Recorder
-
 F = TypeVar("F", bound=Callable[..., Any])
 Parts = tuple["Ready", ...]
+
+
+class Hook(Protocol):
+    """Receives each named intermediate of a run, and may overwrite it: see `changes.Recorder`."""
+
+    def rows(self, name: str, x: Array) -> None:
+        """Receive an intermediate with one row for each token."""
+
+    def pairs(self, name: str, x: Array, group: Group) -> None:
+        """Receive an intermediate with one number for each head, query and key of some sequences."""
 
 
 class Stack:
@@ -62,7 +70,6 @@ class Stack:
         attentions = [block.attention for block in blocks]
         self.windows = {own.window for own in attentions}
         self.rotations = {own.layer_type for own in attentions if own.rotated}
-        self.masked = causal or self.windows != {None}
         # whether scores depend on the distance of two tokens, and so on padding between them
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
@@ -73,7 +80,7 @@ class Stack:
             self.rows  # noqa: B018  raises if the kernel cannot keep it
         self.bound = self.bind()
 
-    def bind(self, hook: Recorder | None = None) -> tuple[tuple[Parts, ...], Norms]:
+    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
         """Return the blocks and the last norm, ready to run, with a hook after each intermediate or without hooks."""
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
 
@@ -233,7 +240,7 @@ def run_blocks(
     x: Array,
     tile: Packed,
     take: Array | None = None,
-    hook: Recorder | None = None,
+    hook: Hook | None = None,
     cache: KeyValueCache | None = None,
     panels: bool = True,
 ) -> Array:
@@ -257,12 +264,14 @@ def run_blocks(
     layout, few = laid_out(tile.lengths)
     x = layout.filled(x)
     if blocks:
-        pieces = pieces_of(stack, tile, dtype, whole, past, rows.text)
+        groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
+        groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole  # a hook receives scores of no token too
+        pieces = pieces_of(groups, stack.heads, stack.causal, stack.windows, dtype, past, whole)
         angles = {}
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
-        shared = shared_terms(stack, pieces) if stack.schemes else {}
+        shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
         run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
     for i, block in enumerate(blocks):
         if hook and i:
@@ -293,7 +302,7 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
     return x
 
 
-def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
+def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
     made = list[Ready]()
     for before, own, within, summed, after in block.parts:
@@ -306,7 +315,7 @@ def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
     return tuple(made)
 
 
-def norming(modules: Modules, path: str, hook: Recorder | None = None) -> Norms:
+def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
     """Return the norm at a path, applied in place; empty if there is none."""
     return (hooked(hook, path, modules[path].in_place),) if path else ()
 
@@ -326,7 +335,7 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
     return (work,) if norms else ()
 
 
-def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
+def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
     """Call a hook after `work`, which returns one row for each token, or with `pairs` one number for each pair."""
     if hook is None:
         return work
@@ -342,7 +351,7 @@ def hooked(hook: Recorder | None, name: str, work: F, pairs: bool = False) -> F:
     return then  # type: ignore[return-value]
 
 
-def hooked_halves(hook: Recorder | None, name: str, first: F, second: F) -> tuple[F, F]:
+def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F, F]:
     """Call a hook after one linear layer that is computed in two halves: it receives both outputs as one."""
     if hook is None:
         return first, second
@@ -383,7 +392,7 @@ def mapping(module: Dense, name: str) -> Work:
     return work
 
 
-def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = None) -> tuple[Work, ...]:
+def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
     """Return `self_attention` of the equations, piece by piece, and its output layer."""
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
@@ -446,7 +455,7 @@ def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
     return y
 
 
-def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder | None) -> tuple[Work, ...]:
+def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
     """Return the norm and rotation of queries or keys in each head; empty if there are none."""
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
@@ -465,7 +474,7 @@ def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder 
     return (work,)
 
 
-def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = None) -> tuple[Work, ...]:
+def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
     """Return `feed_forward` of the equations."""
     down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
@@ -486,3 +495,10 @@ def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = Non
         return down(run, np.multiply(hidden, up(run, x), out=hidden))
 
     return (work,)
+
+
+def _shared_terms(schemes: Mapping[Any, Any], pieces: Sequence[Piece]) -> dict[Any, Any]:
+    """Return for each position scheme the values that the terms of all blocks share, for the longest text."""
+    gaps = ((piece.keys.length + piece.group.unseen, piece.group.positions) for piece in pieces)
+    longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
+    return {scheme: term.shared(longest) for scheme, term in schemes.items()}

@@ -1,4 +1,4 @@
-"""Token ids -> packed texts: the tokens of several sequences one after another, without padding, cut into tiles.
+"""Token ids -> packed texts: the tokens of several sequences without padding, cut into tiles and pieces of attention.
 
 The arguments of a call and the ids of texts become the same `Packed`: a whole batch, or a tile of it. All ids are
 checked and completed here; later code never sees a wrong id.
@@ -21,6 +21,8 @@ from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Posi
 from minibert.files.tokenizer import Encoded
 from minibert.threads.kernels import Rows
 
+from .attention import Masks, keys_of, masks_of
+
 # Numbers in a block of an input layer. Threads with smaller blocks wait more often for the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
 # A matrix product of more rows is no faster, takes more memory, and keeps other callers waiting longer.
@@ -30,6 +32,11 @@ ONE_TILE = 128  # fewer or as many tokens are never cut
 ENOUGH_TOKENS = 256  # tokens of a tile, while threads have too few tiles to share: smaller ones are slower
 SHARES = 8  # few tokens are cut into at most this many tiles
 SLACK = 1.25  # a tile may be this much larger, to end with a whole sequence
+# Attention of a longer sequence is cut by queries: memory then grows with the length, not with the square. Each query
+# has all its keys at once, so softmax needs no running sum, which would be faster by a tenth to a quarter only.
+LONG = 1024  # tokens
+QUERIES = 128  # queries of one piece; 64 and fewer are slower
+SCORES = 1 << 17  # scores of one piece: they stay in the L2 cache
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
 LONGEST_PAST = 2**31  # tokens; more than any cache holds, and sums stay below 64 bits
 
@@ -53,6 +60,17 @@ class Group(NamedTuple):
     def part(self, start: int, stop: int) -> Group:
         """Return some of the sequences as a group."""
         return self._replace(first=self.first + start * self.rows, texts=self.texts[start:stop])
+
+
+class Piece(NamedTuple):
+    """One piece of attention, computed at once: some sequences of one length, some heads, some queries."""
+
+    group: Group
+    keys: Group  # the same sequences, with the earlier tokens of a cache
+    heads: slice
+    queries: slice
+    visible: Mapping[int | None, slice]  # a block's window -> the keys that these queries see
+    masks: Masks | None  # None: every query sees every key
 
 
 class Packed(NamedTuple):
@@ -388,7 +406,7 @@ def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
     return Packed(packed, texts, lengths[texts], positions)
 
 
-# -- cutting into tiles -------------------------------------------------------------------------------------------
+# -- cutting into tiles and pieces -------------------------------------------------------------------------------
 
 
 def tile_tokens(tokens: int) -> int:
@@ -437,3 +455,40 @@ def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, batch, tall):
         for left in range(0, seq, rows):
             yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
+
+
+def pieces_of(
+    groups: Sequence[Group],
+    heads: int,
+    causal: bool,
+    windows: set[int | None],
+    dtype: np.dtype[Any],
+    past: int = 0,
+    whole: bool = False,
+) -> list[Piece]:
+    """Cut attention into pieces of few scores: by texts and heads, and a long sequence by queries too.
+
+    past: how many earlier tokens a cache has. whole: compute all scores of a group together.
+    """
+    found, masked = [], causal or windows != {None}
+    for group in groups:
+        length = past + group.length - group.unseen  # the number of keys
+        positions = np.arange(past + group.length) if group.positions is None else group.positions
+        step = QUERIES if length > LONG and not whole else max(1, group.length)
+        masks = masks_of(positions, past, causal, dtype, len(windows)) if masked else None
+        texts = max(1, len(group.texts))
+        together = texts if whole else max(1, SCORES // (heads * group.length**2))
+        for some in range(0, texts, together):
+            own = group if together >= texts else group.part(some, some + together)
+            keys = own._replace(length=length, rows=own.rows + past)
+            numbers = len(own.texts) * heads * min(step, group.length) * length
+            heads_step = heads if whole else -(-heads // -(-numbers // SCORES))
+            for start in range(0, max(1, group.length), step):
+                queries = slice(start, min(start + step, group.length))
+                visible: dict[int | None, slice] = {None: slice(0, length)}
+                if masked:
+                    visible = {window: keys_of(queries, past, length, causal, window) for window in windows}
+                for first in range(0, heads, heads_step):
+                    some_heads = slice(first, first + heads_step)
+                    found.append(Piece(own, keys, some_heads, queries, visible, masks))
+    return found
