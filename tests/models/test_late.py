@@ -24,6 +24,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
 from minibert.files.tokenizer import Encoded
 from minibert.files.tokenizer_files import open_tokenizer
+from minibert.models.run import packing
 from minibert.models.run.pipeline import TextPipeline
 from minibert.models.sentences import comparing
 from minibert.models.sentences.comparing import TokenVectors, by_tokens
