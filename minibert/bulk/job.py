@@ -21,7 +21,7 @@ import numpy as np
 from minibert.equations.quantization import BITS, PRECISIONS, STEPS, quantized, ranges_of
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.files.writing import atomic_file, naming, sync_folder
-from minibert.models.open.vectors import TextModel
+from minibert.models.open.load_encoder import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
 from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK

@@ -72,7 +72,7 @@ def run(arguments: Any) -> None:
     from minibert.bulk.job import bulk, last_metadata
     from minibert.bulk.stored import check_folder
     from minibert.bulk.texts import ROWS, Texts
-    from minibert.models.open.vectors import open_vectors
+    from minibert.models.open.load_encoder import open_vectors
     from minibert.models.sentences.sentence_config import SentenceOptions
     from minibert.models.sentences.sentences import warn_few_vectors
     from minibert.show.text import counted

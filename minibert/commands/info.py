@@ -21,7 +21,9 @@ def run(arguments: Any) -> None:
     from minibert.show.info import info
 
     # lazy: sizes alone are needed
-    opened = open_model(arguments.model, arguments.revision, arguments.local_files_only, lazy=True)
+    opened = open_model(
+        arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only, lazy=True
+    )
     family = family_of(opened)
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:

@@ -14,7 +14,7 @@ from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines
 
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
-    from minibert.models.open.vectors import TextModel
+    from minibert.models.open.load_encoder import TextModel
 
 QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
@@ -71,7 +71,7 @@ def run(arguments: Any) -> None:
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the same options. Raises ValueError for another model."""
-    from minibert.models.open.vectors import open_vectors
+    from minibert.models.open.load_encoder import open_vectors
     from minibert.models.sentences.sentence_config import SentenceOptions
 
     meta, hub, name = stored.meta, from_hub(arguments), arguments.named or stored.meta["model_path"]

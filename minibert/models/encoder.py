@@ -1,6 +1,7 @@
-"""`Encoder`: a whole model with all its uses; ids -> hidden states, texts -> vectors, words, scores and labels.
+"""`Encoder`: a whole model with all its uses: ids -> hidden states; texts -> vectors, words, scores and labels.
 
-`Model` (model.py) computes; `Sentences` adds how the folder turns texts into vectors; each other use adds its methods.
+`Model` (model.py) computes hidden states and logits; `Sentences` adds vectors of texts; each further use adds its
+methods.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from minibert.models.heads.sparse import Sparse
 class Encoder(Words, Pairs, Labels, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
-    Made by `minibert.load_encoder`. Each use has a file; a use that guesses words, scores pairs or gives labels needs a
-    head in the checkpoint, and `heads` names those that are there.
+    `minibert.load_encoder` makes it. Each use has a file; predicting words, scoring pairs and labels need a head in the
+    checkpoint: `heads` lists its heads.
 
     | use | file of minibert/models |
     |---|---|
@@ -27,22 +28,22 @@ class Encoder(Words, Pairs, Labels, Sparse):
     | `classify`, `entities`, `answer`, `predict`, `rank` | heads/labels.py |
     | `fill`, `next_words`, `complete` | heads/prediction.py |
 
-    The input layer's bits are those of `EmbeddingLayer`. Those of the blocks depend on no other text where
-    `load_encoder` has `same_bits`, and with some processors always; otherwise a text's vectors change by about 1e-6
-    with the texts around it, since a matrix product of other rows rounds differently.
+    The input layer has the bits of `EmbeddingLayer`. With `load_encoder(same_bits=True)`, and on some processors
+    always, the bits of a text do not depend on other texts; otherwise its vectors change by about 1e-6 with the texts
+    around it, since a matrix product of other rows rounds differently.
 
     Safe to call from many threads at once. A context manager; after `close()` every use raises ValueError. `pickle` and
-    `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; any other
-    attribute is an AttributeError.
+    `copy.deepcopy` do not copy the weights, as with `EmbeddingLayer`. Only `max_seq_length` can be set; setting another
+    attribute raises AttributeError.
     """
 
-    def __init__(self, *model: Any, again: Callable[[], Encoder], **options: Any) -> None:
+    def __init__(self, *model: Any, reopen: Callable[[], Encoder], **options: Any) -> None:
         super().__init__(*model, **options)
-        self._again = again
+        self._reopen = reopen
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = self.sentence_config
-        return self._again, (), {"max_seq_length": own.longest} if self._length_set else None
+        return self._reopen, (), {"max_seq_length": own.longest} if self._length_set else None
 
     def __setstate__(self, state: dict[str, int | None]) -> None:
         self.max_seq_length = state["max_seq_length"]

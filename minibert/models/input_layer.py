@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from minibert.files.tokenizer import Encoded, Texts, Tokenizer
 
 
-NORM_TO_SUM_WORK = 4  # a layer of sums alone has a quarter of the work for each number that one with a norm has
-CHUNK = 2048  # texts that are tokenized at once; memory beyond the result is bounded by it
+NORM_TO_SUM_WORK = 4  # a norm takes four times as long per number as a sum
+CHUNK = 2048  # texts tokenized at once; it bounds the memory beyond the result
 
 
 class EmbeddingLayer(OfModules):
     """The input layer of one checkpoint: ids -> rows -> sum -> LayerNorm -> array.
 
-    Made by `minibert.load`. Submodules have the reference's names: by the last part of the path (`layer.wte`,
-    `layer.word_embeddings`, `layer.LayerNorm`) or by the full path (`layer["embeddings.word_embeddings"]`).
+    `minibert.load` makes it. Submodules have the reference's names: the last part of the path (`layer.wte`,
+    `layer.word_embeddings`, `layer.LayerNorm`) or the full path (`layer["embeddings.word_embeddings"]`).
     Safe to call from many threads at once. A context manager. After `close()` every use raises ValueError; a call that
     is running on another thread ends with its result or with the same error.
 
-    `pickle` and `copy.deepcopy` do not copy the tables. They keep a few kB: the name under which the layer is opened
-    again (in a worker process, for example) and the options of `load`, a row of your own too. The name is the folder's
-    absolute path, or the Hub name with the commit that was opened.
+    `pickle` and `copy.deepcopy` do not copy the tables. They store a few kB: the model's name, from which the layer is
+    opened again (in a worker process, for example), and the options of `load`, a family of your own included. The name
+    is the folder's absolute path, or the Hub name with the commit that was opened.
     """
 
     _words = "layer", "submodules"
@@ -49,13 +49,13 @@ class EmbeddingLayer(OfModules):
     dtype: np.dtype[Any]
     """The number format of all computing: float32, or float64 by `load(dtype=...)`."""
     side: str
-    tensors: tuple[Tensor, ...]  # where each tensor is in its file
-    stored: Callable[[], Mapping[str, Tensor | None]]  # the same for all other tensors, which are not part of this
+    tensors: tuple[Tensor, ...]  # location of each tensor in its file
+    stored: Callable[[], Mapping[str, Tensor | None]]  # the same for the tensors that the layer does not use
     dim: int
     """The width of a token's output vector."""
     adds_types: bool
-    prepare: Preparation  # checks and completes what is passed to a call
-    pack: Callable[[Sequence[Encoded]], Packed]  # the same for texts: what `rows` takes
+    prepare: Preparation  # checks and completes the arguments of a call
+    pack: Callable[[Sequence[Encoded]], Packed]  # the same for texts; `rows` takes the result
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class EmbeddingLayer(OfModules):
         attention_position: Callable[[], Any] | None = None,
         closing: Callable[[], None] | None = None,
         tensors: Sequence[Tensor] = (),
-        again: Callable[[], EmbeddingLayer] | None = None,
+        reopen: Callable[[], EmbeddingLayer] | None = None,
         stored: Callable[[], Mapping[str, Tensor | None]] = dict,
     ) -> None:
         self._steps: tuple[Bound, ...] | None = tuple(steps)
@@ -77,7 +77,7 @@ class EmbeddingLayer(OfModules):
         self._opened: dict[str, Tokenizer] = {}
         self._attention_position = attention_position
         self._closing = closing
-        self._again = again
+        self._reopen = reopen
         self._width: int = steps[0].module.table.shape[1]
         widths = [self._width, *(module.weight.shape[0] for _, module in steps if isinstance(module, Linear))]
         prepare = Preparation(family, config, steps, dtype)
@@ -88,7 +88,7 @@ class EmbeddingLayer(OfModules):
 
     @property
     def steps(self) -> tuple[Bound, ...]:
-        """The bound steps in the order they are taken."""
+        """The bound steps in the order of computation."""
         steps = self._steps  # read once: another thread may close the layer between two looks
         if steps is None:
             raise ValueError("this layer is closed; load it again")
@@ -96,7 +96,7 @@ class EmbeddingLayer(OfModules):
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a sequence: the rows of the position table, or None without a limit."""
+        """The largest number of tokens of a sequence: the rows of the position table, or None without a limit."""
         for step, module in self.steps:
             if isinstance(step, Positions):
                 return int(module.table.shape[0]) - step.extra - step.first(self.config)
@@ -116,14 +116,14 @@ class EmbeddingLayer(OfModules):
         task_type_ids: ArrayLike | None = None,
         threads: int | None = None,
     ) -> Array:
-        """Give what enters the first block: (batch, seq) ids -> (batch, seq, dim), float32 (or the layer's dtype).
+        """Return the input of the first block: (batch, seq) ids -> (batch, seq, dim), float32 (or the layer's dtype).
 
-        One sequence of ids (seq,) gives (seq, dim). `past_length`: how many tokens a cache already holds; positions
+        One sequence of ids (seq,) becomes (seq, dim). `past_length`: how many tokens a cache already holds; positions
         start there. `inputs_embeds` (batch, seq, width) replaces the word rows. `threads`: the largest number of
-        threads, 1 for the caller's alone, None for as many as there are cores. More than one are used only for a large
-        batch. The bits never depend on the number.
+        threads, 1 for only the caller's thread, None for as many as there are cores. Only large batches use more than
+        one. The bits never depend on the number.
 
-        Raises TypeError, IndexError or ValueError that says what was expected, what was found and where.
+        Raises TypeError, IndexError or ValueError that names the expected and the found value, and the place.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, langs=langs, task_type_ids=task_type_ids)
         steps = self.steps
@@ -135,15 +135,16 @@ class EmbeddingLayer(OfModules):
         return y[0] if single else y
 
     def trace(self, input_ids: ArrayLike | None = None, **inputs: Any) -> dict[str, Array]:
-        """Give every named intermediate in the order of computation; the last one is the layer's output.
+        """Return every named intermediate in the order of computation; the last one is the layer's output.
 
-        Takes the arguments of a call. Most keys are module paths of the reference's base model, and the value is that
-        module's output. Other keys: `position_ids`, which comes first; `sum`, the input of the norm (without a norm,
-        the output); `scaled` and `masked`, the rows times a factor or the attention mask. Bits equal those of a call.
+        Arguments as in a call. Most keys are module paths of the reference's base model, with the module's
+        output as value. Further keys: `position_ids`, which comes first; `sum`, the input of the norm (without a norm,
+        the output); `scaled` and `masked`, the rows times a factor or the attention mask. A call has the same
+        bits.
         """
         keywords = ("attention_mask", "past_length", "inputs_embeds")
         passed = {key: inputs.pop(key) for key in keywords if key in inputs}
-        self.steps  # noqa: B018  raises where the layer is closed
+        self.steps  # noqa: B018  raises if the layer is closed
         prepared, _ = self.prepare(input_ids, inputs, **passed)
         return self.traced(prepared)
 
@@ -160,7 +161,7 @@ class EmbeddingLayer(OfModules):
         return trace
 
     def traced_positions(self, prepared: Inputs) -> dict[str, Array]:
-        """Give what a trace of checked inputs begins with: the positions, where the layer looks any up."""
+        """Return the beginning of a trace of checked inputs: the positions, if the layer looks any up."""
         positions = prepared.ids.get("position_ids")
         if isinstance(positions, slice):
             return {"position_ids": np.arange(positions.start, positions.stop)[None]}
@@ -170,12 +171,12 @@ class EmbeddingLayer(OfModules):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The checkpoint's tokenizer, opened on first use. Raises TokenizerError where there is none."""
+        """The checkpoint's tokenizer, opened on first use. Raises TokenizerError if there is none."""
         make, opened = self._open_tokenizer, self._opened
-        self.steps  # noqa: B018  raises where the layer is closed
+        self.steps  # noqa: B018  raises if the layer is closed
         if make is None:
             raise ValueError("this layer was made without a tokenizer; pass input_ids")
-        # two threads may both open it; one of the two is kept. No lock: after a fork it could stay locked for ever
+        # two threads may both open it, and one result is kept. No lock: after a fork it could stay closed for ever
         return opened.get("") or opened.setdefault("", make())
 
     @hinted
@@ -189,17 +190,17 @@ class EmbeddingLayer(OfModules):
         padding: str = "right",
         types: str | None = None,
     ) -> dict[str, Any]:
-        """Turn one text or many into a batch of ids: what a call takes as `layer(**batch)`.
+        """Turn one text or many into a batch of ids, the arguments of a call: `layer(**batch)`.
 
-        -> input_ids and attention_mask (batch, seq), int64; token_type_ids too where the family adds types by
-        default. Shorter texts are padded on the `padding` side. With `truncation`, what is longer than
-        `max_length` (default: the position table) is truncated, pairs longest first; without, it is a ValueError.
+        -> input_ids and attention_mask (batch, seq), int64; token_type_ids too if the family adds types by default.
+        Shorter texts are padded on the `padding` side. With `truncation`, longer texts are truncated to `max_length`
+        (default: the position table), pairs longest first; without it, a longer text is a ValueError.
 
-        An empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not depend on its
-        neighbours; of two plain strings, tokenize("a", ""), an empty second text is ignored. Both as transformers does.
+        As in transformers, an empty second text in a list keeps its [SEP] and its type 1, so that a text's ids do not
+        depend on its neighbours; with two plain strings, tokenize("a", ""), an empty second text is ignored.
 
-        types="file" takes token_type_ids from tokenizer.json: ALBERT was trained with these, and its class of
-        transformers gives zeros.
+        types="file" reads token_type_ids from tokenizer.json: ALBERT was trained with these, but its class in
+        transformers returns zeros.
         """
         if types not in (None, "file"):
             raise ValueError(f"types must be None, as the tokenizer's class has them, or 'file', found {types!r}")
@@ -211,16 +212,16 @@ class EmbeddingLayer(OfModules):
         return batch
 
     def tokens(self, ids: ArrayLike) -> Any:
-        """Give the token strings of ids: a list for (seq,), a list of lists for (batch, seq), a string for one id."""
+        """Return the token strings of ids: a list for (seq,), a list of lists for (batch, seq), a string for one id."""
         tokenizer = self.tokenizer
         return tokenizer.tokens(check_ids(ids, tokenizer.size, "ids"))
 
     def nearest(self, word: str, k: int = 10) -> list[tuple[str, float]]:
-        """Give the k tokens whose word rows have the largest cosine with that of a word: [(token, cosine), ...].
+        """Return the k tokens whose word rows have the largest cosine with that of a word: [(token, cosine), ...].
 
-        The word itself is left out, and so are special tokens and unused ones. First the word is looked up as it
-        is written in a text (an uncased model makes it lower case), then as the vocabulary writes it, "##ing".
-        Every row is read; beside the table this needs one extra float per row.
+        The word itself, special tokens and unused tokens are left out. The word is looked up first as in a text (an
+        uncased model makes it lower case), then as the vocabulary writes it, "##ing". Every row is read; beside the
+        table this needs one extra float per row.
 
         Raises ValueError for a word of several pieces (the message lists them), for an unknown word, for k below 1.
         """
@@ -239,13 +240,13 @@ class EmbeddingLayer(OfModules):
         threads: int | None = None,
         progress: bool = False,
     ) -> Any:
-        """Turn texts into vectors without context. Right for nearest words, for features of a small classifier, as
-        the first stage of a model that runs elsewhere; wrong for the meaning of a sentence (see `load_encoder`).
+        """Turn texts into vectors without context. Right for nearest words, as features of a small classifier, and as
+        the input of a model that runs elsewhere; wrong for the meaning of a sentence (see `load_encoder`).
 
         "mean" or "max" over a text's tokens -> (n, dim); None -> a list of (seq, dim).
 
-        Special tokens count, padding never does. `normalize` divides each vector by its length. A text without
-        any token gives zeros. The bits of a text's vector do not depend on the texts around it.
+        Special tokens count, padding never does. `normalize` divides each vector by its length. The vector of a text
+        without tokens is zeros. The bits of a text's vector do not depend on the texts around it.
 
         Raises ValueError for another pooling ("cls" among them: see the message) and for a text that is too long.
         """
@@ -276,7 +277,7 @@ class EmbeddingLayer(OfModules):
         )  # fmt: skip
 
     def rows(self, packed: Packed, record: Record = None) -> Array:
-        """Take the tokens of texts through the layer: their rows (tokens, dim), with the bits of a call."""
+        """Return the rows of packed tokens, (tokens, dim), with the bits of a call."""
         x: Array = np.empty((1, packed.inputs.seq, self.dim), self.dtype)
         run_steps(self.steps, packed.inputs, x, self._width, record)
         found: Array = x[0]
@@ -299,7 +300,7 @@ class EmbeddingLayer(OfModules):
     def attention_position(self) -> Any:
         """The position scheme that acts inside attention (rotary, ALiBi, relative), or None."""
         make = self._attention_position
-        self.steps  # noqa: B018  raises where the layer is closed
+        self.steps  # noqa: B018  raises if the layer is closed
         return make() if make is not None else None
 
     @property
@@ -329,16 +330,16 @@ class EmbeddingLayer(OfModules):
         return module_list(_modules(steps))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self.steps  # noqa: B018  raises where the layer is closed
-        if self._again is None:
+        self.steps  # noqa: B018  raises if the layer is closed
+        if self._reopen is None:
             raise TypeError(
-                "this layer cannot be pickled or copied, since it was not made by minibert.load: it has no name by "
-                "which it could be opened again"
+                "this layer cannot be pickled or copied: it was not made by minibert.load, so it has no name to open "
+                "it again"
             )
-        return self._again, ()
+        return self._reopen, ()
 
     def close(self) -> None:
-        """Drop the tables. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        """Drop the tables. Returned arrays stay valid; later calls raise ValueError. Closing twice is fine."""
         self._steps = None
         closing, self._closing = self._closing, None
         self._open_tokenizer = self._attention_position = None  # these hold tables too
@@ -350,9 +351,8 @@ class EmbeddingLayer(OfModules):
 def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None) -> Array:
     """Fill `out` (batch, seq, dim) block by block.
 
-    Each row of the result depends on its own ids alone, and no equation looks across rows. Therefore the bits are the
-    same for every size of block, thread count and batch. Blocks make it faster: the nine passes of a BERT layer find
-    their rows in a cache instead of in memory.
+    Each row depends only on its ids, and no equation uses two rows. Therefore the bits are the same for every size of
+    block, thread count and batch. Blocks are faster: the nine passes of a BERT layer find their rows in a cache.
     """
     count = usable_threads(out.size, threads)
     if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
@@ -370,10 +370,10 @@ def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, thread
 
 
 def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
-    """Take one block through all steps. `out` (batch, seq, dim) receives the result; `width` is the words' width."""
+    """Run one block through all steps. `out` (batch, seq, dim) receives the result; `width`: that of the word rows."""
     x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
     for step, module in steps:
-        # a user's own step may give rows of another dtype, or in a memory order in which sums have other bits
+        # a user's step may return another dtype, or a memory order for which sums have other bits
         x = np.asarray(step.apply(module, inputs, x, record), out.dtype, order="C")
     if x is not out:
         out[...] = x

@@ -1,4 +1,4 @@
-"""`Model`: ids -> hidden states and logits, by the input layer, the blocks after it and a head."""
+"""`Model`: ids -> hidden states and logits, by the input layer, the blocks and a head."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from minibert.files.tokenizer import Texts
 from minibert.models.heads.heads import Heads, batch_logits, ids_of, trace_head
 from minibert.models.run.attributes import OfModules, advice, hinted
 from minibert.models.run.blocks import Stack, run_blocks, run_model
-from minibert.models.run.changes import run_changed
+from minibert.models.run.changes import Change, Recorder, run_changed
 from minibert.models.run.packing import ONES, Packed, unpadded
-from minibert.models.run.recorders import Change, Recorder
 
 from .input_layer import EmbeddingLayer
 
 
 class Model(OfModules):
-    """The input layer of one checkpoint, its blocks and its heads: what `Encoder` is without its uses for texts."""
+    """The input layer, the blocks and the heads of one checkpoint: `Encoder` without its uses for texts."""
 
     _words = "encoder", "modules"
     config: Config
     dim: int
-    """The width of a token's vector; a sentence's may differ: `get_embedding_dimension()`."""
+    """The width of a token's vector; that of a sentence may differ: `get_embedding_dimension()`."""
     dtype: np.dtype[Any]
     """The number format of the blocks: float32, or float64 by `load_encoder(dtype=...)`."""
     block_family: Blocks
-    threads: int | None  # what `load_encoder` was told
+    threads: int | None  # as passed to `load_encoder`
 
     def __init__(
         self,
@@ -48,15 +47,15 @@ class Model(OfModules):
         heads: Callable[[], Heads],
         threads: int | None = None,
     ) -> None:
-        own = dict(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks, threads=threads)
-        vars(self).update(own)
+        shown = dict(config=config, dim=embeddings.dim, dtype=embeddings.dtype, block_family=blocks, threads=threads)
+        vars(self).update(shown)
         self._layer = embeddings
         self._stack: Stack | None = stack
         self._heads: Callable[[], Heads] | None = heads
 
     @property
     def stack(self) -> Stack:
-        """The bound blocks and what they share."""
+        """The bound blocks and their shared state."""
         stack = self._stack  # read once: another thread may close the encoder between two looks
         if stack is None:
             raise ValueError("this encoder is closed; load it again")
@@ -65,17 +64,17 @@ class Model(OfModules):
     @property
     def embeddings(self) -> EmbeddingLayer:
         """The input layer."""
-        self.stack  # noqa: B018  raises where the encoder is closed
+        self.stack  # noqa: B018  raises if the encoder is closed
         return self._layer
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens that a call takes: the rows of the position table. `encode` truncates at `max_seq_length`."""
+        """The most tokens of a call: the rows of the position table. `encode` truncates at `max_seq_length`."""
         return self.embeddings.max_length
 
     @property
     def modules(self) -> dict[str, Any]:
-        """The modules by their path in the reference's base model, in the order in which they work."""
+        """The modules by their path in the reference's base model, in the order of computation."""
         stack = self.stack
         found = dict(self._layer.modules)
         for block in stack.blocks:
@@ -96,13 +95,13 @@ class Model(OfModules):
         task_type_ids: ArrayLike | None = None,
         change: Mapping[str, Change] | None = None,
     ) -> Array:
-        """Give the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
+        """Return the last hidden state: (batch, seq) ids -> (batch, seq, dim), float32 (or the encoder's dtype).
 
-        One sequence of ids (seq,) gives (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding, which no
-        token sees and whose own rows are zeros; without a mask all are tokens. Padding costs nothing: it
-        is left out. Whether the last bits depend on the other sequences: see `Encoder`.
+        One sequence (seq,) becomes (seq, dim). attention_mask (batch, seq): 1 for a token, 0 for padding; without a
+        mask all are tokens. No token sees padding, and the rows of padding are zeros. Padding costs nothing: it is left
+        out. Whether the last bits depend on the other sequences: see `Encoder`.
 
-        change: name of an intermediate -> what the run goes on with in its place, an array or a function of the values.
+        change: name of an intermediate -> its new value for the rest of the run, an array or a function of the values.
         See `models.run.changes`; `minibert.knock_out` makes the classic changes.
 
         Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
@@ -129,29 +128,29 @@ class Model(OfModules):
         take: Callable[[Packed], Array | None] | None = None,
         threads: int | None = None,
     ) -> None:
-        """Take packed tokens through the whole model, tile by tile: see `blocks.run_model`."""
+        """Run packed tokens through the whole model, tile by tile: see `blocks.run_model`."""
         threads = self.threads if threads is None else threads
         run_model(self._layer.rows, self.stack, packed, put, threads, take=take)
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that the file holds, of `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`,
+        """The heads in the file, among `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`,
         `replaced_token` and `answer`."""
         return self._found_heads().names
 
     def head(self, name: str | None = None) -> BoundHead:
-        """Give a head; without a name the one that `architectures` in config.json names, or the only one.
+        """Return a head; without a name the one that `architectures` in config.json names, or the only one.
 
-        Raises CheckpointError where the file has no such head, ValueError for an unknown name, or where one of several
-        heads has to be named.
+        Raises CheckpointError if the file does not have the head, ValueError for an unknown name, or if there are
+        several heads and none is named.
         """
         return self._found_heads()[name]
 
     @property
     def pooler(self) -> Callable[[Array], Array] | None:
-        """The map that gives `pooler_output` of first rows: `tanh(x @ weight^T + bias)`, (n, dim) -> (n, dim).
+        """The function of first rows that returns `pooler_output`: `tanh(x @ weight^T + bias)`, (n, dim) -> (n, dim).
 
-        None where the file has no such map.
+        None if the file has no pooler.
         """
         return self._found_heads().pooler
 
@@ -171,15 +170,14 @@ class Model(OfModules):
         change: Mapping[str, Change] | None = None,
         **ids: ArrayLike | None,
     ) -> Array:
-        """Give what a head computes, as the reference's `logits`: float32 (or the encoder's dtype).
+        """Return the output of a head, the reference's `logits`: float32 (or the encoder's dtype).
 
-        Takes the arguments of a call, `change` too; `head` as in `head()`. `masked_word`, `next_word` and
-        `token_classes` give (batch, seq, labels), `answer` (batch, seq, 2): whether an answer starts at a token, and
-        whether it ends there; `replaced_token` (batch, seq), `classes` and `next_sentence` (batch,
-        labels). One sequence of ids gives no batch axis. Rows of padding are zeros. Needs little memory besides the
-        result.
+        Arguments as in a call, with `change`; `head` as in `head()`. `masked_word`, `next_word` and
+        `token_classes` return (batch, seq, labels); `answer` (batch, seq, 2): whether an answer starts at a token, and
+        whether it ends there; `replaced_token` (batch, seq); `classes` and `next_sentence` (batch, labels). One
+        sequence of ids has no batch axis. Rows of padding are zeros. The call needs little memory besides the result.
 
-        Raises as a call, and as `head`; ValueError where a head takes one token of each sequence, and that is padding.
+        Raises as a call, and as `head`; ValueError if a head reads one token of each sequence, and that is padding.
         """
         found = self.head(head)
         inputs, keep, single = self._checked(input_ids, ids, attention_mask, inputs_embeds)
@@ -200,15 +198,16 @@ class Model(OfModules):
         change: Mapping[str, Change] | None = None,
         **inputs: Any,
     ) -> dict[str, Array]:
-        """Give every named intermediate in the order of computation: the input layer's trace, then each block's.
+        """Return every named intermediate in the order of computation: the input layer's trace, then that of each
+        block.
 
-        Takes the arguments of a call. Most keys are module paths of the reference's base model. Other keys:
+        Arguments as in a call. Most keys are module paths of the reference's base model. Further keys:
         `hidden_states.i` and `attentions.i`, numbered as in the reference; `scores`, before mask and softmax;
-        `context`, the input of the output projection; `sum`, a module's output plus the residual. A module that several
-        blocks use has the block's number behind it: `albert_layers.0[3].ffn`. Norms of each head's queries and keys are
-        (batch, seq, heads, head_dim). Rows of padding are zeros, in `attentions.i` too. With the name of a `head` its
-        modules follow, for the tokens that it takes, and `logits` at the end. With `change` every value is the one that
-        the run went on with, and rows of padding are zeros in the input layer too.
+        `context`, the input of the output projection; `sum`, a module's output plus the residual. If blocks share a
+        module, the key contains the block's number: `albert_layers.0[3].ffn`. Norms of each head's queries and keys are
+        (batch, seq, heads, head_dim). Rows of padding are zeros, in `attentions.i` too. With the name of a `head`, its
+        modules follow, for the tokens that it reads, and `logits` at the end. With `change`, the values are the changed
+        ones, and rows of padding are zeros in the input layer too.
         """
         mask, embeds = (inputs.pop(name, None) for name in ("attention_mask", "inputs_embeds"))
         stack, found = self.stack, None if head is None else self.head(head)
@@ -229,7 +228,7 @@ class Model(OfModules):
     def _checked(
         self, input_ids: ArrayLike | None, given: dict[str, Any], attention_mask: Any, inputs_embeds: Any
     ) -> tuple[Inputs, Array, bool]:
-        """Check and complete what was passed, as the input layer does, and say which tokens are not padding."""
+        """Check and complete the arguments, as the input layer does; return them, and which tokens are not padding."""
         known = ("token_type_ids", "position_ids", "task_type_ids")
         for name in sorted(given.keys() - {*known}):
             hint = advice(name, (*known, "attention_mask", "inputs_embeds", "head", "change")) or "; leave it out"
@@ -261,7 +260,7 @@ class Model(OfModules):
         return self.embeddings.tokenize(texts, text_pair, **options)
 
     def tokens(self, ids: ArrayLike) -> Any:
-        """Give the token strings of ids: see `EmbeddingLayer.tokens`."""
+        """Return the token strings of ids: see `EmbeddingLayer.tokens`."""
         return self.embeddings.tokens(ids)
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -272,6 +271,6 @@ class Model(OfModules):
         return module_list(self.modules)
 
     def close(self) -> None:
-        """Drop all weights. Arrays handed out stay valid; later calls raise ValueError. Closing twice is fine."""
+        """Drop all weights. Returned arrays stay valid; later calls raise ValueError. Closing twice is fine."""
         self._stack = self._heads = None
         self._layer.close()

@@ -1,4 +1,4 @@
-"""Who computes: how many cores there are, threads that help, and BLAS held to one thread while they do.
+"""Threads: the number of cores, helping threads, and BLAS held to one thread while they compute.
 
 May import: threadpoolctl, inside functions; no other wing.
 """

@@ -1,10 +1,10 @@
-"""Computing on several threads: each tile on one of our threads, with BLAS held to one thread meanwhile.
+"""Compute on several threads: each tile on one of our threads, while BLAS is held to one thread.
 
-BLAS's own threads help with matrix products only, and wait for each other by spinning: where others want the cores
-too, a product waits for a thread that the system has put aside. Ours share tiles and never wait inside one.
+BLAS's own threads help only with matrix products, and spin while they wait for each other: if other programs want the
+cores too, a product waits for a thread that the system has paused. Our threads share tiles and never wait inside one.
 
-A thread that computes has a slot, and there are no more slots than cores: with eight callers on two cores, two compute
-at a time, and the others sleep until one is free.
+A computing thread holds a slot, and there are no more slots than cores: with eight callers on two cores, two compute
+at a time, and six sleep until a slot is free.
 """
 
 from __future__ import annotations
@@ -25,43 +25,42 @@ K = TypeVar("K")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-SPIN = 0.25  # seconds for which BLAS's threads look for the next product before they sleep, and some more
-ENOUGH = 0.75  # of its time a thread has its core where no other wants it; measured 0.98, beside two others 0.5
-SHORTEST, LONGEST = 1.0, 64.0  # seconds of one thread after BLAS's did not pay; each time twice as long
+SPIN = 0.25  # seconds; BLAS's threads spin a little less than this before they sleep
+ENOUGH = 0.75  # share of its time that an undisturbed thread has its core; measured 0.98, beside two busy threads 0.5
+SHORTEST, LONGEST = 1.0, 64.0  # seconds on one thread after BLAS's threads did not pay; doubled each time
 
 
 @cache
 def libraries() -> tuple[Any, ...]:
-    """NumPy's BLAS as threadpoolctl knows it, looked for once, when first needed. Empty: it cannot be held.
+    """Return NumPy's BLAS as threadpoolctl finds it, searched once, when first needed. Empty: it cannot be held.
 
-    That is so with Apple's, and with an OpenBLAS whose threads are OpenMP's: there each caller's thread has its own
-    number, and sets it for itself alone.
+    Apple's BLAS cannot be held, nor an OpenBLAS with OpenMP threads, which has a separate thread count for each caller.
     """
     from threadpoolctl import ThreadpoolController
 
     found = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
-    # NumPy's wheels bring their own; other libraries' are left alone
+    # NumPy's wheels bring their own BLAS; leave that of other libraries alone
     own = [each for each in found if "numpy" in each.filepath] or found
     openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in own)
     return () if openmp else tuple(own)
 
 
 class _Work:
-    """All threads of this process that compute, and what they make of BLAS. A step may be done twice."""
+    """The computing threads of this process, and BLAS's thread count. Each step may be repeated."""
 
     def __init__(self) -> None:
-        # taken for a fork as well: threadpoolctl has a lock, which a child made meanwhile would find locked for ever
+        # also held during a fork: otherwise a child could find threadpoolctl's lock closed for ever
         self.lock = RLock()
-        # by thread: whether it may leave BLAS its threads; None: it has no product that would take them
+        # thread -> whether it may leave BLAS its threads; None: its products are too small for them
         self.taken: dict[int, bool | None] = {}
-        self.waiting: list[SimpleQueue[None]] = []  # one for each thread that waits; no Condition: see pool.py
-        self._before: list[int] | None = None  # on how many threads each BLAS was before it was held
+        self.waiting: list[SimpleQueue[None]] = []  # one for each waiting thread; no Condition: see pool.py
+        self._before: list[int] | None = None  # the thread count of each BLAS before it was held
 
     def enter(self, most: int, small: bool | None) -> None:
-        """Take a slot for this thread, once fewer than `most` others compute.
+        """Wait until fewer than `most` threads compute, then take a slot for this thread.
 
-        small: the only one at work may leave BLAS its threads; as soon as a second one comes, BLAS is held to one
-        thread for both. None: BLAS is left alone.
+        small: while this thread computes alone, BLAS may keep its threads; as soon as a second one comes, BLAS is held
+        to one thread for both. None: BLAS is left alone.
         """
         while True:
             with self.lock:
@@ -74,7 +73,7 @@ class _Work:
             turn.get()
 
     def leave(self) -> None:
-        """Give this thread's slot back, if it has one."""
+        """Return this thread's slot, if it has one."""
         with self.lock:
             self.taken.pop(get_ident(), None)
             for turn in self.waiting:
@@ -83,7 +82,7 @@ class _Work:
             self._hold()
 
     def restore(self) -> None:
-        """Restore BLAS's thread count, even while others compute."""
+        """Restore BLAS's thread count, even while other threads compute."""
         if self._before is not None:
             _set(self._before)
             self._before = None
@@ -102,40 +101,39 @@ _work = _Work()
 
 def _set(numbers: list[int]) -> None:
     for each, number in zip(libraries(), numbers, strict=True):
-        # threadpoolctl lets one thread set them: the first, while it lives. But the last of ours to end may be another,
-        # and our caller may want to set them afterwards
+        # threadpoolctl lets only the first thread set the count, while it lives. But another thread may end last, and
+        # our caller may want to set the count afterwards
         clear = getattr(each, "clear_controlling_thread", lambda force: None)
         clear(force=True)
         each.set_num_threads(number)
         clear(force=True)
 
 
-class Alone:
-    """Whether one small text may leave BLAS its threads: only while no other thread wants the cores.
+class BlasPolicy:
+    """Decides whether one small text may leave BLAS its threads: only while no other thread wants the cores.
 
-    With BLAS's two threads one text of 5 to 32 tokens is 1.4 times as fast on two idle cores. Beside two busy processes
-    it would take twice the time, and now and then twenty times. So before each text we look how many threads want a
-    core, and after it whether this one had its core all the time. If not, we use one thread for a while: that leaves
-    0.98 to 1.01 of the speed of one thread there, and 1.04 with eight callers (`python scripts/bench bits`).
+    BLAS's threads make a short text faster on idle cores, but much slower beside busy processes (`python scripts/bench
+    bits`). So before each text we count the threads that want a core, and afterwards check whether this thread had its
+    core all the time. If it had not, we use one thread for a while.
     """
 
     def __init__(self) -> None:
-        self._last = float("-inf")  # when BLAS's threads last worked: they spin for a moment afterwards
+        self._last = float("-inf")  # when BLAS's threads last computed: they spin for a moment afterwards
         self._not_before, self._pause = float("-inf"), SHORTEST
 
     def pays(self) -> bool:
-        """Whether there is a core for each of BLAS's threads."""
+        """Return whether there is a free core for each of BLAS's threads."""
         others = blas_takes() - 1
         if not others:
             return True
         wanting = running()
-        spinning = monotonic() - self._last < SPIN  # then they are among those that want a core
-        room = wanting + others * (not spinning) <= affinity()
-        return bool(wanting) and room and monotonic() >= self._not_before
+        spinning = monotonic() - self._last < SPIN  # then `running` counts them already
+        free = wanting + others * (not spinning) <= affinity()
+        return bool(wanting) and free and monotonic() >= self._not_before
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look whether this thread has its core all the time."""
+        """Check whether this thread has its core all the time."""
         began, own = perf_counter(), thread_time()
         yield
         took, own = perf_counter() - began, thread_time() - own
@@ -146,11 +144,11 @@ class Alone:
             self._not_before, self._pause = self._last + self._pause, min(2 * self._pause, LONGEST)
 
 
-_alone = Alone()
+_policy = BlasPolicy()
 
 
 def _in_child() -> None:
-    """A forked child has none of the other threads: neither their slots, nor what they would have set back."""
+    """In a forked child the other threads are gone: drop their slots, and restore BLAS's thread count for them."""
     global _work
     left, _work = _work, _Work()
     left.restore()
@@ -165,25 +163,24 @@ if hasattr(os, "register_at_fork"):
 
 
 def spreads(threads: int | None) -> bool:
-    """Whether a single tile leaves BLAS its own threads: see `Alone`."""
+    """Return whether a single tile leaves BLAS its own threads: see `BlasPolicy`."""
     count = cores() if threads is None else threads
-    return threads != 1 and blas_takes() <= count and not _work.taken and _alone.pays()
+    return threads != 1 and blas_takes() <= count and not _work.taken and _policy.pays()
 
 
 def compute(
     work: Callable[[K], object], tiles: Iterable[K], threads: int | None = None, held: bool | None = False
 ) -> None:
-    """Do `work`, matrix products in it, for every tile: on `threads` threads, or on as many as there are cores.
+    """Call `work`, which computes matrix products, for every tile, on `threads` threads (None: one for each core).
 
-    A single tile may leave BLAS its own threads, which then take part in its products: see `Alone`.
-    `held`: never, where a product's bits depend on BLAS's threads; None: no product is large enough for them.
-    Where BLAS cannot be held (Apple's; one on OpenMP)
-    several tiles too are computed on one thread of ours and as many as BLAS takes.
+    A single tile may leave BLAS its own threads for its products: see `BlasPolicy`. held: True never does, for bits
+    that depend on BLAS's threads; None: no product is large enough for them. If BLAS cannot be held (Apple's, or
+    OpenMP), all tiles are computed on the calling thread, and BLAS uses its own threads.
 
-    Called inside a tile, it does all on the thread of that tile, which has its slot: waiting for another one, while
-    every tile does, would never end.
+    A call inside a tile computes everything on the thread of that tile, which has a slot: if every tile waited for
+    another slot, none would ever be free.
 
-    Raises what `work` raises, and as `cores`.
+    Raises the errors of `work` and of `cores`.
     """
     waiting = list(tiles)
     count = cores() if threads is None else threads
@@ -192,20 +189,20 @@ def compute(
             work(tile)
         return
     small = None if held is None else len(waiting) == 1 and not held and spreads(threads)
-    most = max(count, cores()) if _work.taken else count  # alone, there is no need to look at the cores
+    most = max(count, cores()) if _work.taken else count  # no other call: no need to count the cores
 
     def one(tile: K) -> None:
         try:
             try:
                 _work.enter(most, small)
-                with _alone.watched() if small else nullcontext():
+                with _policy.watched() if small else nullcontext():
                     work(tile)
             finally:
                 _work.leave()
         finally:
-            _work.leave()  # Ctrl-C may have ended the first
+            _work.leave()  # Ctrl-C may have interrupted the first
 
-    # many callers at once start no more threads when enough of them wait
+    # with many callers, start no more threads once enough of them wait
     helpers = min(count, len(waiting), MOST_THREADS - len(_work.waiting))
     if helpers > 1 and libraries():
         parallel_for(one, waiting, helpers)
@@ -215,7 +212,7 @@ def compute(
 
 
 def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function: it computes on its caller's thread alone, with BLAS held to one thread."""
+    """Wrap a function so that it computes only on its caller's thread, with BLAS held to one thread."""
 
     @wraps(work)
     def held(*given: P.args, **options: P.kwargs) -> T:

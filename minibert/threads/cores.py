@@ -1,4 +1,4 @@
-"""Counts the cores that this process may use, after every limit that is set for it."""
+"""Count the cores and the memory that this process may use, within every limit set for it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import cache
 from itertools import accumulate
 
 OURS = "MINIBERT_THREADS"
-DIGITS = 20  # of 2 ** 64
-THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OpenBLAS too looks at the first one first
+DIGITS = 20  # as many as 2 ** 64 has
+THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # in OpenBLAS's order
 
 
 def cores() -> int:
     """Count the cores that this process may use, the default of `threads`.
 
     The smallest of: the cores it may run on (affinity), a container's CPU quota (cgroup v1 and v2), rounded up, and
-    OPENBLAS_NUM_THREADS, or without it OMP_NUM_THREADS. MINIBERT_THREADS, where it is set, says it instead.
+    OPENBLAS_NUM_THREADS, or without it OMP_NUM_THREADS. MINIBERT_THREADS overrides all of them.
 
-    Raises ValueError where MINIBERT_THREADS is no integer >= 1.
+    Raises ValueError if MINIBERT_THREADS is not an integer >= 1.
     """
     set_outside = os.environ.get(OURS)
     if set_outside:
@@ -30,7 +30,7 @@ def cores() -> int:
 
 
 def blas_takes() -> int:
-    """BLAS's own default thread count: affinity and variables. It ignores CPU quotas."""
+    """Return BLAS's own default thread count, by affinity and variables. It ignores CPU quotas."""
     given = affinity()
     for name in THEIRS:
         # "4,2": one number for each level of nesting
@@ -45,23 +45,23 @@ def affinity() -> int:
 
 
 def running() -> int:
-    """Count the threads of the whole system that want a core now, this one among them; 0: it does not say."""
+    """Count the threads of the whole system that want a core now, including this one; 0: unknown."""
     _, _, _, tasks = (*_read("/proc/loadavg").split(), "", "", "", "")[:4]  # "0.20 0.18 0.12 2/80 11206"
     return _number(tasks.partition("/")[0])
 
 
 @cache
 def quota(root: str = "") -> int:
-    """A container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: what stands before /.
+    """Return a container's CPU quota in cores, rounded up, read once; sys.maxsize without one. `root`: a prefix of /.
 
-    A group has the quota of each group above it as well.
+    The quotas of all parent groups apply to a group as well.
     """
     smallest = sys.maxsize
     for group in _groups(root, "cpu"):
         v1 = f"{root}/sys/fs/cgroup/cpu{group}"
         quota_of_v1 = f"{_read(f'{v1}/cpu.cfs_quota_us')} {_read(f'{v1}/cpu.cfs_period_us')}"
         for text in (_read(f"{root}/sys/fs/cgroup{group}/cpu.max"), quota_of_v1):
-            # "150000 100000": microseconds of CPU, of each period; "max" and -1: no quota
+            # "150000 100000": microseconds of CPU in each period; "max" and -1: no quota
             given, period = map(_number, (*text.split(), "", "")[:2])
             if given and period:
                 smallest = min(smallest, -(-given // period))
@@ -70,20 +70,20 @@ def quota(root: str = "") -> int:
 
 @cache
 def memory(root: str = "") -> int:
-    """The bytes of memory that this process may use: the machine's, or a container's limit, read once.
+    """Return the bytes of memory that this process may use: the machine's, or a container's limit, read once.
 
-    A group has the limit of each group above it as well.
+    The limits of all parent groups apply to a group as well.
     """
     smallest = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else sys.maxsize
     for group in _groups(root, "memory"):
-        for name in (f"{group}/memory.max", f"/memory{group}/memory.limit_in_bytes"):  # of v2 and v1
+        for name in (f"{group}/memory.max", f"/memory{group}/memory.limit_in_bytes"):  # cgroup v2 and v1
             smallest = min(smallest, _number(_read(f"{root}/sys/fs/cgroup{name}").strip()) or smallest)
     return smallest
 
 
 def _groups(root: str, controller: str) -> set[str]:
-    """The groups of this process, and those above them: paths below the place of a controller's groups."""
-    groups = {""}  # /proc in a container may name a host's group: then "" is the container's own
+    """Return the control groups of this process and their parents, as paths below the controller's folder."""
+    groups = {""}  # /proc in a container may name a group of the host: then "" is the container's group
     for line in _read(f"{root}/proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if {"", controller} & {*controllers.split(",")}:
@@ -92,7 +92,7 @@ def _groups(root: str, controller: str) -> set[str]:
 
 
 def _number(text: str) -> int:
-    """A whole number from 1 on; 0 for anything else, and for one of more digits than any of these has."""
+    """Return an integer >= 1; 0 for any other text, or for more than `DIGITS` digits."""
     return int(text) if text.isdecimal() and len(text) <= DIGITS else 0
 
 
@@ -100,5 +100,5 @@ def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except (OSError, ValueError):  # another system, a container without it; a path that no file can have
+    except (OSError, ValueError):  # another system, a container without the file, or an impossible path
         return ""

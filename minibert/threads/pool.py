@@ -1,10 +1,11 @@
-"""The threads that help: each call starts its own, and nothing depends on when they come, or whether.
+"""Helper threads: each call starts its own helpers, and works even if they start late or not at all.
 
-A helper and its caller take work from the same place. The caller does what no helper has begun, and waits only for what
-one has begun, so a helper that comes late finds nothing to do and ends. The process ends without waiting for helpers.
+A helper and its caller take blocks from the same queue. The caller computes all blocks that no helper has begun, and
+waits only for blocks that a helper has begun: a late helper finds an empty queue and ends. The process ends without
+waiting for helpers.
 
-Not `Thread.start`: it waits in Python code until the thread runs, and a Ctrl-C meanwhile leaves a lock closed for ever.
-For the same reason no Event, Semaphore or Condition stands here: a Lock opens and closes in one step.
+`Thread.start` is not used: it waits in Python code until the thread runs, and Ctrl-C at that moment leaves a lock
+closed for ever. For the same reason there is no Event, Semaphore or Condition: a Lock opens and closes in one step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .cores import cores
 K = TypeVar("K")
 T = TypeVar("T")
 
-NUMBERS_A_THREAD = 512 * 768  # numbers; starting a thread for less costs more than it saves
+NUMBERS_A_THREAD = 512 * 768  # numbers; for fewer, starting a thread costs more than it saves
 MOST_THREADS = 64
 
 
@@ -41,7 +42,7 @@ def _help(work: Callable[[], object]) -> bool:
 
 
 def checked_threads(threads: Any) -> int | None:
-    """Give a caller's `threads`, None for all cores. Raises ValueError for anything but an integer from 1 on."""
+    """Return a caller's `threads`, None for all cores. Raises ValueError unless it is an integer >= 1."""
     integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
     if threads is not None and not (integer and threads >= 1):
         raise ValueError(f"threads must be an integer >= 1, found {threads!r}; 1 means no other thread")
@@ -49,17 +50,17 @@ def checked_threads(threads: Any) -> int | None:
 
 
 def usable_threads(numbers: int, threads: int | None) -> int:
-    """Count the threads to use: at most what the caller says or the cores, and each with enough work to be worth it."""
+    """Return the threads to use: at most `threads` or the number of cores, each with enough numbers to be worth it."""
     given = checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
     return 1 if worth <= 1 else min(cores() if given is None else given, worth)
 
 
 def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
-    """Do `work` for every block; the calling thread takes part, so 1 means no other thread at all.
+    """Call `work` for every block. The calling thread takes part, so 1 means no other thread at all.
 
-    The caller works from the front, helpers from the back: threads that meet in one page of fresh memory would each
-    fill it with zeros. After an error no further block is begun, and the error reaches the caller.
+    The caller takes blocks from the front, helpers from the back: two threads in one page of new memory would both
+    fill it with zeros. After an error no further block is begun, and the caller raises the error.
     """
     waiting = deque(blocks)
     failed: list[BaseException] = []
@@ -80,13 +81,13 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
                 failed.append(error)
                 waiting.clear()
 
-    # a lock for each helper, closed while it works
+    # a lock for each helper, closed while it computes
     helpers = [Lock() for _ in range(min(threads, len(waiting), MOST_THREADS) - 1)]
     try:
         for busy in helpers:
             _help(partial(helper, busy))
         take(waiting.popleft)
-    except KeyboardInterrupt:  # after Ctrl-C nothing is waited for
+    except KeyboardInterrupt:  # after Ctrl-C do not wait
         helpers.clear()
         raise
     finally:
@@ -99,10 +100,10 @@ def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int)
 
 
 def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterator[T]:
-    """Give make(key) for each key in turn; `at_once`, the next key is read and made into something on another thread
-    while this one is in use. An error comes after all that was made before it.
+    """Yield make(key) for each key in turn; at_once: another thread reads and makes the next one meanwhile.
 
-    A caller that stops early waits for nothing: a key that is being read may come from a silent pipe.
+    An error is raised after all earlier results. A caller that stops early does not wait: the next key may come from a
+    silent pipe.
     """
     made = map(make, keys)
     if not at_once:
@@ -119,7 +120,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
                     failed.append(error)
 
     while True:
-        make_next()  # unless a helper has, or does it now
+        make_next()  # if no helper has made it
         if failed:
             raise failed.pop()
         if not (found := ready.pop()):
@@ -130,11 +131,11 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
 
 @contextmanager
 def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
-    """Give a function that runs `work` with its argument on another thread, one job after another.
+    """Return, as a context, a function that runs `work` with its argument on another thread.
 
-    One job at a time, no queue, and no job is done by the thread that hears Ctrl-C, unless it comes while one begins.
-    At the end of the context all are done, whatever else went wrong: only a second Ctrl-C leaves one that has begun.
-    An error of `work` is raised by the next call, or at the end.
+    There is one job at a time, and no queue. The calling thread, which receives Ctrl-C, runs no job, unless Ctrl-C
+    comes while a job begins. At the end of the context all jobs are done, even after an error: only a second Ctrl-C
+    leaves a job unfinished. An error of `work` is raised by the next call, or at the end.
     """
     busy, waiting, failed = Lock(), deque[K](), list[BaseException]()
     begun: SimpleQueue[None] = SimpleQueue()
@@ -150,7 +151,7 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
                     failed.append(error)
 
     def finish() -> None:
-        take()  # unless a helper has, or does it now
+        take()  # if no helper has done it
         if failed:
             raise failed.pop()
 
@@ -166,4 +167,4 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
         try:
             take()
         finally:
-            finish()  # all is done, unless Ctrl-C has ended the first
+            finish()  # Ctrl-C may have interrupted the first

@@ -22,7 +22,7 @@ from typing import Any
 import minibert
 from minibert.bulk import job
 from minibert.bulk.texts import Texts
-from minibert.models.open.vectors import open_vectors
+from minibert.models.open.load_encoder import open_vectors
 
 from .children import ROOT, THREADS, child, contenders, environment, kibibytes
 from .contenders import torch_encode

@@ -33,7 +33,7 @@ from minibert.bulk.job import _after as after
 from minibert.bulk.job import bulk
 from minibert.bulk.stored import FORMATS, StoredVectors
 from minibert.bulk.texts import Texts
-from minibert.models.open.vectors import TextModel, open_vectors
+from minibert.models.open.load_encoder import TextModel, open_vectors
 from minibert.models.sentences.comparing import similarity
 
 SAME = 1e-6  # of a vector's length, computed beside other texts; measured: 2.9e-7

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert.bulk.job import bulk
 from minibert.bulk.texts import Texts
-from minibert.models.open.vectors import open_vectors
+from minibert.models.open.load_encoder import open_vectors
 from minibert.threads.pool import prefetch
 
 TINY = REFERENCE / "sentences-dense"

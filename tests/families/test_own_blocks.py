@@ -23,7 +23,7 @@ from minibert.equations.blocks import linear, softmax
 from minibert.equations.input_layer import Array, layer_norm
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.steps import Norm
-from minibert.models.run import blocks
+from minibert.models.run import packing
 
 SAME = 1e-10  # both in float64, numbers up to 30; measured 4e-14
 FLOAT32 = 2e-5  # measured 2.1e-6
@@ -92,7 +92,7 @@ def test_a_row_of_one_s_own(
     scores: int, dtype: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibert.models.open.load_encoder.BLOCKS", {"bert": MINE})
-    monkeypatch.setattr(blocks, "SCORES", scores)  # 1: one head at a time
+    monkeypatch.setattr(packing, "SCORES", scores)  # 1: one head at a time
     folder = checkpoints.write(tmp_path, CONFIG, numbers := tensors())
     ids = np.arange(45).reshape(5, 9) * 7 % 28 + 1
     mask = (np.arange(9) < np.array(LENGTHS)[:, None]).astype(int)

@@ -123,7 +123,7 @@ OPTIONS: list[Row] = [
     (ValueError, f"revision is for a name on the Hub; bert is a folder{ELSEWHERE} folder",
      lambda tmp: (write(tmp / "bert"), minibert.load("bert", revision="main"))),
     (CheckpointError, "'n_embd'|'hidden_size'|no tensor for 'wte.weight'", made(family=FAMILIES["gpt2"])),
-    (ValueError, "lazy=True is for a static model, whose rows can be fetched one by one",
+    (ValueError, "lazy=True is only for a static model, whose rows can be fetched one by one",
      lambda _: minibert.load_encoder(REFERENCE / "sentences-dense", lazy=True)),
     (ValueError, "block 0 is not there: this model has no blocks",
      lambda _: minibert.knock_out(opened("static-plain"), heads=[(0, 0)])),
@@ -158,7 +158,7 @@ WHOLE: list[Row] = [
         extract(CASE[name].folder, tmp / "extracted").folder)) for name in ("bert", "gpt2", "t5")),
     # an error that lists all of them has thousands of letters
     (CheckpointError, r"use: layers\.1\.\S+(, layers\.1\.\S+){2} and \d+ more; the bl", too_few_blocks),
-    *((UserWarning, f"has tensors that minibert does not read: {said}; a model whose own code", made(
+    *((UserWarning, f"has tensors that minibert does not read: {said}; if the folder's own code", made(
         DEEP, encoders.tensors(DEEP) | {f"{name}.weight": numbers(8) for name in names}, minibert.load_encoder))
       for names, said in (("l", "l.weight"), ("dcba", "a.weight, b.weight, c.weight and 1 more"))),
     # the reference's eager attention follows it, its faster one for texts without padding does not

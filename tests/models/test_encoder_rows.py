@@ -21,8 +21,7 @@ from minibert.equations.fast import attention_scores
 from minibert.equations.input_layer import Array
 from minibert.models.heads.prediction import go_on
 from minibert.models.run import blocks, packing
-from minibert.models.run import blocks as engine
-from minibert.models.run.key_value_cache import KeyValueCache
+from minibert.models.run.attention import KeyValueCache
 
 CUT = 1e-5  # between two cuts of one batch: a product's bits depend on its rows; measured 2e-6
 FLOAT64 = 1e-12  # the same in float64; measured 6e-15
@@ -47,7 +46,7 @@ def test_attention_in_parts_is_the_whole(case: EncoderCase, monkeypatch: pytest.
         trace = encoder.trace(ids, attention_mask=mask)
         monkeypatch.setattr(packing, "ONE_TILE", 0)
         for tokens, scores, piece in SMALL:
-            monkeypatch.setattr(engine, "SCORES", scores)
+            monkeypatch.setattr(packing, "SCORES", scores)
             monkeypatch.setattr(fast, "PIECE", piece)
             monkeypatch.setattr(packing, "TILE_TOKENS", tokens)
             found = encoder(ids, attention_mask=mask)
@@ -61,9 +60,9 @@ def test_a_long_text_s_attention_by_queries_is_the_whole(case: EncoderCase, monk
     mask[0, [2, 5, 6]] = 0
     with case.load(dtype="float64") as encoder:
         trace = encoder.trace(ids, attention_mask=mask)
-        monkeypatch.setattr(engine, "LONG", 2)
+        monkeypatch.setattr(packing, "LONG", 2)
         for queries in (1, 2, 4):
-            monkeypatch.setattr(engine, "QUERIES", queries)
+            monkeypatch.setattr(packing, "QUERIES", queries)
             assert off(encoder(ids, attention_mask=mask), trace[next(reversed(trace))]) <= FLOAT64, queries
 
 
@@ -135,10 +134,10 @@ def test_no_score_is_computed_beyond_a_window_nor_after_a_token(name: str, monke
     most = 0
     for block in stack.blocks:
         window, sides = block.attention.window, 1 if stack.causal else 2
-        for first in range(0, length, blocks.QUERIES):
-            keys = first + blocks.QUERIES if stack.causal else length
-            keys = keys if window is None else min(keys, blocks.QUERIES + sides * window)
-            most += stack.heads * blocks.QUERIES * keys
+        for first in range(0, length, packing.QUERIES):
+            keys = first + packing.QUERIES if stack.causal else length
+            keys = keys if window is None else min(keys, packing.QUERIES + sides * window)
+            most += stack.heads * packing.QUERIES * keys
     assert 0 < sum(counted) <= most
 
 

@@ -24,7 +24,7 @@ from minibert.equations.input_layer import Array
 from minibert.equations.sentences import EMPTY, maxsim, mean_maxsim
 from minibert.files.tokenizer import Encoded
 from minibert.files.tokenizer_files import open_tokenizer
-from minibert.models.run import blocks
+from minibert.models.run import packing
 from minibert.models.run.pipeline import TextPipeline
 from minibert.models.sentences import comparing
 from minibert.models.sentences.comparing import TokenVectors, by_tokens
@@ -127,8 +127,8 @@ def test_unseen_tokens_in_pieces(tmp_path: Path, name: str, monkeypatch: pytest.
     own = [2, 9, 7, 11, 13, 3]
     texts = [(own[: 3 + i % 4] + [5] * (i % 5), i % 5) for i in range(20)]
     whole = pipeline.all(texts)
-    monkeypatch.setattr(blocks, "LONG", 2)
-    monkeypatch.setattr(blocks, "QUERIES", 3)
+    monkeypatch.setattr(packing, "LONG", 2)
+    monkeypatch.setattr(packing, "QUERIES", 3)
     assert all(np.allclose(*each, atol=NEIGHBOURS) for each in zip(pipeline.all(texts), whole, strict=True))
     (seen,) = pipeline.all([(own + [5] * 8, 0)])
     (unseen,) = pipeline.all([(own + [5] * 8, 8)])

@@ -457,7 +457,7 @@ def test_what_cannot_be_copied_says_so(tmp_path: Path) -> None:
     assert same_bits(nameless(IDS), made(IDS))
     made.close()
     for use_of in (pickle.dumps, copy.deepcopy, copy.copy):
-        with pytest.raises(TypeError, match=r"cannot be pickled or copied, since it was not made by minibert\.load"):
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied: it was not made by minibert\.load"):
             use_of(nameless)
         with pytest.raises(ValueError, match="this layer is closed; load it again"):
             use_of(made)

@@ -98,7 +98,7 @@ def test_hidden_states_of_every_row(name: str, sizes: list[int], threads: int, t
     with (
         mock.patch.object(packing, "TILE_TOKENS", tokens),
         mock.patch.object(packing, "ONE_TILE", tokens),
-        mock.patch.object(computing.Alone, "pays", return_value=pays),
+        mock.patch.object(computing.BlasPolicy, "pays", return_value=pays),
     ):
         assert not off_alone(lambda ids, mask: encoder(ids, attention_mask=mask), ids, mask)
         packed = packing.unpadded(encoder._checked(ids, {}, mask, None)[0], mask != 0)
@@ -176,7 +176,7 @@ def test_weights_that_are_stored_transposed(width: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [DIM, 456])
 def test_what_threads_of_blas_cut(name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two threads BLAS cuts a sum of 450 numbers elsewhere than on one: in attention, or over a weight's width."""
-    monkeypatch.setattr(computing.Alone, "pays", lambda self: True)
+    monkeypatch.setattr(computing.BlasPolicy, "pays", lambda self: True)
     sizes = {**SIZES, "intermediate_size": width, "max_position_embeddings": 700}
     with mock.patch.multiple(encoders, DIM=DIM, LONGEST=700):
         encoder = minibert.load_encoder(encoders.write(tmp_path, name, **sizes), same_bits=True)

@@ -174,7 +174,7 @@ def test_commands_and_engines_take_a_static_folder(tmp_path: Path, capsys: Print
     assert f"{folder} (static)" in out
     for refused, message in (
         (["verify", folder], "transformers has no static models; name a file with another program's vectors with -"),
-        (["extract", folder, "-o", tmp_path / "x"], "is a static model, an input layer and nothing else already; copy"),
+        (["extract", folder, "-o", tmp_path / "x"], "is a static model, which is only an input layer already; copy"),
         (["explain", "we", "--block", 0, "-m", folder], "this model has no blocks"),
         (["plot", "attention", "--text", "we", "-o", tmp_path / "x.svg", "-m", folder], "a static model has no blocks"),
     ):

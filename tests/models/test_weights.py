@@ -30,9 +30,9 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import Dense
 from minibert.models.heads import heads
 from minibert.models.heads.prediction import go_on
-from minibert.models.open.vectors import open_vectors
+from minibert.models.open.load_encoder import open_vectors
 from minibert.models.run import packing
-from minibert.models.run.key_value_cache import KeyValueCache
+from minibert.models.run.attention import KeyValueCache
 
 IDS = np.arange(30).reshape(3, 10) % 20 + 5
 MASK = np.array([[1] * 10, [1] * 4 + [0] * 6, [1] * 7 + [0] * 3])
@@ -394,7 +394,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"names": tuple(name.replace("0.attention.self", "7") for name in BOTH)}, "has no such weight; is this"),
     ({"names": tuple(name.replace("encoder.layer", "layers") for name in BOTH)}, "transformers has a name for this"),
     ({"also": two(f"bert.{QUERY}")}, "which are one; keep one"),
-    ({"also": {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]}, "of no head; merge"),
+    ({"also": {"embeddings.LayerNorm.weight": B[:, 0].copy()}, "modules_to_save": ["LayerNorm"]}, "no head has it"),
     ({"also": {"pooler.dense.weight": B}}, "is no matrix of a linear map"),
     ({"also": {BOTH[0]: A.T.copy()}}, r"A is \(16, 2\) and B \(16, 2\), with r 2"),
     ({"also": {BOTH[0]: A[:, :8].copy()}}, r"A is \(2, 8\) and B"),

@@ -94,7 +94,7 @@ def _serve() -> None:
     import minibert.bulk.job
     import minibert.commands.bulk
     import minibert.models.encoder
-    import minibert.models.open.vectors  # noqa: F401
+    import minibert.models.open.load_encoder  # noqa: F401
 
     print("ready", flush=True)
     for line in sys.stdin:

@@ -29,10 +29,10 @@ from reference_files import REFERENCE
 
 import minibert
 from minibert.cli import main
-from minibert.models.open.vectors import open_vectors
+from minibert.models.open.load_encoder import open_vectors
 from minibert.models.run.pipeline import chunked
 from minibert.threads import computing, pool
-from minibert.threads.computing import Alone, compute
+from minibert.threads.computing import BlasPolicy, compute
 from minibert.threads.kernels import kernel
 from minibert.threads.pool import behind, parallel_for, prefetch
 
@@ -70,7 +70,7 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
     monkeypatch.setattr(computing, "libraries", lambda: (made,))
     for name, number in {"cores": 2, "blas_takes": 2, "running": 1, "affinity": 2}.items():
         monkeypatch.setattr(computing, name, lambda number=number: number)
-    monkeypatch.setattr(computing, "_alone", Alone())
+    monkeypatch.setattr(computing, "_policy", BlasPolicy())
     monkeypatch.setattr(computing, "_work", computing._Work())
     yield made
     assert made.num_threads == 8, "it was not given its threads back"
@@ -122,7 +122,7 @@ def test_after_a_text_that_waited_for_its_core_it_is_held_for_a_while(monkeypatc
     for name in ("monotonic", "perf_counter"):
         monkeypatch.setattr(computing, name, lambda: now[0])
     monkeypatch.setattr(computing, "thread_time", lambda: now[1])
-    alone = Alone()
+    alone = BlasPolicy()
 
     def text(own: float) -> None:
         with alone.watched():
@@ -157,7 +157,7 @@ def test_threads_of_blas_that_still_spin_are_not_counted_as_others(
 ) -> None:
     monkeypatch.setattr(computing, "running", lambda: wanting)
     monkeypatch.setattr(computing, "ENOUGH", 0.0)  # however busy this machine is
-    alone, now = Alone(), time.monotonic()
+    alone, now = BlasPolicy(), time.monotonic()
     with alone.watched():
         pass
     monkeypatch.setattr(computing, "monotonic", lambda: now + since)

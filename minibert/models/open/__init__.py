@@ -1,1 +1,1 @@
-"""From a folder or a Hub name to a bound model: what is found, opened, bound and written."""
+"""Open a model: a name -> files -> config -> tensors -> an input layer or an encoder; and models made from another."""

@@ -1,12 +1,12 @@
-"""LoRA adapters as PEFT saves them: two thin matrices for each linear map, merged into its weight as it is bound.
+"""LoRA adapters as PEFT saves them: two thin matrices for each linear layer, merged into its weight at loading.
 
     W' = W + scale * B A,   scale = lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora`
 
-A is (r, in) and B (out, r). Where the base's weight is stored (in, out), as GPT-2's blocks are, the product is
-transposed. `fan_in_fan_out` does not decide it: PEFT writes one value for all maps, and corrects it for each layer.
-A classifier's adapter holds its whole head too (`modules_to_save`): those tensors stand in place of the base's.
+A is (r, in) and B (out, r). If the base's weight is stored as (in, out), as in GPT-2's blocks, the product is
+transposed. `fan_in_fan_out` does not decide this: PEFT writes one value for all layers and corrects it for each.
+The adapter of a classifier also holds the whole head (`modules_to_save`): its tensors replace the base's.
 Sources: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv:2106.09685); for the choice of
-maps `check_target_module_exists` in PEFT's tuners_utils.py.
+layers `check_target_module_exists` in PEFT's tuners_utils.py.
 """
 
 from __future__ import annotations
@@ -27,17 +27,23 @@ from minibert.files.reading import FileName
 from minibert.files.tables import StoredTable, Table
 
 TENSORS = "adapter_model.safetensors"
-BEGINNING = "base_model.model."  # of every name in a file of PEFT
+BEGINNING = "base_model.model."  # every name in a file of PEFT begins like this
 ENDINGS = (".lora_A.weight", ".lora_B.weight")
-# keys that are read elsewhere, or change no number of a saved adapter
+# keys that are read elsewhere, or that change no number of a saved adapter
 IGNORED = frozenset((
     "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
     "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
     "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type",
     "use_rslora",
 ))  # fmt: skip
-PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")  # of init_lora_weights: others change the base's too
-CLASSES = {  # task_type -> the end of the reference's class that PEFT opens the base with
+PLAIN_STARTS = (
+    True,
+    False,
+    None,
+    "gaussian",
+    "orthogonal",
+)  # values of init_lora_weights that leave the base's weights unchanged
+CLASSES = {  # task_type -> the end of the name of the transformers class that PEFT loads the base with
     "SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification",
     "QUESTION_ANS": "ForQuestionAnswering",
 }  # fmt: skip
@@ -46,10 +52,10 @@ MERGE = "merge it into the base's weights with PEFT's merge_and_unload, and save
 
 
 class Adapter:
-    """The tensors of one folder, for a base of one model_type."""
+    """The LoRA tensors of one folder, for a base of one model_type."""
 
     def __init__(self, settings: Mapping[str, Any], path: FileName | None, where: str, model_type: str) -> None:
-        """`path`: of the tensors. Raises CheckpointError for another kind of adapter, by the setting that says so."""
+        """`path`: the tensors' file. Raises CheckpointError that names the setting, for another kind of adapter."""
         self.where, self._settings = f"{where}: {ADAPTER}", settings
         self._refuse_other_kinds()
         if path is None:
@@ -57,7 +63,8 @@ class Adapter:
         self._rank, self._scale = self._numbers()
         self._file = Checkpoint(lambda name: path)
         self._type, self._family = model_type, FAMILIES.get(model_type)
-        # of maps and of whole tensors: the name without the prefix of a model with a head -> the beginning in the file
+        # linear layers and whole tensors: the name without the prefix of a model with a head -> its beginning in the
+        # file
         self._maps: dict[str, str] = {}
         self._whole: dict[str, str] = {}
         try:
@@ -66,7 +73,7 @@ class Adapter:
             raise self._refused(f"what chooses its maps cannot be followed ({error}); fetch it again") from None
 
     def _numbers(self) -> tuple[int, float]:
-        """Give r and the scale."""
+        """Return r and the scale."""
         rank, alpha = self._settings.get("r"), self._settings.get("lora_alpha")
         if type(rank) is int and rank >= 1 and isinstance(alpha, int | float) and type(alpha) is not bool:
             try:
@@ -79,11 +86,11 @@ class Adapter:
         raise self._refused(f"'r' must be an integer >= 1 and 'lora_alpha' a number of float32, found {found}")
 
     def _sort(self) -> None:
-        """Tell the maps that are chosen and the whole tensors apart."""
+        """Sort the tensors into linear layers to change and tensors to replace."""
         kept = self._settings.get("modules_to_save") or ()
         for name in sorted(self._file.names):
             path, ending = name.removeprefix(BEGINNING), next(filter(name.endswith, ENDINGS), "")
-            saved = not ending and any(f"{each}." in path for each in kept)  # "classifier" keeps pre_classifier too
+            saved = not ending and any(f"{each}." in path for each in kept)  # "classifier" matches pre_classifier too
             if not name.startswith(BEGINNING) or not (ending or saved):
                 raise self._refused(f"{TENSORS} has {name!r}, which is no matrix of a linear map; {MERGE}")
             begin = name.removesuffix(ending)
@@ -99,7 +106,7 @@ class Adapter:
             raise self._refused(f"'target_modules' chooses no map of {TENSORS}; are they of one adapter?")
 
     def _is_chosen(self, path: str) -> bool:
-        """Whether PEFT changes the map at `path`: a text is a pattern, a list holds paths or ends of them."""
+        """Return whether PEFT changes the layer at `path`: targets are a pattern, or a list of paths or their ends."""
         targets, excluded = (self._settings.get(key) or () for key in ("target_modules", "exclude_modules"))
         layers, patterns = (self._settings.get(key) for key in ("layers_to_transform", "layers_pattern"))
         kept = "|".join(self._settings.get("modules_to_save") or ())
@@ -112,7 +119,9 @@ class Adapter:
         if layers in (None, []) or isinstance(targets, str) or path in targets:
             return True
         above = [patterns] if isinstance(patterns, str) and patterns else patterns or [r"[^.]*"]
-        start = r"(?:.*?\.)?" if patterns else r".*?\."  # without a pattern PEFT wants a name above the layers' own
+        start = (
+            r"(?:.*?\.)?" if patterns else r".*?\."
+        )  # without a pattern PEFT requires a name above that of the layers
         found = next(filter(None, (re.match(rf"{start}{each}\.(\d+)\.", path) for each in above)), None)
         return found is not None and int(found[1]) in ([layers] if isinstance(layers, int) else layers)
 
@@ -120,7 +129,7 @@ class Adapter:
         return name.removeprefix(next(filter(name.startswith, self._family.prefixes if self._family else ()), ""))
 
     def head_config(self) -> dict[str, Any]:
-        """Give what config.json would say of the class that PEFT opens the base with, and of its labels."""
+        """Return the keys of config.json that the adapter implies: the class of its head and the number of labels."""
         end = CLASSES.get(str(self._settings.get("task_type")))
         if end is None:
             return {}
@@ -132,17 +141,17 @@ class Adapter:
         return found
 
     def put_on(self, source: Checkpoint) -> None:
-        """Let a base's weights be merged when they are bound, and put the head's tensors beside them.
+        """Merge the base's weights when they are bound, and add the head's tensors.
 
-        Either may have a prefix that the other lacks. Raises CheckpointError, before any number is read, for a map
-        that the base does not have and for other shapes.
+        Base and adapter may have different prefixes. Raises CheckpointError for a layer that the base does not have and
+        for other shapes, before any number is read.
         """
         if source.merged:
             raise self._refused(f"the base has an adapter too; {MERGE}")
-        named = {self._bare(name): name for name in source.names}  # two of one name are refused when they are bound
+        named = {self._bare(name): name for name in source.names}  # two tensors of one name are refused at binding
         blocks = BLOCKS.get(self._type)
         heads = [*POOLERS, *(each for head in HEADS.get(self._type, ()) for each in head.maps)]
-        optional = {name for each in heads if not each.tied for name in each.weights}  # `encode` needs none of them
+        optional = {name for each in heads if not each.tied for name in each.weights}  # `encode` needs no head
         merged: dict[str, Callable[[Table], Table]] = {}
         for path, begin in self._maps.items():
             name = named.get(weight := f"{path}.weight")
@@ -160,7 +169,7 @@ class Adapter:
         inside = self._family.scope_for(self._family.sides[0]) if self._family else ()
         for path, name in self._whole.items():
             if path.startswith((*inside, *(blocks.checked_prefixes if blocks else ()))):
-                raise self._refused(f"{TENSORS} has {name!r} in place of the base's, and it is of no head; {MERGE}")
+                raise self._refused(f"{TENSORS} has {name!r} in place of the base's, and no head has it; {MERGE}")
             source.add(self._file, name, named.get(path, path))
 
     def _check_shapes(self, begin: str, shape: tuple[int, ...], transposed: bool) -> None:
@@ -170,7 +179,7 @@ class Adapter:
             raise self._refused(f"{found}; {OTHER_BASE}")
 
     def _merged(self, begin: str, transposed: bool, table: Table) -> Table:
-        """Give the base's weight with the adapter's product added, in the dtype that is computed in."""
+        """Return the base's weight plus the adapter's product, in the table's dtype."""
         dtype = table.dtype
         with np.errstate(over="ignore", invalid="ignore"):
             a, b = (self._file.table(begin + end, dtype).array() for end in ENDINGS)
@@ -193,7 +202,7 @@ class Adapter:
 
 
 def _names(targets: str | Sequence[str], path: str) -> bool:
-    """Whether PEFT's words choose a path: a pattern of all of it, or a list of paths and of their ends."""
+    """Return whether PEFT's setting matches a path: a pattern of the whole path, or a list of paths or their ends."""
     if isinstance(targets, str):
         return re.fullmatch(targets, path) is not None
     return any(f".{path}".endswith(f".{each}") for each in targets)

@@ -1,4 +1,4 @@
-"""Finds the tensors that a recipe names in a checkpoint, and refuses those that it leaves over."""
+"""`TensorBinder`: find the tensors that a recipe names in a checkpoint, and refuse leftovers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
 PACKED = ("quantization", "quantization_config")  # as MLX, and as transformers, writes it into config.json
-NAMED = 3  # of the tensors that a recipe leaves over: of a model with more blocks there are hundreds
+NAMED = 3  # leftover tensors that an error lists: there may be hundreds
 
 
 def unread(family: Family, config: Config, source: Checkpoint) -> str:
-    """Name the tensors that no step, block or head of a model type reads, but for known leftovers; "" if there is none.
+    """Return the names of the tensors that no step, block or head of a model type reads; "" if there are none.
 
-    Only names are compared: no header is opened for it.
+    Known leftovers do not count. Only names are compared: no further file is opened.
     """
     blocks = BLOCKS[family.model_type]
     parts = [*LEFTOVERS, *blocks.checked_prefixes]
@@ -36,12 +36,12 @@ def unread(family: Family, config: Config, source: Checkpoint) -> str:
 
 
 def some_of(names: Collection[str]) -> str:
-    """Name the first tensors, and say how many more there are."""
+    """Return the first names, and how many more there are."""
     return ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 class TensorBinder:
-    """Finds a step's tensors among a checkpoint's names, whatever prefix a head model's file puts before them."""
+    """The tensors of a checkpoint by the names of a recipe, with or without the prefix of a model with a head."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class TensorBinder:
         formats: tuple[str, ...] = tuple(NUMPY_DTYPE),
         axes: int = 2,
     ) -> Table:
-        """Give the first candidate that is stored, as a table not read yet; its shape is what config.json says.
+        """Return the first stored tensor of `names` as a table, not read yet. Raises CheckpointError.
 
-        Where it says nothing, None, the shape is the tensor's own, of so many axes. Raises CheckpointError.
+        shape: the shape that config.json implies; None accepts any shape with `axes` axes.
         """
         name = self._find(names)
         if name is None:
             raise self._missing(names)
-        found = self._source.tensor(name).shape  # looked at before any number of it is
+        found = self._source.tensor(name).shape  # checked before any number is read
         if shape is None:
             shape = found
             if len(found) != axes or 0 in found:
@@ -90,40 +90,40 @@ class TensorBinder:
         return self._tables[name]
 
     def _other_shape(self, found: tuple[int, ...], shape: tuple[int, ...]) -> str:
-        """Say why a stored shape is not the one that config.json says."""
+        """Return a likely reason why a stored shape differs from config.json's."""
         if 0 in shape:
             return "a size of 0 leaves nothing to look up"
         packed = next((key for key in PACKED if self.config.get(key)), None)
         if packed:
             return (
                 f"config.json has {packed!r}: the weights are packed integers, which are not computed here; load the "
-                "model they were made of"
+                "model they were made from"
             )
         if found == shape[::-1]:
-            return "the tensor is transposed, as nanoGPT stores the maps of a GPT-2; store tensor.T"
+            return "the tensor is transposed, as nanoGPT stores the linear layers of GPT-2; store tensor.T"
         return "config and tensors are of different models"
 
     def vector(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        """Give a small tensor whole, in the dtype that the layer computes in.
+        """Return a copy of a small tensor, in the dtype of the layer.
 
-        It is a copy: in a mapped file each use of it would keep the pages around it in memory.
+        A copy, since each use of a mapped tensor keeps the pages around it in memory.
         """
         found = self.table(names, shape).array().copy()
         found.flags.writeable = False
         return found
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Give a map's weight, whole; with `low_memory` a narrow one as a table in its stored format."""
+        """Return the weight of a linear layer; with `low_memory` a narrow one as a table in its stored format."""
         return self.weight_of(self.table(names, shape))
 
     def weight_of(self, table: Table) -> Weight:
-        """Give a table that is used as a map's weight, as `weight` does."""
+        """Return the weight that a table holds: see `weight`."""
         if self._low_memory and isinstance(table, StoredTable) and not table.at_hand:
             return table
         return table.array()
 
     def stores(self, name: str) -> bool:
-        """Whether there is a tensor of this name, with one of the prefixes or without."""
+        """Return whether there is a tensor of this name, with or without one of the prefixes."""
         return self._find((name,)) is not None
 
     def _find(self, names: tuple[str, ...]) -> str | None:
@@ -134,7 +134,7 @@ class TensorBinder:
                 raise self._refused(f"two tensors could be {name!r}: {two}; keep the one that is meant")
             if found:
                 return found[0]
-        aliases = self._source.aliases()  # some files name the dropped twins of a tied tensor in their metadata
+        aliases = self._source.aliases()  # metadata may list the dropped names of a tied tensor
         candidates = (aliases.get(prefix + name) for name in names for prefix in self._prefixes)
         return next((name for name in candidates if name is not None), None)
 
@@ -146,25 +146,25 @@ class TensorBinder:
         return self._refused(f"no tensor for {names[0]!r}; tried {', '.join(tried)}{nearest}; {why}")
 
     def _adapters(self) -> str:
-        """Say how to load a file whose weights are changed by LoRA matrices; "" for all others."""
+        """Return how to load a file with LoRA matrices inside; "" for every other file."""
         adapters = sorted(name for name in self._names if "lora_" in name)
         if not adapters:
             return ""
         return (
-            f"it holds LoRA adapters of tasks ({adapters[0]} and others), which are not computed here: save the model "
+            f"it holds LoRA adapters of tasks ({adapters[0]}, ...), which are not computed here: save the model "
             "with the one that you need merged into its weights"
         )
 
     def taken(self) -> list[Tensor]:
-        """List each tensor that has been asked for, with its place in its file."""
+        """Return each tensor that was bound, with its location in its file."""
         return [self._source.taken[name] for name in self._tables]
 
     def expect(self) -> None:
-        """Hint that what has been asked for will be read in full; the input layer's tables are not."""
+        """Hint that all bound tensors will be read in full, unlike the tables of the input layer."""
         self._source.expect(self._tables)
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
-        """List the tensors of one part of a model, asked for or not."""
+        """Return the names of all stored tensors of one part of a model."""
         begins = tuple(prefix + part for prefix in self._prefixes for part in scope)
         return [name for name in self._names if name.startswith(begins)]
 
@@ -175,7 +175,7 @@ class TensorBinder:
         part: str = "the input layer",
         recipe: str = "the recipe of this family",
     ) -> None:
-        """Refuse tensors inside one part of a model that the recipe does not use: it would be incomplete."""
+        """Raise CheckpointError if the recipe leaves tensors of one part of a model unused: it would be incomplete."""
         stored = set(self.stored_under(scope)) - self._tables.keys()
         left = [name for name in stored if not name.endswith(unused_endings)]
         if left:

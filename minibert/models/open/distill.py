@@ -33,11 +33,11 @@ from minibert.threads.computing import on_one_thread
 from .load_encoder import load_encoder
 
 SIF = 1e-4  # `a` of `sif_weights`
-STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sentence-transformers, and their folders
+STEPS = ("StaticEmbedding", "."), ("Normalize", "1_Normalize")  # modules of sentence-transformers and their folders
 
 
 class Distilled(NamedTuple):
-    """The written model: rows and their width, the part of the rows' variance that the components keep, and the size
+    """The written model: rows and their width, the share of the rows' variance that the components keep, and the size
     of the file in bytes."""
 
     folder: Path
@@ -58,22 +58,21 @@ def distill(
 ) -> Distilled:
     """Make a static model of an encoder: a folder that `load_encoder`, sentence-transformers and model2vec open.
 
-    Every token goes through the encoder by itself, with the special tokens of the tokenizer around it; its vector is
-    the mean over all of them. Then come principal components, a weight, and float16. Pooling, Dense layers and prompts
-    of the folder have no part in it. The tokenizer may be WordPiece, WordLevel, BPE or Unigram. Its `[unusedN]` and the
-    tokens that are added to its vocabulary get no row, but for padding and the unknown token. A text is truncated at
-    512 tokens, as model2vec's models are. The files are the same to the byte in every run and for any number of
-    threads, where BLAS can be held to one thread. Memory holds all vectors, four bytes a number, and all components,
-    eight bytes: with MiniLM 0.3 GB in all.
+    Each token goes through the encoder by itself, between the special tokens of the tokenizer; its vector is the mean
+    over all of these tokens. Principal components, a weight and float16 follow. The folder's pooling, Dense layers and
+    prompts are not used. The tokenizer may be WordPiece, WordLevel, BPE or Unigram. `[unusedN]` and added tokens get
+    no row, except padding and the unknown token. Texts are truncated at 512 tokens, as in model2vec's models. The files
+    are identical in every run and for any number of threads, if BLAS can be held to one thread. Memory holds all
+    vectors (four bytes per number) and all components (eight bytes): 0.3 GB for MiniLM.
 
-    dims: how many components to keep; at most the encoder's width, and less than there are tokens.
+    dims: how many components to keep; at most the encoder's width, and fewer than there are tokens.
 
-    Raises TypeError for anything but an encoder; ValueError for a static model and for dims below 1; FileExistsError
-    and OSError as `extract`; TokenizerError for a vocabulary with a token twice; CheckpointError where the encoder
-    gives an infinite number, or one that float16 cannot hold.
+    Raises TypeError unless `encoder` is an encoder; ValueError for a static model and for dims below 1; FileExistsError
+    and OSError as `extract`; TokenizerError for a vocabulary that has a token twice; CheckpointError if the encoder
+    computes an infinite number, or one that float16 cannot hold.
     """
     if not isinstance(encoder, Encoder):
-        raise TypeError(f"encoder must be what load_encoder gives, found {type(encoder).__name__}")
+        raise TypeError(f"encoder must be an Encoder, as load_encoder returns it, found {type(encoder).__name__}")
     if not encoder.stack.blocks:
         raise ValueError("this model is static already; make one of a model with blocks")
     check_positive("dims", dims)
@@ -122,7 +121,7 @@ class TokenPipeline(TextPipeline):
 def token_rows(
     encoder: Encoder, made: StaticTokenizer, threads: int | None = None, show_progress_bar: bool = False
 ) -> Array:
-    """Give the encoder's vector of each token by itself: (tokens, width); a NaN becomes 0.
+    """Return the encoder's vector of each token by itself: (tokens, width); a NaN becomes 0.
 
     Raises CheckpointError for an infinite number.
     """
@@ -138,9 +137,9 @@ def token_rows(
 
 
 def around(tokenizer: Tokenizer, letters: Iterable[str]) -> tuple[list[int], list[int]]:
-    """Give the ids of the special tokens that stand before and after a text, by the first of these that has a token."""
+    """Return the ids of the special tokens before and after a text, by the first of `letters` that has a token."""
     for text in letters:
         ((encoded, spans),) = tokenizer.encode_with_spans([text])
         if inside := [i for i, span in enumerate(spans) if span is not None]:
             return encoded.input_ids[: inside[0]], encoded.input_ids[inside[-1] + 1 :]
-    raise TokenizerError("the tokenizer makes no token of any text that its vocabulary holds; fetch its files again")
+    raise TokenizerError("the tokenizer finds no token in any text of its vocabulary; fetch its files again")

@@ -1,4 +1,4 @@
-"""A checkpoint -> a folder with its input layer alone: config, tokenizer and one safetensors file.
+"""`extract`: a checkpoint -> a folder with only its input layer: config, tokenizer and one safetensors file.
 
 The tensors keep their names, so transformers and safetensors read the file too.
 """
@@ -19,14 +19,14 @@ from minibert.files.checkpoint import Checkpoint
 from minibert.files.tables import StoredTable, convert, narrowed
 from minibert.files.tokenizer_files import TOKENIZER_FILES
 
-from .load import Opened, assemble, family_of, load, open_model
+from .load import ModelFiles, assemble, family_of, load, open_model
 
 NARROW = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BESIDE = ("config.json", *TOKENIZER_FILES, "generation_config.json")
 
 
 class Extracted(NamedTuple):
-    """The written folder: bytes of the files before and of the one after."""
+    """The written folder: its tensors, and the bytes of the weight files before and after."""
 
     folder: Path
     tensors: int
@@ -42,28 +42,28 @@ def extract(
     revision: str | None = None,
     local_files_only: bool = False,
 ) -> Extracted:
-    """Write a folder that holds the input layer of `model` and nothing else.
+    """Write a folder that holds only the input layer of `model`.
 
-    dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each as it is stored. Vectors (the norm's
-    weight and bias) keep their format: they are small, and every row passes through them.
+    dtype: "float32", "float16" or "bfloat16" for the tables; None keeps each table's format. Vectors (the norm's weight
+    and bias) always keep their format: they are small, and every row passes through them.
 
-    Raises FileExistsError where `folder` exists; ValueError for another dtype, for a number that float16 cannot hold,
+    Raises FileExistsError if `folder` exists; ValueError for another dtype, for a number that float16 cannot hold and
     for a static model; OSError that names `folder`; and the errors of `load`.
     """
     if dtype is not None and dtype not in NARROW:
         raise ValueError(f"dtype must be {', '.join(map(repr, NARROW))} or None (as stored), found {dtype!r}")
     target = Path(folder)
     check_target(target)
-    opened = open_model(model, revision, local_files_only)
-    if opened.static:
-        raise ValueError(f"{opened.where} is a static model, an input layer and nothing else already; copy its folder")
-    source = opened.source()
-    family = family_of(opened)
-    sides = _take_all(source, opened, family)
+    files = open_model(model, revision=revision, local_files_only=local_files_only)
+    if files.static:
+        raise ValueError(f"{files.where} is a static model, which is only an input layer already; copy its folder")
+    source = files.source()
+    family = family_of(files)
+    sides = _take_all(source, files, family)
     if changed := sorted(source.merged.keys() & source.taken.keys()):
-        raise CheckpointError(f"{opened.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
+        raise CheckpointError(f"{files.where}: an adapter changes {changed[0]!r}, which extract does not write merged")
     entries = _entries(source, dtype)
-    found = {name: opened.find(name) for name in BESIDE}
+    found = {name: files.find(name) for name in BESIDE}
     others = {name: Path(path).read_bytes() for name, path in found.items() if path is not None}
     size = write_model(target, entries, others, lambda made: load(made, side=sides[0]).close())
     before = {tensor.file: tensor.file_size for tensor in source.taken.values()}
@@ -71,29 +71,29 @@ def extract(
     return Extracted(target, len(source.taken), sum(before.values()), size)
 
 
-def _take_all(source: Checkpoint, opened: Opened, family: Family) -> list[str]:
-    """Let the layer of each side ask for its tensors; give the sides there are (a file may hold a decoder alone)."""
+def _take_all(source: Checkpoint, files: ModelFiles, family: Family) -> list[str]:
+    """Bind the layer of each side, so that its tensors are taken; return the stored sides (a file may lack one)."""
     sides, problems = [], []
     for side in family.sides:
         try:
-            layer = assemble(opened, source, family, side)
+            layer = assemble(files, source, family, side)
         except CheckpointError as error:
             problems.append(error)
             continue
         sides.append(side)
-        with suppress(MinibertError):  # no concern of the input layer: the file lacks the scheme of its attention,
-            layer.attention_position  # noqa: B018  or asks for one that nothing here computes
+        with suppress(MinibertError):  # not part of the input layer: the file may lack its attention's positions,
+            layer.attention_position  # noqa: B018  or name some that are not computed here
     if not sides:
         raise problems[0]
     return sides
 
 
 def _entries(source: Checkpoint, dtype: str | None) -> Entries:
-    """Give all taken tensors in the format to write."""
+    """Return all taken tensors in the format to write."""
     entries: Entries = {}
     for name, tensor in source.taken.items():
         table, stored = source.table(name, "float32"), tensor.dtype
-        assert isinstance(table, StoredTable)  # a lazy checkpoint alone has others
+        assert isinstance(table, StoredTable)  # only a lazy checkpoint has other tables
         raw = table.stored_numbers
         if dtype is not None and raw.ndim > 1 and stored != NARROW[dtype]:
             exact = convert(raw, stored, np.dtype("float64" if stored == "F64" else "float32"))

@@ -1,4 +1,4 @@
-"""Puts the parts together: a name, its config.json, its family's row and its tensors -> an `EmbeddingLayer`."""
+"""`load`: a folder or a Hub name -> its files -> an `EmbeddingLayer`, the family's steps bound to the tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from minibert.models.sentences.folder import MODULES, STATIC_MODULE, FolderFiles
 from .binder import TensorBinder
 
 T = TypeVar("T")
+OpenTensors = Callable[[str], Checkpoint]  # a subfolder, "" for none -> its tensors
 
 if TYPE_CHECKING:
     from minibert.models.sentences.saved_folder import SavedFolder
@@ -46,24 +47,24 @@ def load(
     cache_folder: str | os.PathLike[str] | None = None,
     token: str | None = None,
 ) -> EmbeddingLayer:
-    """Load the input layer of a checkpoint: a folder, or a name on the Hub; without a name, what MINIBERT_MODEL names.
+    """Load the input layer of a checkpoint: a folder, or a Hub name, or without a name what MINIBERT_MODEL names.
 
-    A folder is a PathLike, a string that starts with . / ~ or ends with / or has more than one slash, or the name of a
-    folder or a file that is there. For a folder the network is never used. Tables are mapped, not read. A name without
-    an owner is one of sentence-transformers', but for old ones such as "gpt2".
+    A folder is a PathLike, a string that starts with . / ~ or ends with / or has more than one slash, or the name of an
+    existing folder or file. Loading a folder never uses the network. Tables are mapped, not read. A Hub name without an
+    owner belongs to sentence-transformers, except for old names like "gpt2".
 
-    revision, local_files_only: as in huggingface_hub, for Hub names. With the forty digits of a commit a name is the
-    Hub's even if a folder has it too.
-    lazy: for Hub names, fetch a table's rows when ids ask for them. No effect on a folder or on a file that is whole in
-    the Hub's cache.
-    side: "encoder" or "decoder" where a family has both; None is the encoder, or the only side there is.
-    dtype: "float32" or "float64", in which the layer computes.
-    mmap: False reads the tables into memory now. Choose it for network disks, and where another program may change or
+    revision, local_files_only: as in huggingface_hub, for Hub names. With a commit's forty digits, a name is looked up
+    on the Hub even if a folder has the same name.
+    lazy: for Hub names, fetch a table's rows when ids use them. No effect on a folder, or on a file that the Hub's
+    cache holds completely.
+    side: "encoder" or "decoder" if a family has both; None is the encoder, or the only side.
+    dtype: the layer computes in "float32" or "float64".
+    mmap: False reads the tables into memory now. Choose it for network disks, and if another program may change or
     shorten the file: a mapped table changes with its file, and reading a row after the file's new end stops the
     process (SIGBUS on Linux and macOS).
-    family: a row of your own.
-    cache_folder: where the Hub's files are kept, in place of SENTENCE_TRANSFORMERS_HOME and of the Hub's own cache.
-    token: in place of HF_TOKEN; a pickle does not hold it.
+    family: a family that you describe yourself.
+    cache_folder: the folder for the Hub's files, instead of SENTENCE_TRANSFORMERS_HOME and the Hub's own cache.
+    token: used instead of HF_TOKEN; a pickle does not contain it.
 
     Raises CheckpointError, UnknownFamilyError, HubError; TokenizerError later, when text is first used.
     """
@@ -74,13 +75,16 @@ def load(
             f"family must be a minibert.Family, found {type(family).__name__} {family!r:.40};{named} "
             "leave it out: config.json says which family it is"
         )
-    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, False, False, cache_folder, token)
-    again = opened.again(load, side=side, dtype=np.dtype(dtype).name, family=family)
-    return assemble(opened, opened.source(), family or family_of(opened), side, dtype, again)
+    files = open_model(
+        named_model(name), revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap,
+        cache_folder=cache_folder, token=token,
+    )  # fmt: skip
+    reopen = files.reopen(load, side=side, dtype=np.dtype(dtype).name, family=family)
+    return assemble(files, files.source(), family or family_of(files), side, dtype, reopen)
 
 
 def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    """Give the name, or what MINIBERT_MODEL names where there is none. Raises ValueError where neither is there."""
+    """Return the name, or that in MINIBERT_MODEL if it is None. Raises ValueError if there is neither."""
     name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
     if name is None:
         raise ValueError(
@@ -90,37 +94,39 @@ def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
 
 
 def check_dtype(dtype: Any) -> None:
-    """Refuse every dtype but float32 and float64. Raises ValueError."""
+    """Raise ValueError unless dtype is float32 or float64."""
     if dtype not in ("float32", "float64", np.float32, np.float64):  # a np.dtype equals its name
         raise ValueError(
             f"dtype must be 'float32' or 'float64', found {dtype!r}; narrow files are converted automatically"
         )
 
 
-class Opened:
-    """A model's files before its parts are put together, and its config.json.
+class ModelFiles:
+    """The files of one model, and its config.json.
 
-    `where` is its name for errors. `lasting` and `commit` name the same model in another working directory, and after
-    the Hub's branch has moved; `options` are those of `load` with which its files were opened. `found`: every file that
-    was found until now, by its name in the repository.
+    `where`: the name in errors. `lasting` and `commit` name the same model in another working directory, and
+    after the Hub's branch has moved. `options`: the options of `load` with which the files were opened. `found`: each
+    file found so far, by its name in the repository.
     """
 
     def __init__(
         self,
         every: Find,
-        checkpoint: Callable[[str], Checkpoint],
+        checkpoint: OpenTensors,
         where: str,
         lasting: str,
         commit: str | None,
         options: Mapping[str, Any],
-        whole: bool = False,
-        saved: bool = False,
-        elsewhere: str = "",
+        *,
+        whole: bool,
+        saved: bool,
+        elsewhere: str,
     ) -> None:
-        """`every` finds the files of the whole repository; `checkpoint` opens the tensors in a subfolder of it.
+        """`every` finds a file of the repository by name; `checkpoint` opens the tensors in one of its subfolders.
 
-        whole: all tensors are needed. saved: all that the folder says is read, and modules.json says where they are.
-        elsewhere: how to name the Hub's model, where this folder has its name.
+        whole: all tensors are needed. saved: read all settings of the folder; modules.json names the tensors'
+        subfolder.
+        elsewhere: for errors, how to load the Hub's model if a folder has the same name.
         """
         self._every, self._checkpoint = every, checkpoint
         self.where, self.lasting, self.commit, self.options = where, lasting, commit, options
@@ -134,31 +140,33 @@ class Opened:
         self.static = (whole or not known) and self._has_static_rows()
         if not self.config and not self.static and self.find("config.json") is None:
             advice = "fetch it into that folder"
-            if self.files.modules() and (inside := self.saved.beside.folder):  # raises for what is not computed
+            if self.files.modules() and (
+                inside := self.saved.beside.folder
+            ):  # raises for modules that are not computed
                 advice = f"{MODULES} says that it is in {inside!r}: load_encoder finds it there, load takes that folder"
             elif not elsewhere:
                 self.source().close()  # raises if there are no tensors either
             raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}{elsewhere}")
-        # of a Hub name the input layer alone asks for no list of files, and an adapter of linear maps leaves it alone
+        # `load` lists no files of the Hub: a LoRA adapter does not change the input layer
         if (saved or commit is None) and (settings := self._beside.object(ADAPTER)):
             from .adapter import TENSORS, Adapter
 
             self._adapter = Adapter(settings, self.find(TENSORS), where, str(self.config.get("model_type")))
             self.config = {**self.config, **self._adapter.head_config()}
 
-    def again(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
-        """Give a call of `load` or of its kin that opens the same files once more, with these options too."""
+    def reopen(self, function: Callable[..., T], **more: Any) -> Callable[[], T]:
+        """Return a call of `load` or `load_encoder` that opens the same files again, with these options."""
         return partial(function, self.lasting, revision=self.commit, **self.options, **more)
 
     @cached_property
     def saved(self) -> SavedFolder:
-        """All that the folder says beside its tensors."""
+        """All settings of the folder."""
         from minibert.models.sentences.saved_folder import SavedFolder
 
         return SavedFolder.read(self.files)
 
     def _has_static_rows(self) -> bool:
-        """Whether it is a static model: modules.json says so, or config.json, or without either the tensors' names."""
+        """Return whether this is a static model, by modules.json, config.json, or else the names of the tensors."""
         modules, model_type = self.files.modules(), self.config.get("model_type")
         if modules:
             if modules[0].kind != STATIC_MODULE:
@@ -167,25 +175,25 @@ class Opened:
             self.config = self._beside.object("config.json")
             return True
         if modules is None and model_type is None:
-            with suppress(MinibertError):  # what is wrong with the tensors is said when they are opened
+            with suppress(MinibertError):  # `source` raises this error later
                 source = self.source()
                 source.close()
                 return not set(ROWS).isdisjoint(source.names)
         return bool(model_type == MODEL_TYPE)
 
     def root(self, file: str) -> FileName | None:
-        """Find a file by its name in the repository."""
-        at = self._every(file)
-        if at is not None:
-            self.found[file] = at
-        return at
+        """Return the path of a file of the repository, or None."""
+        path = self._every(file)
+        if path is not None:
+            self.found[file] = path
+        return path
 
     def find(self, file: str) -> FileName | None:
-        """Find a file beside the weights."""
+        """Return the path of a file beside the weights, or None."""
         return self._beside.path(file)
 
     def source(self) -> Checkpoint:
-        """Open the tensors, and an adapter that lies beside them."""
+        """Open the tensors, with an adapter merged if one lies beside them."""
         source = self._checkpoint(self._beside.folder)
         if self._adapter is not None:
             self._adapter.put_on(source)
@@ -194,6 +202,7 @@ class Opened:
 
 def open_model(
     name: str | os.PathLike[str],
+    *,
     revision: str | None = None,
     local_files_only: bool = False,
     lazy: bool = False,
@@ -202,8 +211,8 @@ def open_model(
     saved: bool = False,
     cache_folder: FileName | None = None,
     token: str | None = None,
-) -> Opened:
-    """Open a folder or a Hub name: see `load`; whole, saved: as of `Opened`."""
+) -> ModelFiles:
+    """Open a folder or a Hub name: see `load`; whole, saved: see `ModelFiles`."""
     folder, where, commit = is_folder(name), os.fspath(name), cast("str | None", None)
     shadowed = folder and isinstance(name, str) and not _is_path(name)
     kind = "folder" if os.path.isdir(name) else "file"
@@ -211,17 +220,17 @@ def open_model(
     if shadowed and revision is not None:
         from minibert.hub.repository import COMMIT
 
-        folder = not COMMIT.fullmatch(revision)  # so a pickle names it, and a folder of `bulk`
+        folder = not COMMIT.fullmatch(revision)  # a pickle names a model like this, and so does a folder of `bulk`
     options: dict[str, Any] = dict(local_files_only=local_files_only, lazy=lazy, mmap=mmap)
     open_base = partial(open_model, **options, cache_folder=cache_folder, token=token, whole=whole)
     if folder:
         path = os.path.expanduser(where)
-        lasting, find = os.path.abspath(path), _open_local(path, elsewhere)
+        _check_folder(path, elsewhere)
+        lasting, local = os.path.abspath(path), LocalFolder(path, mmap is not False)
+        find: Find = local.file
+        checkpoint: OpenTensors = local.checkpoint
         if revision is not None:
             raise ValueError(f"revision is for a name on the Hub; {where} is a folder{elsewhere}")
-
-        def checkpoint(sub: str) -> Checkpoint:
-            return open_folder(os.path.join(path, sub) if sub else path, mmap is not False)
     else:
         from minibert.hub.repository import full_name, resolve
 
@@ -231,38 +240,69 @@ def open_model(
         checkpoint = partial(repository.checkpoint, lazy, mmap is not False, whole=whole and not lazy)
         if cache_folder is not None:
             options["cache_folder"] = os.fspath(repository.cache)
-    # of a Hub name the input layer alone asks for no list of files
-    parts = _with_base(find, checkpoint, where, open_base) if folder or saved else (find, checkpoint)
-    return Opened(*parts, where, lasting, commit, options, whole, saved, elsewhere)
+    # `load` lists no files of the Hub
+    if (folder or saved) and (adapter := _adapter_alone(find, where, open_base)):
+        find, checkpoint = adapter.file, adapter.checkpoint
+    return ModelFiles(find, checkpoint, where, lasting, commit, options, whole=whole, saved=saved, elsewhere=elsewhere)
 
 
-def _with_base(
-    find: Find, checkpoint: Callable[[str], Checkpoint], where: str, open_base: Callable[..., Opened]
-) -> tuple[Find, Callable[[str], Checkpoint]]:
-    """Take config.json and tensors from its base, where an adapter stands alone in a folder.
+class LocalFolder(NamedTuple):
+    """A folder on a disk; `mapped`: its tensors are mapped, not read."""
+
+    path: str
+    mapped: bool
+
+    def file(self, name: str) -> FileName | None:
+        """Return the path of a file in it, or None."""
+        path = os.path.join(self.path, name)
+        if not existing(path):
+            return None
+        note_model_file(path)
+        return path
+
+    def checkpoint(self, folder: str) -> Checkpoint:
+        """Open the tensors in one of its subfolders."""
+        return open_folder(os.path.join(self.path, folder) if folder else self.path, self.mapped)
+
+
+class AdapterAlone(NamedTuple):
+    """A folder that holds only an adapter: its base has config.json and the tensors.
 
     The tokenizer's files are the adapter's or the base's, never some of each.
     """
+
+    find: Find
+    base: ModelFiles
+    has_tokenizer: bool
+
+    def file(self, name: str) -> FileName | None:
+        """Return the path of a file of the adapter or of its base, or None."""
+        of_base = name == "config.json" or (name in TOKENIZER_FILES and not self.has_tokenizer)
+        return self.base.find(name) if of_base else self.find(name)
+
+    def checkpoint(self, folder: str) -> Checkpoint:
+        """Open the base's tensors."""
+        return self.base.source()
+
+
+def _adapter_alone(find: Find, where: str, open_base: Callable[..., ModelFiles]) -> AdapterAlone | None:
+    """Open the base of an adapter without a model beside it; None for every other folder."""
     adapter = find(ADAPTER)
     if adapter is None or find("config.json") is not None:
-        return find, checkpoint
-    settings, own = read_object(adapter), any(map(find, TOKENIZER_FILES))
-    base = settings.get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
-        raise CheckpointError(f"{where}: {ADAPTER} names no base: 'base_model_name_or_path' is {base!r}")
+        return None
+    settings = read_object(adapter)
+    name = settings.get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise CheckpointError(f"{where}: {ADAPTER} names no base: 'base_model_name_or_path' is {name!r}")
     try:
-        other = open_base(base, None if is_folder(base) else settings.get("revision"))
+        base = open_base(name, revision=None if is_folder(name) else settings.get("revision"))
     except MinibertError as error:
-        raise CheckpointError(f"{where} is an adapter alone, and its base {base!r} does not open: {error}") from None
-
-    def beside(name: str) -> FileName | None:
-        return other.find(name) if name == "config.json" or (name in TOKENIZER_FILES and not own) else find(name)
-
-    return beside, lambda sub: other.source()
+        raise CheckpointError(f"{where} is an adapter alone, and its base {name!r} does not open: {error}") from None
+    return AdapterAlone(find, base, any(map(find, TOKENIZER_FILES)))
 
 
 def is_folder(name: str | os.PathLike[str]) -> bool:
-    """Whether a name means a folder; for a folder the network is never used.
+    """Return whether a name means a folder, which is opened without the network.
 
     >>> is_folder("./bert"), is_folder("~/bert"), is_folder("a/b/c"), is_folder("google/bert"), is_folder("gpt2")
     (True, True, True, False, False)
@@ -277,18 +317,18 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
     try:
         return _is_path(name) or mode_of(name) > 0
-    except CheckpointError:  # it is there, and may not be read: so says who opens it
+    except CheckpointError:  # the path exists but may not be read; opening it says so
         return True
 
 
 def _is_path(name: str) -> bool:
-    """Whether no model on the Hub could have this name."""
+    """Return whether a name is a path: no model on the Hub can have it."""
     slashed = name.replace(os.sep, "/")
     return name[0] in "./~" or slashed[-1] == "/" or slashed.count("/") > 1 or os.path.isabs(name)
 
 
-def _open_local(folder: str, elsewhere: str) -> Find:
-    mode_of(os.path.join(folder, "config.json"))  # a folder that may not be read is not taken for an absent one
+def _check_folder(folder: str, elsewhere: str) -> None:
+    mode_of(os.path.join(folder, "config.json"))  # raises if the folder may not be read: it is not an absent one
     if not os.path.isdir(folder):
         kind, above = "no such folder", os.path.dirname(folder)
         if "://" in folder:
@@ -298,28 +338,19 @@ def _open_local(folder: str, elsewhere: str) -> Find:
             if any(os.path.isfile(os.path.join(above, name)) for name in ("config.json", SINGLE)):
                 elsewhere = f"; name its folder, {above or '.'}"
         raise CheckpointError(f"{folder}: {kind}; expected a folder with config.json and model.safetensors{elsewhere}")
-
-    def find(name: str) -> str | None:
-        path = os.path.join(folder, name)
-        if not existing(path):
-            return None
-        note_model_file(path)
-        return path
-
-    with suppress(OSError):  # a folder may forbid to be listed
-        for module in os.listdir(folder):  # whose weights are the model's too, read here or not
+    with suppress(OSError):  # listing the folder may be forbidden
+        for module in os.listdir(folder):  # the weights of modules belong to the model too
             note_model_file(os.path.join(folder, module, SINGLE))
-    return find
 
 
-def family_of(opened: Opened) -> Family:
-    """Find the row of FAMILIES that config.json's model_type names. Raises UnknownFamilyError, CheckpointError."""
-    if opened.static:
+def family_of(files: ModelFiles) -> Family:
+    """Return the family of config.json's model_type. Raises UnknownFamilyError, CheckpointError."""
+    if files.static:
         return STATIC
-    model_type, where = opened.config.get("model_type"), opened.where
+    model_type, where = files.config.get("model_type"), files.where
     if not isinstance(model_type, str):
         above = os.path.dirname(os.path.abspath(where))
-        if opened.commit is None and os.path.isfile(os.path.join(above, MODULES)):
+        if files.commit is None and os.path.isfile(os.path.join(above, MODULES)):
             raise CheckpointError(f"{where} is a module of the model in {above}; name that folder")
         raise CheckpointError(
             f"{where}: config.json has no model_type; add the one it was saved from: {', '.join(sorted(FAMILIES))}"
@@ -331,21 +362,21 @@ def family_of(opened: Opened) -> Family:
     if model_type not in FAMILIES:
         raise UnknownFamilyError(
             f"{where}: model_type {model_type!r} is not known; known are {', '.join(sorted(FAMILIES))}; "
-            "another one can be described: load(..., family=Family(...)), see minibert/families/README.md"
+            "to describe another: load(..., family=Family(...)), see minibert/families/README.md"
         )
     return FAMILIES[model_type]
 
 
 def assemble(
-    opened: Opened,
+    files: ModelFiles,
     source: Checkpoint,
     family: Family,
     side: str | None = None,
     dtype: np.dtype[Any] | str = "float32",
-    again: Callable[[], EmbeddingLayer] | None = None,
+    reopen: Callable[[], EmbeddingLayer] | None = None,
 ) -> EmbeddingLayer:
-    """Bind a family's steps to a checkpoint's tensors: nothing missing, nothing left over."""
-    data, where = opened.config, opened.where
+    """Bind a family's steps to a checkpoint's tensors; raise CheckpointError if one is missing or left over."""
+    data, where = files.config, files.where
     side = family.sides[0] if side is None else side
     if side not in family.sides:
         raise ValueError(f"side must be {' or '.join(map(repr, family.sides))} for {family.model_type}, found {side!r}")
@@ -355,17 +386,17 @@ def assemble(
     if not taken or not isinstance(taken[0], Tokens):
         found = f"a {type(taken[0]).__name__}" if taken else "no step"
         raise ValueError(
-            f"the first step of {family.model_type} must be Tokens, whose rows all others work on; found {found}"
+            f"the first step of {family.model_type} must be Tokens, which gives the others their rows; found {found}"
         )
     steps = [Bound(step, step.bind(binder)) for step in taken]
     binder.refuse_leftovers(family.scope_for(side), family.unused_endings)
     pad_id, named = config.get("pad_token_id"), data.get("tokenizer_class")
     if type(pad_id) is not int or not 0 <= pad_id < steps[0].module.table.shape[0]:
-        pad_id = None  # null, or -1 as in some files: there is no such row, and mask 0 makes any other harmless
+        pad_id = None  # null, or -1 in some files: no row; any other id is harmless, with mask 0
     usual = family.tokenizer, pad_id, where, named
-    tokenizer = partial(open_tokenizer, opened.find, *usual, always_usual=family.always_usual)
+    tokenizer = partial(open_tokenizer, files.find, *usual, always_usual=family.always_usual)
     if family is STATIC:
-        tokenizer = partial(open_without_special_tokens, opened.find, where)
+        tokenizer = partial(open_without_special_tokens, files.find, where)
     return EmbeddingLayer(
         family,
         config,
@@ -377,5 +408,5 @@ def assemble(
         closing=source.close,
         tensors=binder.taken(),
         stored=source.known,
-        again=again,
+        reopen=reopen,
     )

@@ -1,4 +1,4 @@
-"""`load_encoder`: a folder or a Hub name -> an `Encoder`, put together from its parts."""
+"""`load_encoder`: a folder or a Hub name -> an `Encoder`; `open_vectors`: the same for the vectors of many texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
 from minibert.families.parts.modules import Embedding
 from minibert.families.rows import BLOCKS
+from minibert.files.checkpoint import INDEX, SINGLE
+from minibert.files.reading import sha256_of
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import Heads
 from minibert.models.heads.prediction import read_generation
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
+from minibert.models.run.pipeline import TextPipeline
 from minibert.models.sentences.sentence_config import (
     AS_THE_FOLDER_SAYS,
     SentenceConfig,
@@ -34,13 +37,13 @@ from minibert.threads.kernels import kernel
 from minibert.threads.pool import checked_threads, parallel_for
 
 from .binder import TensorBinder, unread
-from .load import Opened, assemble, check_dtype, family_of, load, named_model, open_model
+from .load import ModelFiles, assemble, check_dtype, family_of, load, named_model, open_model
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
 
-NO_BLOCKS = Blocks(parts=())  # behind the rows of a static model
-# how the reference's classes of a model_type go on after its name
+NO_BLOCKS = Blocks(parts=())  # a static model is only an input layer
+# transformers' class name after the name of its model_type
 REFERENCE_CLASS = re.compile(r"(Text)?(Model|PreTrainedModel|LMHeadModel|DoubleHeadsModel|For[A-Z]\w+)")
 
 
@@ -66,115 +69,191 @@ def load_encoder(
 ) -> Encoder:
     """Load a whole model, the input layer and all blocks: a folder, or a name on the Hub.
 
-    A static model (sentence-transformers' StaticEmbedding, model2vec) is an input layer and nothing else: it has no
-    blocks and no heads, and a text's vector is the mean over its tokens' rows.
+    A static model (sentence-transformers' StaticEmbedding, model2vec) is only an input layer: it has no blocks and no
+    heads, and a text's vector is the mean over its tokens' rows.
 
-    Arguments as of `load`. For a Hub name all weights are fetched into the Hub's own cache, unless they are there.
-    float32 weights are mapped and not copied; narrower ones are converted once.
+    Arguments as in `load`. For a Hub name, all weights are fetched into the Hub's own cache if they are not there yet.
+    float32 weights are mapped and not copied; narrower weights are converted once.
 
-    mmap: with an AVX-512 kernel of NumPy's BLAS (SkylakeX, Cooperlake; `minibert info` names the kernel) None, the
-    default, also copies the weights of the blocks' products into memory, laid out so that a text of up to 32 tokens is
-    computed without packing them anew (`equations.fast.Panels`), unless they take more than half of the memory that
-    this process may use. True leaves them mapped alone: for processes that share one copy, and for a model that is
-    larger than memory. False reads the whole file into memory now: it may change afterwards. The bits are the same.
+    mmap: None, the default, also copies the weights of the blocks' matrix products into memory if NumPy's BLAS has an
+    AVX-512 kernel (SkylakeX, Cooperlake; `minibert info` shows the kernel): the copy is laid out so that texts of up to
+    32 tokens need no packing (`equations.fast.Panels`). It is not made if it needs more than half of the memory that
+    this process may use. True only maps the weights: for processes that share one copy, and for models larger than
+    memory. False reads the whole file into memory now; the file may change afterwards. The bits are the same.
 
-    low_memory: narrow weights (bfloat16, float16) stay mapped as they are stored. Each thread has one scratch
-    buffer; a weight is converted to float32 there just before it is used. A head's words are converted piece by piece.
-    No bit of a text's numbers changes; of words drawn one by one, the last bits. At the size of Qwen3-Embedding-0.6B,
-    on two cores: 0.24 GB of memory beyond the mapped file of 1.2 GB, where converted weights take 1.9 GB; many texts
-    take about the same time, one short text 1.3 times, one next word 2.1 (`python scripts/bench weights`).
+    low_memory: narrow weights (bfloat16, float16) stay mapped as stored. Each thread has one scratch buffer and
+    converts a weight to float32 there just before using it; the word table of a head is converted piece by piece. No
+    bit of a text's vector changes; the last bits of words drawn one by one may. It saves most of the memory of
+    converted weights; one short text takes about 1.3 times as long, one next word twice (`python scripts/bench
+    weights`).
 
-    lazy: of a static model on the Hub, fetch rows when texts ask for them, as `load` does.
+    lazy: for a static model on the Hub, fetch rows when texts use them, as in `load`.
 
-    same_bits: a text has the same vector, to the last bit, alone and in any batch, order and number of threads; so have
-    its token vectors, logits, scores and sparse weights. With two of three kernels of NumPy's BLAS (for AVX-512 and
-    AVX) vectors always have. With the third (AVX2) it costs time: each text is filled up to a multiple of 12 tokens; it
-    is refused there for float64, and with other kernels (Apple's, MKL, ARM). `minibert info` says which this is. Two
-    machines may have different bits all the same.
+    same_bits: a text has the same vector, to the last bit, alone and in any batch, order and number of threads; the
+    same holds for token vectors, logits, scores and sparse weights. With NumPy's BLAS kernels for AVX-512 and AVX this
+    is always so. With the kernel for AVX2 it costs time, since each text is padded to a multiple of 12 tokens, and
+    float64 is refused; other kernels (Apple's, MKL, ARM) refuse it. `minibert info` shows the kernel. Two machines may
+    still have different bits.
 
-    threads: the largest number of threads on which a call computes; None is as many as there are cores for this process
-    (affinity, a container's CPU quota, OMP_NUM_THREADS), or what the variable MINIBERT_THREADS says. NumPy's BLAS is
-    held to one thread meanwhile, which Apple's cannot be: there a call computes on one thread, and its products on as
-    many as BLAS takes. Calls that overlap take no more threads than there are cores in all: see
-    `minibert.threads.computing`.
+    threads: the largest number of threads of a call; None is the number of cores that this process may use (affinity, a
+    container's CPU quota, OMP_NUM_THREADS), or MINIBERT_THREADS. NumPy's BLAS is held to one thread meanwhile. Apple's
+    BLAS cannot be held: a call then computes on one thread, and BLAS uses its own threads for the products. Overlapping
+    calls together use no more threads than there are cores: see `minibert.threads.computing`.
 
-    prompts, default_prompt_name, truncate_dim, similarity_fn_name: as of sentence-transformers' constructors, for every
-    later call. They go before what the folder says; its prompts of other names stay. A folder without a prompt "query"
-    or "document" puts nothing before the texts of `encode_query` and `encode_document`: many models were trained with
-    one all the same, which their page on the Hub shows.
+    prompts, default_prompt_name, truncate_dim, similarity_fn_name: as in sentence-transformers' constructors, for every
+    later call. They override the folder's settings; prompts of other names stay. If a folder has no prompt "query" or
+    "document", `encode_query` and `encode_document` add nothing to a text: many models were trained with a prompt all
+    the same, shown on their page on the Hub.
 
-    max_seq_length: as of `Encoder`.
+    max_seq_length: see `Encoder`.
 
-    habits: other arguments of sentence-transformers' constructors, where they change nothing: `device="cpu"`,
-    `trust_remote_code=False`, `backend="torch"`, `model_kwargs={}`, ... Any other is a TypeError.
+    habits: other arguments of sentence-transformers' constructors, if they change nothing: `device="cpu"`,
+    `trust_remote_code=False`, `backend="torch"`, `model_kwargs={}`, ... Every other argument is a TypeError.
 
     Raises as `load`; UnknownFamilyError for a model_type that has an input layer here, but no blocks; CheckpointError
-    for modules.json or other settings of sentence vectors that ask for what is not computed here; ValueError for `lazy`
-    with blocks, whose weights are all needed, where `same_bits` cannot be kept, and for an option of sentence vectors
-    that this model cannot have.
+    for modules or settings of sentence vectors that are not computed here; ValueError for `lazy` with blocks, which
+    need all weights, for `same_bits` that cannot be kept, and for an option of sentence vectors that this model cannot
+    have.
     """
     accept_habits(load_encoder, habits)
     check_dtype(dtype)
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
     threads = checked_threads(threads)
-    opened = open_model(named_model(name), revision, local_files_only, lazy, mmap, True, True, cache_folder, token)
-    if lazy and not opened.static:
-        raise ValueError("lazy=True is for a static model, whose rows can be fetched one by one; leave it out")
-    return encoder_of(opened, dtype, threads, low_memory, same_bits, asked)
+    files = open_model(
+        named_model(name), revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap, whole=True,
+        saved=True, cache_folder=cache_folder, token=token,
+    )  # fmt: skip
+    if lazy and not files.static:
+        raise ValueError("lazy=True is only for a static model, whose rows can be fetched one by one; leave it out")
+    return encoder_of(files, dtype, threads, low_memory, same_bits, asked)
 
 
 def encoder_of(
-    opened: Opened,
+    files: ModelFiles,
     dtype: str = "float32",
     threads: int | None = None,
     low_memory: bool = False,
     same_bits: bool = False,
     asked: SentenceOptions = AS_THE_FOLDER_SAYS,
 ) -> Encoder:
-    """Put a whole model together from its opened parts: see `load_encoder`."""
-    family, mmap = family_of(opened), opened.options["mmap"]
-    blocks = NO_BLOCKS if opened.static else BLOCKS.get(family.model_type)
+    """Build an encoder from its files: see `load_encoder`."""
+    family, mmap = family_of(files), files.options["mmap"]
+    blocks = NO_BLOCKS if files.static else BLOCKS.get(family.model_type)
     if blocks is None:
         raise UnknownFamilyError(
-            f"{opened.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
+            f"{files.where}: model_type {family.model_type!r} has an input layer here, but no blocks; those with "
             f"blocks are {', '.join(sorted(BLOCKS))}; minibert.load loads the input layer"
         )
-    place = f"{opened.where}: config.json"
-    config = family.configure(opened.config, place) if opened.static else blocks.configure(family, opened.config, place)
-    source, dtype = opened.source(), np.dtype(dtype).name
-    layer = assemble(opened, source, family, "encoder", dtype, opened.again(load, dtype=dtype))
-    bind = partial(TensorBinder, config, source, family.prefixes, layer.dtype, opened.where, low_memory)
-    if opened.static:
+    place = f"{files.where}: config.json"
+    config = family.configure(files.config, place) if files.static else blocks.configure(family, files.config, place)
+    source, dtype = files.source(), np.dtype(dtype).name
+    layer = assemble(files, source, family, "encoder", dtype, files.reopen(load, dtype=dtype))
+    bind = partial(TensorBinder, config, source, family.prefixes, layer.dtype, files.where, low_memory)
+    if files.static:
         stack = Stack((), 0, False, "", None, {}, same_bits)
     else:
         stack = _bind(blocks, config, bind(), layer, same_bits, mmap, threads)
         if left := unread(family, config, source):
             warn(
-                f"{opened.where} has tensors that minibert does not read: {left}; a model whose own code uses them "
-                "has other vectors"
+                f"{files.where} has tensors that minibert does not read: {left}; if the folder's own code uses them, "
+                "its vectors differ"
             )
-    # found when they are asked for: `encode` needs none
-    heads = cache(partial(Heads, layer, config, bind(), stack.causal, opened.where))
-    if mmap is False:  # a file that may change later is read now
+    # read at first use: `encode` needs no head
+    heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
+    if mmap is False:  # the file may change later
         heads().read()
-    sentences = SentenceConfig.of(opened.saved, layer, config, layer.dtype)
+    sentences = SentenceConfig.of(files.saved, layer, config, layer.dtype)
     if blocks.vector is not None and not sentences.kind:
         sentences = sentences._replace(**blocks.vector.bind(config, bind()))
-    if stack.causal and not opened.static:
+    if stack.causal and not files.static:
         _warn_of_own_code(config, family.model_type, place, "mean" in sentences.poolings)
     options: dict[str, Any] = dict(dtype=dtype, threads=threads, low_memory=low_memory, same_bits=same_bits)
-    reopen = opened.again(load_encoder, **options, **asked.given())
+    reopen = files.reopen(load_encoder, **options, **asked.given())
     encoder = Encoder(
-        layer, blocks, stack, config, heads, threads, again=reopen, sentence_config=asked.applied_to(sentences),
-        ends=cache(partial(read_generation, opened.find, opened.config, opened.where)),
+        layer, blocks, stack, config, heads, threads, reopen=reopen, sentence_config=asked.applied_to(sentences),
+        ends=cache(partial(read_generation, files.find, files.config, files.where)),
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
     return encoder
 
 
+class TextModel(NamedTuple):
+    """A model for the vectors of many texts, its files, and the pipeline from texts to vectors."""
+
+    model: Encoder
+    opened: ModelFiles
+    pipeline: TextPipeline
+
+    @property
+    def result(self) -> str:
+        """The result for a text: one "dense" or "sparse" vector, or one vector for each of its "tokens"."""
+        return self.model.result
+
+    @property
+    def width(self) -> int:
+        """The width of a vector, of a text or of a token."""
+        if self.result == "sparse":
+            return len(self.model.embeddings.word_embeddings.weight)
+        return self.model.get_embedding_dimension()
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """The measure, a name in `SIMILARITIES` (for tokens in `MAXSIMS`), and whether vectors have length 1."""
+        own = self.model.sentence_config
+        return {"similarity": own.measure, "normalized": own.normalizes()}
+
+    def sha256(self) -> dict[str, str]:
+        """Return the sha256 of each file that was found while opening the model, thus of each that is read."""
+        opened, source = self.opened, self.opened.source()
+        try:
+            shards = {source.tensor(name).file for name in source.names}
+        finally:
+            source.close()
+        for file in shards:
+            name = os.path.basename(file)
+            if opened.find(name) is None:  # the folder is an adapter alone: a file of its base
+                opened.found[name] = file
+        if not opened.find(SINGLE):
+            opened.find(INDEX)
+        return {name: sha256_of(path) for name, path in sorted(opened.found.items())}
+
+
+def open_vectors(
+    name: str | os.PathLike[str] | None,
+    *,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    asked: SentenceOptions = AS_THE_FOLDER_SAYS,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    threads: int | None = None,
+    same_bits: bool = False,
+    mmap: bool | None = None,
+) -> TextModel:
+    """Open a model for the vectors of many texts.
+
+    It is opened from whole files on this machine's disk, fetched first if they are on the Hub: all processes of a
+    machine then share one map of the weights, and the sha256 of the files identifies the model.
+
+    asked, threads, same_bits, mmap: see `load_encoder`; here no bit of a vector depends on `threads`. Raises as
+    `load_encoder`.
+    """
+    threads = checked_threads(threads)
+    opened = open_model(
+        named_model(name), revision=revision, local_files_only=local_files_only, mmap=mmap, whole=True, saved=True
+    )
+    encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
+    own, task = encoder.sentence_config, None
+    if encoder.result != "dense":  # these models encode queries and documents differently
+        task = "document"
+        prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
+    pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, held=True)
+    return TextModel(encoder, opened, pipeline)
+
+
 def _warn_of_own_code(config: Config, kind: str, place: str, by_mean: bool) -> None:
-    """Warn where a causal model's class is one of the folder's own code, which is not run."""
+    """Warn if a causal model's class is in the folder's own code, which is not run."""
     names, begin = architectures(config), kind.partition("_")[0]
     known = [name for name in names if name.lower().startswith(begin) and REFERENCE_CLASS.fullmatch(name[len(begin) :])]
     if not config.get("auto_map") or len(known) == len(names):
@@ -197,7 +276,7 @@ def _bind(
     mmap: bool | None,
     threads: int | None,
 ) -> Stack:
-    bias = f"{blocks.relative.format(i=0)}.weight"  # which a file of the input layer has too
+    bias = f"{blocks.relative.format(i=0)}.weight"  # a file of the input layer has it too
     if all(name.endswith(bias) and blocks.relative for name in binder.stored_under(blocks.begins)):
         raise CheckpointError(
             f"{binder.where}: there is no tensor of the blocks, only the input layer, as after `extract`; "
@@ -222,11 +301,11 @@ def _bind(
 
 
 def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) -> None:
-    """Lay the weights of products out as panels, on up to `threads` threads: see `equations.fast.Panels`.
+    """Lay out the weights of matrix products as panels, on up to `threads` threads: see `equations.fast.Panels`.
 
-    copied: also weights that have to be copied for it, if all take at most half of the memory of this process.
+    copied: also weights that must be copied for this, if all together need at most half of this process's memory.
     """
-    shared: dict[int, list[Dense]] = {}  # a weight -> the maps that have it: blocks may share a module
+    shared: dict[int, list[Dense]] = {}  # a weight -> its linear layers: blocks may share a module
     for module in (module for block in blocks for module in block.modules.values()):
         if isinstance(module, Dense):
             shared.setdefault(id(module.source), []).append(module)

@@ -1,4 +1,4 @@
-"""The options of `load_encoder` as arguments of a command line: those of `minibert` and of the server are these."""
+"""The options of `load_encoder` as command-line arguments, for `minibert` and for the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from minibert.errors import Load, MinibertError, Option, error_of, parts_of
 
-SENTENCES = "sentence-transformers/all-MiniLM-L6-v2"  # the default where sentence vectors are needed
+SENTENCES = "sentence-transformers/all-MiniLM-L6-v2"  # the default of commands that need sentence vectors
 
 
 def _named_prompt(text: str) -> tuple[str, str]:
@@ -19,10 +19,10 @@ def _named_prompt(text: str) -> tuple[str, str]:
     return name, prompt
 
 
-# what an option is for -> its name -> what argparse is told of it
+# group -> option of `load_encoder` -> arguments of argparse
 OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "sentences": {  # in place of a folder's own settings
-        "prompts": dict(action="append", metavar="NAME=TEXT", type=_named_prompt, help="a prompt in place of the "
+    "sentences": {  # replace the folder's settings
+        "prompts": dict(action="append", metavar="NAME=TEXT", type=_named_prompt, help="a prompt that replaces the "
                         'model\'s, as in "query=query: "; may be repeated'),
         "default_prompt_name": dict(metavar="NAME", help="the prompt that is put before each text if none is named"),
         "truncate_dim": dict(type=int, metavar="N", help="keep the first N numbers of each vector"),
@@ -41,12 +41,12 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                         "available cores)"),
     },
     "weights": {
-        "mmap": dict(action="store_const", const=True, help="leave all weights in their file, mapped; do not lay "
-                     "them out in memory too for short texts: processes then share one copy"),
+        "mmap": dict(action="store_const", const=True, help="keep all weights mapped from their file, without "
+                     "a second copy in memory for short texts: processes then share one copy"),
     },
     "bits": {
         "same_bits": dict(action="store_true", help="a text has the same vector, to the last bit, in any batch and on "
-                          "any number of threads; with some processors that is always so, with others it takes longer: "
+                          "any number of threads; some processors always do this, on the rest it takes longer: "
                           "see `minibert info`"),
     },
 }  # fmt: skip
@@ -59,7 +59,7 @@ def add_options(parser: Any, *groups: str) -> None:
 
 
 def sentence_options(arguments: Any) -> dict[str, Any]:
-    """Give the options of sentence vectors that were passed, as keyword arguments of `load_encoder`."""
+    """Return the options of sentence vectors that were passed, as keyword arguments of `load_encoder`."""
     names = (*OPTIONS["sentences"], *OPTIONS["measure"])
     given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
     return given | ({"prompts": dict(given["prompts"])} if "prompts" in given else {})
@@ -67,7 +67,7 @@ def sentence_options(arguments: Any) -> dict[str, Any]:
 
 @contextmanager
 def model_named_by(option: str) -> Iterator[None]:
-    """Begin errors about an option's model with the option, which names the model to take instead too."""
+    """Begin each error about an option's model with the option; its advice names the same option."""
     try:
         yield
     except (MinibertError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Computing: one packed batch of texts, its tiles and threads, the blocks, and what watches or changes a run."""
+"""Run a model: pack texts, cut them into tiles, compute the blocks on threads, record or change intermediates."""

@@ -1,17 +1,16 @@
-"""Runs bound blocks over packed tokens: all that an `Encoder` computes goes through `run_model` or `run_blocks`.
+"""Run bound blocks over packed tokens: an `Encoder` computes everything by `run_model` or `run_blocks`.
 
-Matrix products, norms and activations work on all tokens of a tile at once. Only attention works sequence by sequence,
-on several of one length together. Therefore nothing is computed for padding, and no mask is needed but for what a token
-does not see: those after it, and those outside the window.
+Matrix products, norms and activations are computed for all tokens of a tile at once, and attention for the sequences of
+one length. Therefore nothing is computed for padding, and masks hide only later tokens and tokens outside a window.
 
-Formulas here know no hooks: a run that is recorded binds the blocks anew, each formula with its hook: see `recorders`.
+Formulas here contain no hooks. To record or change a run, the blocks are bound again with a hook after each formula.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,30 +27,28 @@ from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
-from .key_value_cache import KeyValueCache
-from .masks import Masks, keys_of, masks_of
-from .packing import TILE_ROWS, Group, Layout, Packed
-from .recorders import Recorder, hooked, hooked_halves
+from .attention import KeyValueCache
+from .packing import TILE_ROWS, Group, Layout, Packed, Piece, pieces_of
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
 
-# Attention of a sequence of more tokens is cut by queries, so that memory grows with its length, not with the square.
-# Each query has all its keys at once, so softmax needs no running sum. With a running maximum and sum, pieces of 512
-# queries and 512 keys, attention alone takes 0.75 to 0.9 of the time, for 8,192 tokens and heads of 32 to 128 numbers:
-# not enough for a second way. Six blocks of 384, 12 heads, two threads, beside torch's fused attention on a processor
-# with AVX-512: of its time NomicBERT takes 0.6 for 512 tokens, 1.2 for 2,048 and 2.6 for 8,192; Llama 2.2, 1.1 and 1.9;
-# ModernBERT with windows of 128 1.3 and 0.8 for the first two.
-LONG = 1024
-QUERIES = 128  # how many are computed at once: 64 and fewer take longer, 256 about as long
-SCORES = 1 << 17  # how many scores are computed together: they stay in the L2 cache
-
-
+F = TypeVar("F", bound=Callable[..., Any])
 Parts = tuple["Ready", ...]
 
 
+class Hook(Protocol):
+    """Receives each named intermediate of a run, and may overwrite it: see `changes.Recorder`."""
+
+    def rows(self, name: str, x: Array) -> None:
+        """Receive an intermediate with one row for each token."""
+
+    def pairs(self, name: str, x: Array, group: Group) -> None:
+        """Receive an intermediate with one number for each head, query and key of some sequences."""
+
+
 class Stack:
-    """All blocks of a model, and what they share. What every run asks of them is worked out once."""
+    """All blocks of a model and what they share. Everything that runs have in common is computed once."""
 
     def __init__(
         self,
@@ -63,34 +60,33 @@ class Stack:
         others: dict[str, Any],
         same_bits: bool = False,
     ) -> None:
-        """`rotary` rotates queries and keys; `others`: modules of no single block by path, such as the last norm.
+        """`rotary` rotates queries and keys; `others`: path -> module outside the blocks, like the last norm.
 
-        same_bits: no bit of a text's numbers depends on the texts around it, whatever that costs. Raises ValueError
-        where this processor's kernel does not give them.
+        same_bits: no bit of a text's numbers may depend on the texts around it, even if that costs time. Raises
+        ValueError if this processor's kernel cannot keep it.
         """
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others = rotary, others
         attentions = [block.attention for block in blocks]
         self.windows = {own.window for own in attentions}
         self.rotations = {own.layer_type for own in attentions if own.rotated}
-        self.masked = causal or self.windows != {None}
-        # whether the distance between two tokens matters, so that padding between them does
+        # whether scores depend on the distance of two tokens, and so on padding between them
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
         self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
         self._same_bits = same_bits
         if same_bits:
-            self.rows  # noqa: B018  raises where they are not given
+            self.rows  # noqa: B018  raises if the kernel cannot keep it
         self.bound = self.bind()
 
-    def bind(self, hook: Recorder | None = None) -> tuple[tuple[Parts, ...], Norms]:
-        """Make the blocks and the last norm ready to run, with a hook at each intermediate or without any."""
+    def bind(self, hook: Hook | None = None) -> tuple[tuple[Parts, ...], Norms]:
+        """Return the blocks and the last norm, ready to run, with a hook after each intermediate or without hooks."""
         return tuple(ready(block, hook) for block in self.blocks), norming(self.others, self.last_norm, hook)
 
     @cached_property
     def shapes(self) -> list[Shape]:
-        """The weights of its products."""
+        """The shapes of the weights of all matrix products."""
         parts = [part.work for block in self.blocks for part in block.parts]
         halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
         sizes = ((each.shape, path in halved, each.in_order) for path, each in self._maps)
@@ -103,11 +99,11 @@ class Stack:
 
     @cached_property
     def fewest(self) -> int:
-        """The fewest rows that every product has."""
+        """The number of rows that every product has at least."""
         return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
 
     def takes_panels(self, tokens: int) -> bool:
-        """Whether products of this count of tokens take the weights as panels."""
+        """Return whether products for this many tokens use panels of the weights."""
         return tokens <= FEW and self._panels
 
     @cached_property
@@ -116,29 +112,29 @@ class Stack:
 
     @cached_property
     def each_text(self) -> bool:
-        """Whether what follows the blocks is computed text by text, since its bits depend on a row's place."""
+        """Whether heads and pooling are computed text by text: their bits may depend on a row's position in a tile."""
         return self._same_bits and (self.rows.text > 1 or not kernel().always)
 
     @cached_property
     def promised(self) -> bool:
-        """Whether no bit of a text may depend on other threads."""
+        """Whether no bit of a text may depend on the number of threads."""
         return self._same_bits or kernel().always
 
     @cached_property
     def shares(self) -> bool:
-        """Whether products with its weights have the same bits on BLAS's own threads as on one."""
+        """Whether products of these weights have the same bits on BLAS's own threads as on one thread."""
         return all(each.dtype == np.float32 and kernel().shares(each.shape[1]) for _, each in self._maps)
 
     @property
     def transposed_in_reference(self) -> list[str]:
-        """Paths whose output the reference gives with the second and the third axis exchanged."""
+        """The paths of outputs that the reference returns with the second and third axes exchanged."""
         return [path for block in self.blocks for path in block.attention.transposed_in_reference]
 
     @property
     def entering(self) -> dict[str, str]:
-        """Path of a module -> what a trace calls its input: what is gathered from the values, and the sums.
+        """Path of a module -> the name of its input in a trace: attention's context, or a sum.
 
-        A sum enters the norm after it, or the first norm that stands before what follows.
+        A sum is the input of the norm after it, or else of the first norm of the next part.
         """
         found: dict[str, str] = {}
         summed = ""
@@ -155,21 +151,10 @@ class Stack:
 # -- computing ---------------------------------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
-    """One piece of attention, computed at a time: some sequences of one length, some heads, some queries."""
-
-    group: Group
-    keys: Group  # the same sequences, with the tokens before, which a cache has
-    heads: slice
-    queries: slice
-    seen: Mapping[int | None, slice]  # a block's window -> the keys that these queries can see
-    masks: Masks | None  # None: every query sees every key
-
-
 class Scratch(dict[tuple[str, int, int], Array]):
-    """Results that every block writes anew, (name, rows, width) -> memory: fresh memory costs a page fault each 4 KiB.
+    """Buffers that every block overwrites, by (name, rows, width): new memory would cost a page fault for each 4 KiB.
 
-    Tiles share it, the largest of `tokens` rows.
+    The blocks of a tile share them; the largest have `tokens` rows.
     """
 
     def __init__(self, tokens: int, dtype: np.dtype[Any]) -> None:
@@ -178,7 +163,7 @@ class Scratch(dict[tuple[str, int, int], Array]):
     def __missing__(self, key: tuple[str, int, int]) -> Array:
         name, rows, width = key
         if (name, width) not in self.memory:
-            self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # of rows that fill up, numbers too
+            self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # padding rows need valid numbers too
         found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
         self[key] = found
         return found
@@ -188,22 +173,22 @@ class _Run(NamedTuple):
     """State that all blocks of one run share."""
 
     rows: Rows
-    pieces: list[_Piece]
-    angles: Mapping[str | None, tuple[Array, Array, str]]  # a rotation's name -> cos and sin of each token, the pairing
-    shared: Mapping[Any, Any]  # a scheme of positions -> what the terms of all blocks' scores take from it
+    pieces: list[Piece]
+    angles: Mapping[str | None, tuple[Array, Array, str]]  # layer type -> cos and sin of each token, the pairing
+    shared: Mapping[Any, Any]  # position scheme -> values for the terms of all blocks
     scratch: Scratch
-    weights: ScratchBuffer  # for weights that stay as they are stored, while they are used
+    weights: ScratchBuffer  # for converting stored weights
     cache: KeyValueCache | None
-    few: bool  # products take the weights as panels
-    take: Array | None = None  # of the last block: the rows that go on after its attention
+    few: bool  # products use panels
+    take: Array | None = None  # the rows that the last block keeps after its attention
 
 
 Work = Callable[[_Run, Array], Array]
-Norms = tuple[Callable[[Array], Array], ...]  # in place, one after another; empty if absent
+Norms = tuple[Callable[[Array], Array], ...]  # in place, in turn; empty if there is no norm
 
 
 class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = after(x + work(x))`, a norm before or within being part of the work."""
+    """One part of a block, ready to run: `x = after(x + works(x))`; `works` include the norms before and within."""
 
     works: tuple[Work, ...]
     add: Callable[[Array, Array, Array | None], Array]
@@ -220,10 +205,10 @@ def run_model(
     held: bool = False,
     take: Callable[[Packed], Array | None] | None = None,
 ) -> None:
-    """Take packed tokens through the input layer (`rows`) and all blocks, tile by tile; `put` is handed each result.
+    """Run packed tokens through the input layer (`rows`) and all blocks, tile by tile, and call `put` with each result.
 
-    take: which tokens of a tile are asked for, None for all; only they leave the last block, (taken, dim).
-    threads, held: as of `computing.compute`.
+    take: returns the tokens of a tile that are needed, None for all; the last block returns only these, (taken, dim).
+    threads, held: see `computing.compute`.
     """
     each_text = stack.each_text
 
@@ -233,16 +218,16 @@ def run_model(
         for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
             put(part, own)
 
-    # BLAS is held to one thread, even for one short text, where bits are promised that depend on it: in the weights'
-    # products, or in attention's sums over a text's tokens
+    # hold BLAS to one thread, even for one short text, if promised bits depend on it, through the weights' products
+    # or through attention's sums over a text's tokens
     held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
-    # on idle cores BLAS's threads share a short text's products; else panels, which leave BLAS's threads nothing to do
+    # on idle cores BLAS's threads share a short text's products; otherwise use panels, which need no BLAS threads
     panels = stack.takes_panels(packed.inputs.seq) and (held or not spreads(threads))
     compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, None if panels else held)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
-    """Give the texts of a tile one by one, with the rows that are taken of each."""
+    """Yield the texts of a tile one by one, with the rows to keep of each."""
     start = 0
     for text in tile.tiles(1):
         own = x[start : (start := start + text.inputs.seq)]
@@ -255,24 +240,23 @@ def run_blocks(
     x: Array,
     tile: Packed,
     take: Array | None = None,
-    hook: Recorder | None = None,
+    hook: Hook | None = None,
     cache: KeyValueCache | None = None,
     panels: bool = True,
 ) -> Array:
-    """Run all blocks on a tile: its rows x (tokens, dim), which may be overwritten -> the same after the last norm.
+    """Run all blocks and the last norm on a tile: x (tokens, dim) -> (tokens, dim). x may be overwritten.
 
-    take: the rows that leave the last block, None for all. panels: whether few tokens take them; the bits are the same
-    without. cache: the tokens are the next ones of one text, after those
-    that it has; then it has them too.
+    take: the rows that the last block returns, None for all. panels: whether few tokens use panels; the bits are the
+    same without. cache: the tokens follow the cached tokens of one text, and are added to the cache.
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
     rows = stack.rows
     if hook and rows.text > 1:
-        rows = kernel().usual  # a hook is handed the tokens of a tile side by side
+        rows = kernel().usual  # a hook receives the tokens of a tile without padding rows
 
     def laid_out(lengths: Array) -> tuple[Layout, bool]:
-        if cache:  # a text that is written on is alone, and one row is fastest without padding rows
+        if cache:  # a generated text is alone in its run, and one row is fastest without padding rows
             return Layout.of(lengths, Rows()), False
         few = panels and stack.takes_panels(int(lengths.sum()))
         return Layout.of(lengths, *((PAIRS, 1) if few else (rows, stack.fewest))), few
@@ -280,12 +264,14 @@ def run_blocks(
     layout, few = laid_out(tile.lengths)
     x = layout.filled(x)
     if blocks:
-        pieces = _pieces(stack, tile, dtype, whole, past, rows.text)
+        groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
+        groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole  # a hook receives scores of no token too
+        pieces = pieces_of(groups, stack.heads, stack.causal, stack.windows, dtype, past, whole)
         angles = {}
         if rotary := stack.rotary:
             positions = layout.filled(tile.where()[1])
             angles = {each: (*rotary.rotary(positions, each), rotary.pairing) for each in stack.rotations}
-        shared = _shared(stack, pieces) if stack.schemes else {}
+        shared = _shared_terms(stack.schemes, pieces) if stack.schemes else {}
         run = _Run(rows, pieces, angles, shared, Scratch(layout.rows, dtype), ScratchBuffer(), cache, few)
     for i, block in enumerate(blocks):
         if hook and i:
@@ -308,7 +294,7 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
         y = x
         for work in works:
             y = work(run, y)
-        if attends and run.take is not None:  # y has the taken tokens alone
+        if attends and run.take is not None:  # y has only the taken tokens
             x = x[run.take]
         x = add(x, y, x)
         for norm in after:
@@ -316,8 +302,8 @@ def _one_block(run: _Run, block: Parts, x: Array) -> Array:
     return x
 
 
-def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
-    """Make one block ready to run. Absent norms and gates are dropped here, not per call."""
+def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
+    """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
     made = list[Ready]()
     for before, own, within, summed, after in block.parts:
         attends = isinstance(own, BoundAttention)
@@ -329,13 +315,13 @@ def ready(block: BoundBlock, hook: Recorder | None = None) -> Parts:
     return tuple(made)
 
 
-def norming(modules: Modules, path: str, hook: Recorder | None = None) -> Norms:
-    """A norm of rows in place; none where there is none."""
+def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
+    """Return the norm at a path, applied in place; empty if there is none."""
     return (hooked(hook, path, modules[path].in_place),) if path else ()
 
 
 def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
-    """The same as a step of a run, on the rows themselves or on a copy."""
+    """Return norms as a step of a run, in place or on a copy."""
 
     def work(run: _Run, x: Array) -> Array:
         y = x
@@ -349,10 +335,42 @@ def _normed(norms: Norms, copied: bool = False) -> tuple[Work, ...]:
     return (work,) if norms else ()
 
 
-def mapping(module: Dense, name: str) -> Work:
-    """A linear map, into the memory of that name.
+def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
+    """Call a hook after `work`, which returns one row for each token, or with `pairs` one number for each pair."""
+    if hook is None:
+        return work
 
-    A row's numbers stand side by side, however few rows there are: the bits of what comes next depend on that.
+    def then(*given: Any) -> Array:
+        x: Array = work(*given)
+        if pairs:
+            hook.pairs(name, x, given[0].group)
+        else:
+            hook.rows(name, x)
+        return x
+
+    return then  # type: ignore[return-value]
+
+
+def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F, F]:
+    """Call a hook after one linear layer that is computed in two halves: it receives both outputs as one."""
+    if hook is None:
+        return first, second
+    later: list[Array] = []
+
+    def both(*given: Any) -> Array:
+        x = np.concatenate([first(*given), second(*given)], axis=1)
+        hook.rows(name, x)
+        one, other = np.split(x, 2, axis=1)
+        later.append(other)
+        return one.copy()  # contiguous
+
+    return both, lambda *given: later.pop()  # type: ignore[return-value]
+
+
+def mapping(module: Dense, name: str) -> Work:
+    """Return a linear layer as a step of a run; `name`: its buffer in `Scratch`.
+
+    The output is always row-major, even for few rows: the bits of the next step depend on it.
     """
     width, bias, panels = module.shape[0], module.bias, module.panels
     weight = None if module.stored else module.matrix(ScratchBuffer())
@@ -374,15 +392,15 @@ def mapping(module: Dense, name: str) -> Work:
     return work
 
 
-def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = None) -> tuple[Work, ...]:
-    """`self_attention` of the equations, piece by piece, and its output."""
+def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
+    """Return `self_attention` of the equations, piece by piece, and its output layer."""
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
     score, weigh = (partial(each, own) for each in (_scores, _weights))
     score, weigh = hooked(hook, own.scores, score, True), hooked(hook, own.probabilities, weigh, True)
     shared = own.key_heads != own.heads
-    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # of each query head
+    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # the key head of each query head
 
     def gather(run: _Run, x: Array) -> Array:
         qkv = [project(run, x) for project in maps]
@@ -394,8 +412,8 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
         if run.cache:
             k, v = run.cache.joined(own.scores, k, v)
         context = run.scratch["context", len(x), q.shape[1]]
-        for piece in run.pieces:  # on one thread: those of BLAS stay awake after a product, a second one gains nothing
-            heads, queries, seen = piece.heads, piece.queries, piece.seen[own.window]
+        for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
+            heads, queries, visible = piece.heads, piece.queries, piece.visible[own.window]
             their = key_head[heads] if shared else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             q_, context_ = (
@@ -403,7 +421,7 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
                 for x in (q, context)
             )
             k_, v_ = (
-                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, seen]
+                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, visible]
                 for x in (k, v)
             )
             np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
@@ -412,24 +430,24 @@ def attending(modules: Modules, own: BoundAttention, hook: Recorder | None = Non
     return hooked(hook, own.context, gather), output
 
 
-def _scores(own: BoundAttention, piece: _Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
-    """Scores of some queries and the keys that they see: (texts, heads, query, key)."""
+def _scores(own: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+    """Return the scores of some queries for the keys that they see: (texts, heads, query, key)."""
     scores = attention_scores(q, k, own.scale)
     for term in own.terms:
         gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
         queries = slice(past + piece.queries.start, past + piece.queries.stop)
-        positions = (some if gaps is None else gaps[some] for some in (queries, piece.seen[own.window]))
+        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[own.window]))
         scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
     return scores
 
 
-def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
+def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
     """Softmax over visible keys, in place."""
     if not scores.size:
         return scores
     if piece.masks:
-        queries, seen = piece.queries, piece.seen[own.window]
-        for some, mask in piece.masks(queries.start, queries.stop, seen.start, seen.stop, own.window):
+        queries, visible = piece.queries, piece.visible[own.window]
+        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, own.window):
             scores[..., some] += mask
     y = softmax(scores, out=scores)
     if own.window is not None and piece.group.unseen:  # the last queries may see no key at all
@@ -437,12 +455,12 @@ def _weights(own: BoundAttention, piece: _Piece, scores: Array) -> Array:
     return y
 
 
-def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder | None) -> tuple[Work, ...]:
-    """Norm and rotate queries or keys in each head: a norm, and a rotation."""
+def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
+    """Return the norm and rotation of queries or keys in each head; empty if there are none."""
     norms = norming(modules, path, hook)
     if not norms and not own.rotated:
         return ()
-    from minibert.equations.rotary import rotate  # here, since most models have no use for it
+    from minibert.equations.rotary import rotate  # imported here: most models do not need it
 
     def work(run: _Run, x: Array) -> Array:
         y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
@@ -456,14 +474,14 @@ def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Recorder 
     return (work,)
 
 
-def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = None) -> tuple[Work, ...]:
-    """`feed_forward` of the equations."""
+def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+    """Return `feed_forward` of the equations."""
     down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
     gate: Work | None = None
     if own.gate == own.up:
         both, width = modules[own.up], modules[own.up].shape[0] // 2
-        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views, so that neither is copied
+        halves = (both.part(slice(width)), both.part(slice(width, None)))  # views: neither is copied
         gate, up = hooked_halves(hook, own.up, *map(mapping, halves, ("gate", "hidden")))
     else:
         up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
@@ -479,42 +497,8 @@ def feeding(modules: Modules, own: BoundFeedForward, hook: Recorder | None = Non
     return (work,)
 
 
-# -- what attention is given besides -----------------------------------------------------------------------------
-
-
-def _pieces(stack: Stack, tile: Packed, dtype: np.dtype[Any], whole: bool, past: int, multiple: int) -> list[_Piece]:
-    """Cut attention so that few scores are there at once: by texts and heads, and a long sequence by queries too.
-
-    `whole` wants all scores of a group together, and of no token too.
-    """
-    found = []
-    groups = [group for group in tile.groups(stack.by_distance, multiple) if group.length or whole]
-    groups = groups or [Group(0, tile.texts, 0, None, 0)] * whole
-    for group in groups:
-        length = past + group.length - group.unseen  # of the keys
-        positions = np.arange(past + group.length) if group.positions is None else group.positions
-        step = QUERIES if length > LONG and not whole else max(1, group.length)
-        masks = masks_of(positions, past, stack.causal, dtype, len(stack.windows)) if stack.masked else None
-        texts = max(1, len(group.texts))
-        together = texts if whole else max(1, SCORES // (stack.heads * group.length**2))
-        for some in range(0, texts, together):
-            own = group if together >= texts else group.part(some, some + together)
-            keys = own._replace(length=length, rows=own.rows + past)
-            numbers = len(own.texts) * stack.heads * min(step, group.length) * length
-            heads_step = stack.heads if whole else -(-stack.heads // -(-numbers // SCORES))
-            for start in range(0, max(1, group.length), step):
-                queries = slice(start, min(start + step, group.length))
-                seen: dict[int | None, slice] = {None: slice(0, length)}
-                if stack.masked:
-                    seen = {window: keys_of(queries, past, length, stack.causal, window) for window in stack.windows}
-                for first in range(0, stack.heads, heads_step):
-                    heads = slice(first, first + heads_step)
-                    found.append(_Piece(own, keys, heads, queries, seen, masks))
-    return found
-
-
-def _shared(stack: Stack, pieces: Sequence[_Piece]) -> dict[Any, Any]:
-    """Give the terms of the scores their schemes' numbers, for all of a tile's texts."""
+def _shared_terms(schemes: Mapping[Any, Any], pieces: Sequence[Piece]) -> dict[Any, Any]:
+    """Return for each position scheme the values that the terms of all blocks share, for the longest text."""
     gaps = ((piece.keys.length + piece.group.unseen, piece.group.positions) for piece in pieces)
     longest = max((length if gap is None else int(gap[-1]) + 1 for length, gap in gaps), default=1)
-    return {scheme: term.shared(longest) for scheme, term in stack.schemes.items()}
+    return {scheme: term.shared(longest) for scheme, term in schemes.items()}

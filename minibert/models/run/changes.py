@@ -1,26 +1,27 @@
-"""A run with changed values: heads or blocks knocked out, one text's values put into another's.
+"""Record or change the intermediates of a run: knock out heads or blocks, or use one text's values in another's run.
 
-`change` of `Encoder.__call__`, `logits` and `trace` is a mapping: a name that `trace` has -> an array of that shape, or
-a function that is given the values and returns those to go on with. Everything after is computed from them.
+`change` of `Encoder.__call__`, `logits` and `trace` is a mapping: a name in `trace` -> an array of the same shape, or a
+function from the values to new values. Everything that follows is computed from the new values.
 
     scores = trace["attentions.3"]                                           # (batch, heads, query, key)
     encoder(**ids, change={"attentions.3": lambda weights: 0 * weights})     # block 3 attends to nothing
     encoder.trace(**ids, change={"hidden_states.2": other["hidden_states.2"]})  # patching: another text's values
 
-Sequences of one length are computed together, each length by itself. So a function sees (texts, length, ...), or
-(texts, heads, length, length), without padding, and is called once for each length. An array has the shape of the whole
-batch, or stands for each of its sequences as (1, seq, ...).
+Sequences of equal length are computed together. So a function is called once for each length, with (texts, length, ...)
+or (texts, heads, length, length), without padding. An array has the shape of the whole batch, or (1, seq, ...) for all
+sequences.
 
-What cannot be changed: `position_ids`, which are passed; the modules of a head; queries and keys after they are rotated
-(Llama and its kin), of which no trace has a name: change the scores.
+Not everything can be changed: pass `position_ids` instead; a head's modules come after the run; rotated queries and
+keys (as in Llama) have no name in a trace, so change the scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
@@ -28,8 +29,10 @@ from minibert.families.parts.steps import Inputs
 from minibert.models.input_layer import EmbeddingLayer
 
 from .blocks import Stack, run_blocks
-from .packing import Packed, unpadded
-from .recorders import Change, Recorder
+from .packing import Group, Packed, unpadded
+
+# an array to go on with, or a function of the values that returns it
+Change = Callable[[Array], ArrayLike] | ArrayLike
 
 
 def run_changed(
@@ -40,10 +43,10 @@ def run_changed(
     change: Mapping[str, Change],
     trace: dict[str, Array] | None = None,
 ) -> Array:
-    """Give the last hidden state of a run with changes: (batch, seq, dim). `trace` receives every intermediate.
+    """Return the last hidden state of a run with changes: (batch, seq, dim). `trace` receives every intermediate.
 
-    keep (batch, seq) says which tokens are no padding. Raises TypeError and ValueError for a change that no run can go
-    on with, and ValueError for a name that this run has not.
+    keep (batch, seq): False for padding. Raises TypeError and ValueError for a change that is not finite numbers of the
+    right shape, and ValueError for a name that this run does not compute.
     """
     shape, seen = (inputs.batch, inputs.seq), set[str]()
     _check_names(layer, stack, change)
@@ -75,7 +78,7 @@ def _check_names(layer: EmbeddingLayer, stack: Stack, change: Any) -> None:
 
 
 def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
-    """Cut a batch into tiles of sequences of one length, which attention takes in one piece."""
+    """Cut a batch into tiles of sequences of equal length: attention computes each in one piece."""
     whole = unpadded(inputs, keep)
     kinds: dict[tuple[int, bytes], list[Array]] = {}
     for group in whole.groups(stack.by_distance):
@@ -86,7 +89,7 @@ def _by_length(inputs: Inputs, keep: Array, stack: Stack) -> Iterator[Packed]:
 
 
 def _embedded(layer: EmbeddingLayer, tile: Packed, recorder: Recorder) -> Array:
-    """The input layer's rows of one tile, changed: (tokens, dim)."""
+    """Return the input layer's rows of one tile, changed: (tokens, dim)."""
     names: list[str] = []
 
     def record(name: str, rows: Array) -> None:
@@ -98,3 +101,96 @@ def _embedded(layer: EmbeddingLayer, tile: Packed, recorder: Recorder) -> Array:
         recorder.rows("sum", x)
     recorder.rows("hidden_states.0", x)
     return x
+
+
+class Recorder:
+    """The hook of a run: it receives each named intermediate of a tile, overwrites it if changed, and records it.
+
+    Values in `trace` are (batch, seq, ...), with zeros for padding. With a `change` all sequences of the tile have the
+    same length, so the values are (texts, length, ...) and (texts, heads, length, length), without padding. `seen`
+    collects the names that the run computes.
+    """
+
+    def __init__(
+        self,
+        tile: Packed,
+        shape: tuple[int, int],
+        trace: dict[str, Array] | None = None,
+        change: Mapping[str, Change] = {},
+    ) -> None:
+        self.shape, self.trace, self.change, self.seen = shape, trace, change, set[str]()
+        self.texts, self.where = len(tile.texts), tile.where()
+
+    def rows(self, name: str, x: Array) -> None:
+        """Receive an intermediate with one row for each token."""
+        self.seen.add(name)
+        x = x[: len(self.where[0])]  # without padding rows
+        whole = (*self.shape, *x.shape[1:])
+        if name in self.change and len(x):
+            y = x.reshape(self.texts, len(x) // self.texts, *x.shape[1:])  # a view in every memory order
+            y[...] = self._changed(name, y, whole, lambda all_: all_[self.where].reshape(y.shape))
+        if self.trace is not None:
+            self._kept(name, whole, x)[self.where] = x
+
+    def pairs(self, name: str, x: Array, group: Group) -> None:
+        """Receive an intermediate with one number for each head, query and key of some sequences."""
+        self.seen.add(name)
+        batch, seq = self.shape
+        whole = (batch, x.shape[1], seq, seq)
+        locations = [*zip(group.texts, group.of(self.where[1]), strict=True)]
+        if name in self.change and x.size:
+
+            def part(all_: Array) -> Array:
+                return np.stack([all_[text][:, own[:, None], own] for text, own in locations])
+
+            x[...] = self._changed(name, x, whole, part)
+        if self.trace is not None:
+            y = self._kept(name, whole, x)
+            for (text, own), pairs in zip(locations, x, strict=True):
+                if len(own) and own[-1] - own[0] + 1 == len(own):  # no padding between tokens: slices are enough
+                    y[text][:, own[0] : own[-1] + 1, own[0] : own[-1] + 1] = pairs
+                else:
+                    y[text][:, own[:, None], own] = pairs
+
+    def _kept(self, name: str, shape: tuple[int, ...], x: Array) -> Array:
+        assert self.trace is not None
+        if name not in self.trace:
+            self.trace[name] = np.zeros(shape, x.dtype)
+        return self.trace[name]
+
+    def _changed(self, name: str, x: Array, whole: tuple[int, ...], part: Callable[[Array], Array]) -> Array:
+        """Return the new values, checked. whole: the batch's shape; part: selects the tile's values of a batch."""
+        asked = self.change[name]
+        if callable(asked):  # a copy: the function may keep it or write into it
+            found = _numbers(name, asked(x.copy()), x.dtype)
+            if found.shape != x.shape:
+                raise ValueError(
+                    f"change[{name!r}] was given values of shape {x.shape} and must return that shape, found "
+                    f"{found.shape}"
+                )
+            return found
+        found = _numbers(name, asked, x.dtype)
+        if found.shape not in (whole, (1, *whole[1:])):
+            raise ValueError(f"change[{name!r}] must have shape {whole}, as trace has it, found {found.shape}")
+        return part(np.broadcast_to(found, whole))
+
+
+def _numbers(name: str, values: ArrayLike | None, dtype: np.dtype[Any]) -> Array:
+    """Return new values in the run's dtype. Raises TypeError and ValueError unless they are finite floats."""
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"change[{name!r}] has rows of different lengths; it must be one array") from None
+    if found.dtype.kind != "f":
+        what = "None" if values is None else f"{type(values).__name__} of {found.dtype}"
+        raise TypeError(
+            f"change[{name!r}] must be an array of floating-point numbers, or a function that returns one; found {what}"
+        )
+    with np.errstate(over="ignore"):  # a number too large becomes infinity, refused below
+        found = found.astype(dtype, copy=False)
+    if not np.isfinite(found).all():
+        raise ValueError(
+            f"change[{name!r}] has NaN, infinity or a number beyond {dtype}; every number after it would be NaN. To "
+            "hide a token from attention change the weights to 0, or the scores to -1e9"
+        )
+    return found

@@ -1,8 +1,7 @@
-"""Token ids -> packed texts: the tokens of several sequences one after another, without padding, cut into tiles.
+"""Token ids -> packed texts: the tokens of several sequences without padding, cut into tiles and pieces of attention.
 
-The sequences of a call and texts come to the same description, `Packed`; what computes rows takes one, a whole batch or
-a tile of it. All that is checked and completed on the way is here, so that one short text goes through one file; code
-after it never sees a wrong id.
+The arguments of a call and the ids of texts become the same `Packed`: a whole batch, or a tile of it. All ids are
+checked and completed here; later code never sees a wrong id.
 """
 
 from __future__ import annotations
@@ -23,47 +22,64 @@ from minibert.families.parts.steps import Add, Bound, Inputs, Lookup, Mask, Posi
 from minibert.files.tokenizer import Encoded
 from minibert.threads.kernels import Rows
 
-# Numbers in a block of an input layer: 1024 rows of BERT's, the fastest of the sizes from 32 to 4096 rows. Smaller ones
-# fit into a faster cache, but need more calls, and threads then wait more often for the interpreter's lock.
+from .attention import Masks, keys_of, masks_of
+
+# Numbers in a block of an input layer. Threads with smaller blocks wait more often for the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
-# A matrix product of more rows is no faster, takes more memory, and others wait longer for their turn.
+# A matrix product of more rows is no faster, takes more memory, and keeps other callers waiting longer.
 TILE_TOKENS = 512  # about: see SLACK
-TILE_ROWS = 1024  # of a model without blocks: nothing but the rows themselves has to fit into a cache
-ONE_TILE = 128  # up to this many tokens are never cut
-ENOUGH_TOKENS = 256  # up to twice as many make two tiles, up to four times four: of half as many each takes longer
-SHARES = 8  # few tokens are cut into at most this many tiles, for the threads to share
-SLACK = 1.25  # how many times its usual tokens a tile may have, where sequences end just there
+TILE_ROWS = 1024  # for a model without blocks: only the rows have to fit into a cache
+ONE_TILE = 128  # fewer or as many tokens are never cut
+ENOUGH_TOKENS = 256  # tokens of a tile, while threads have too few tiles to share: smaller ones are slower
+SHARES = 8  # few tokens are cut into at most this many tiles
+SLACK = 1.25  # a tile may be this much larger, to end with a whole sequence
+# Attention of a longer sequence is cut by queries: memory then grows with the length, not with the square. Each query
+# has all its keys at once, so softmax needs no running sum, which would be faster by a tenth to a quarter only.
+LONG = 1024  # tokens
+QUERIES = 128  # queries of one piece; 64 and fewer are slower
+SCORES = 1 << 17  # scores of one piece: they stay in the L2 cache
 ONES = "attention_mask must hold 1 for a token and 0 for padding; an additive mask is not supported"
-LONGEST_PAST = 2**31  # tokens; far more than any cache holds, and sums with it stay in 64 bits
+LONGEST_PAST = 2**31  # tokens; more than any cache holds, and sums stay below 64 bits
 
 
 class Group(NamedTuple):
     """Some sequences of one length, side by side in a tile."""
 
-    first: int  # their first row
-    texts: Array  # which sequences of the batch they are
+    first: int  # the first row
+    texts: Array  # the indices of the sequences in the batch
     length: int
-    positions: Array | None  # of the tokens in each sequence, where padding stands between them; else None
-    rows: int  # of each sequence: its tokens, and what fills them up
-    unseen: int = 0  # of each, how many last tokens no token sees
+    positions: Array | None  # positions of the tokens in each sequence, if padding is between them; else None
+    rows: int  # rows of each sequence: tokens and padding rows
+    unseen: int = 0  # the number of last tokens in each sequence that no token sees
 
     def of(self, x: Array) -> Array:
-        """Take their tokens: (rows, ...) -> (texts, length, ...), a view."""
+        """Return the tokens of the group: (rows, ...) -> (texts, length, ...), a view."""
         count = len(self.texts)
         found = x[self.first : self.first + count * self.rows].reshape(count, self.rows, *x.shape[1:])
         return found[:, : self.length]
 
     def part(self, start: int, stop: int) -> Group:
-        """Take some of the sequences."""
+        """Return some of the sequences as a group."""
         return self._replace(first=self.first + start * self.rows, texts=self.texts[start:stop])
 
 
-class Packed(NamedTuple):
-    """The tokens of some sequences without padding, the shortest sequence first. A tile of it is one too.
+class Piece(NamedTuple):
+    """One piece of attention, computed at once: some sequences of one length, some heads, some queries."""
 
-    inputs: of all tokens as one long sequence, checked and completed; texts and lengths (texts,): which sequence of the
-    batch each one is, and how many tokens it has; positions (tokens,): of each token in its sequence, None where they
-    are 0, 1, 2, ... in each; unseen (texts,): how many of its last tokens no token sees, None where there are none.
+    group: Group
+    keys: Group  # the same sequences, with the earlier tokens of a cache
+    heads: slice
+    queries: slice
+    visible: Mapping[int | None, slice]  # a block's window -> the keys that these queries see
+    masks: Masks | None  # None: every query sees every key
+
+
+class Packed(NamedTuple):
+    """The tokens of some sequences without padding, the shortest sequence first; or a tile of them.
+
+    inputs: all tokens as one long sequence, checked and completed. texts and lengths (texts,): the index of each
+    sequence in the batch, and its number of tokens. positions (tokens,): each token's position in its sequence, None if
+    all are 0, 1, 2, ... unseen (texts,): the number of last tokens that no token sees, None if there are none.
     """
 
     inputs: Inputs
@@ -85,16 +101,16 @@ class Packed(NamedTuple):
         return starts
 
     def where(self) -> tuple[Array, Array]:
-        """Say for each token which sequence of the batch it is of, and its position in it."""
+        """Return each token's sequence in the batch and its position there."""
         positions = self.positions
         if positions is None:
             positions = np.arange(self.inputs.seq) - np.repeat(self.starts, self.lengths)
         return np.repeat(self.texts, self.lengths), positions
 
     def groups(self, gaps: bool = False, multiple: int = 1) -> list[Group]:
-        """Give the sequences of each length; `gaps`: split groups whose positions differ.
+        """Return the sequences of each length as groups; gaps: also split by positions.
 
-        multiple: of rows that each sequence takes.
+        multiple: the rows of each sequence are a multiple of this number.
         """
         kinds: list[Any] = self.lengths.tolist()
         unseen = [0] * len(kinds)
@@ -116,7 +132,7 @@ class Packed(NamedTuple):
         return found
 
     def tiles(self, tokens: int | None = None) -> list[Packed]:
-        """Cut into parts of about `tokens` tokens, each of whole sequences; None: as many as `tile_tokens` says."""
+        """Cut into tiles of whole sequences, of about `tokens` tokens (None: the size by `tile_tokens`)."""
         if self.inputs.seq <= (ONE_TILE if tokens is None else tokens):
             return [self] * bool(len(self.texts))
         tokens = tile_tokens(self.inputs.seq) if tokens is None else tokens
@@ -131,23 +147,23 @@ class Packed(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The rows of a tile's tokens in its matrix products, which other rows fill up."""
+    """The rows of a tile in its matrix products: tokens and padding rows."""
 
     rows: int
-    tokens: slice | Array  # the row of each
+    tokens: slice | Array  # the row of each token
 
     @classmethod
     def of(cls, lengths: Array, rows: Rows, fewest: int = 1) -> Layout:
-        """Lay out sequences of these lengths, one after another. fewest: of the rows of a product."""
+        """Lay out sequences of these lengths one after another, on `fewest` rows or more."""
         tokens = int(lengths.sum())
         if rows.text == 1:
             return cls(rows.filled(tokens, fewest), slice(tokens))
         each = -(-lengths // rows.text) * rows.text
-        before = np.cumsum(each) - each - (np.cumsum(lengths) - lengths)  # rows that fill up, before each sequence
+        before = np.cumsum(each) - each - (np.cumsum(lengths) - lengths)  # padding rows before each sequence
         return cls(rows.filled(int(each.sum()), fewest), np.arange(tokens) + np.repeat(before, lengths))
 
     def filled(self, x: Array) -> Array:
-        """Put what each token has in its row, (tokens, ...) -> (rows, ...); the first token's fills up the others."""
+        """Scatter token values into padded rows: (tokens, ...) -> (rows, ...). Padding repeats the first token."""
         if len(x) == self.rows:
             return x
         y = np.empty((self.rows, *x.shape[1:]), x.dtype)
@@ -157,9 +173,9 @@ class Layout(NamedTuple):
 
 
 class Preparation:
-    """Checks and completes the inputs of one layer, a call's arguments or the ids of texts.
+    """Checks and completes the inputs of one layer: the arguments of a call, or the ids of texts.
 
-    Whatever depends on the layer alone is worked out once.
+    Values that depend only on the layer are computed once.
     """
 
     def __init__(self, family: Family, config: Config, steps: Sequence[Bound], dtype: np.dtype[Any]) -> None:
@@ -167,7 +183,7 @@ class Preparation:
         self._vocab, self._width = steps[0].module.table.shape
         self._embeds_shape = f"(batch, seq, {self._width})"
         tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
-        # beside the words: a step, the rows of its table, the smallest id
+        # lookups except that of the words: a step, the rows of its table, the smallest id
         self._steps = [each for each in tables if each[0].ids != "input_ids"]
         self._masks = [each for each, _ in steps if isinstance(each, Mask)]
         self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._steps)
@@ -183,7 +199,7 @@ class Preparation:
         past_length: int = 0,
         inputs_embeds: ArrayLike | None = None,
     ) -> tuple[Inputs, bool]:
-        """Make the checked inputs of one call, and say whether a single sequence (seq,) was passed.
+        """Return the checked inputs of one call, and whether a single sequence (seq,) was passed.
 
         Raises TypeError (floats, ragged lists, an argument this family has no use for), IndexError (an id past its
         table), ValueError (shapes that disagree, a sequence too long, both or neither of ids and inputs_embeds).
@@ -222,10 +238,10 @@ class Preparation:
         return inputs, single
 
     def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
-        """Check the attention mask; keep it only where a step uses it."""
+        """Check the attention mask; store it only if a step uses it."""
         mask = _numbers(given, "attention_mask", self._dtype if self._reads_mask else None)
         mask = mask[None] if mask.ndim == 1 else mask
-        # a mask that multiplies rows is as long as they are; one that is not used may leave the cached tokens out
+        # a mask that multiplies rows has their length; an unused mask may omit the cached tokens
         longest = inputs.seq if self._masks else inputs.seq + past_length
         if mask.ndim != 2 or mask.shape[0] != inputs.batch or mask.shape[1] not in (inputs.seq, longest):
             raise ValueError(
@@ -243,7 +259,7 @@ class Preparation:
             inputs.attention_mask = mask
 
     def _take_ids(self, inputs: Inputs, given: Mapping[str, Any], past_length: int) -> None:
-        """Check every kind of ids the steps look up, or fill in the family's default."""
+        """Check all ids that the steps look up, or fill in the family's defaults."""
         shape = (inputs.batch, inputs.seq)
         for step, rows, lowest in self._steps:
             value = given.get(step.ids)
@@ -269,25 +285,24 @@ class Preparation:
             inputs.ids[step.ids] = ids
 
     def pack(self, encoded: Sequence[Encoded]) -> Packed:
-        """Put the ids of texts together, and complete them as a call does for sequences without padding.
+        """Join the ids of texts, and complete them as a call completes sequences without padding.
 
-        Their types are left out where the layer has no use for them. Raises IndexError that names the text and the
-        position in it.
+        Types are left out if the layer does not use them. Raises IndexError that names the text and the position.
         """
         unseen = None
         if any(each.unseen for each in encoded):
             if self._reads_mask:
                 raise ValueError(
-                    "tokens that no other sees are not computed in this family, whose input layer reads the mask itself"
+                    "tokens that no token sees are not computed in this family, since its input layer reads the mask"
                 )
             unseen = np.array([each.unseen for each in encoded])
-        if len(encoded) == 1:  # nothing to sort and to join: a tenth of the time of one short text
+        if len(encoded) == 1:  # nothing to sort or join: a tenth of the time of one short text
             ids, ordered = np.array(encoded[0].input_ids, np.int64), encoded
             texts, lengths = np.zeros(1, np.int64), np.array([len(ids)])
         else:
             lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
             texts = np.argsort(lengths, kind="stable")
-            if unseen is not None:  # those of as many side by side
+            if unseen is not None:  # equal numbers side by side
                 texts = np.lexsort((unseen, lengths))
                 unseen = unseen[texts]
             lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]
@@ -295,7 +310,7 @@ class Preparation:
         inputs = Inputs(1, len(ids), {"input_ids": ids[None]})
         packed = Packed(inputs, texts, lengths, unseen=unseen)
         _check(packed, ids, self._vocab, "input_ids")
-        alike = [inputs]  # the same, sequences of one length as a batch
+        alike = [inputs]  # the same inputs, one batch for each length
         if len(texts) > 1:
             groups = packed.groups()
             alike = [Inputs(len(each.texts), each.length, {"input_ids": each.of(ids)}) for each in groups]
@@ -333,10 +348,7 @@ def _check(packed: Packed, ids: Array, rows: int, name: str, first: int = 0) -> 
 
 
 def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
-    """Join the values of the texts of each length: a number, arrays, or a slice of as many as a text has tokens.
-
-    A slice is the same for every length, but for its end.
-    """
+    """Join default ids, one value for each length: a number, arrays, or slices that differ only in their end."""
     if not defaults or defaults[0] is None or isinstance(defaults[0], int):
         return defaults[0] if defaults else None
     if isinstance(defaults[0], slice):
@@ -345,7 +357,7 @@ def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
 
 
 def _count(past_length: Any) -> int:
-    """Take any integer, NumPy's too, but no bool and no float."""
+    """Return an integer, Python's or NumPy's. Raises TypeError for a bool or float, ValueError beyond the limits."""
     if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
         raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
     if not 0 <= past_length < LONGEST_PAST:
@@ -372,13 +384,13 @@ def _numbers(value: Any, name: str, dtype: np.dtype[Any] | None) -> Array:
 
 
 def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
-    """Take the tokens that are no padding out of a call's checked inputs: the input layer's rows know no neighbours.
+    """Pack the tokens of a call's checked inputs without padding: rows of the input layer do not depend on each other.
 
-    keep (batch, seq) says which they are. texts: some sequences of one length; None: all, the shortest first.
+    keep (batch, seq): False for padding. texts: some sequences of one length; None: all, the shortest first.
     """
     lengths = np.count_nonzero(keep, axis=1)
     texts = np.argsort(lengths, kind="stable") if texts is None else texts
-    if inputs.batch == 1 and keep.all():  # it is one long sequence already
+    if inputs.batch == 1 and keep.all():  # already one long sequence
         return Packed(inputs, texts, lengths, np.arange(inputs.seq))
     members, positions = np.nonzero(keep[texts])
     rows = texts[members]
@@ -395,13 +407,13 @@ def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
     return Packed(packed, texts, lengths[texts], positions)
 
 
-# -- where work is cut -------------------------------------------------------------------------------------------
+# -- cutting into tiles and pieces -------------------------------------------------------------------------------
 
 
 def tile_tokens(tokens: int) -> int:
-    """Give the tile size of a call. It does not depend on the number of threads, so results are bitwise equal.
+    """Return the tile size of a call. It does not depend on the number of threads, so results are bitwise equal.
 
-    One tile or an even number of them is the aim: three tiles on two threads take as long as four.
+    The aim is one tile or an even number of tiles: on two threads three tiles take as long as four.
 
     >>> [tile_tokens(tokens) for tokens in (100, 139, 410, 600, 4000, 100_000)]
     [100, 70, 205, 150, 500, 512]
@@ -411,20 +423,20 @@ def tile_tokens(tokens: int) -> int:
 
 
 def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
-    """Cut sequences that follow one another into equal parts of about `tokens` tokens, or of one sequence.
+    """Cut consecutive sequences into equal parts of about `tokens` tokens, or of one longer sequence.
 
-    No part of several sequences has more than `SLACK` times as many.
+    A part of several sequences has at most `SLACK` times as many tokens.
 
     >>> [(part.start, part.stop) for part in cuts(np.array([2, 2, 3, 9]), 5)]
     [(0, 2), (2, 3), (3, 4)]
     """
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    left = -(-total // max(1, tokens))  # parts
+    left = -(-total // max(1, tokens))  # the parts that are left
     start = before = 0
     while start < len(ends):
         aim = before + (total - before) / max(1, left)
-        stop = int(np.searchsorted(ends, aim, side="right"))  # the end before it or the one after, what is nearer
+        stop = int(np.searchsorted(ends, aim, side="right"))  # the nearer end, before or after the aim
         if stop < len(ends) and ends[stop] - aim < aim - (ends[stop - 1] if stop else 0):
             stop += 1
         stop = max(start + 1, min(stop, int(np.searchsorted(ends, before + SLACK * tokens, side="right"))))
@@ -433,7 +445,7 @@ def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
 
 
 def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
-    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of one where it is long.
+    """Cut (batch, seq) into blocks of about `rows` tokens: whole sequences, or parts of a long one.
 
     >>> [(batch.start, batch.stop, seq.start, seq.stop) for batch, seq in cut(1, 5, 2)]
     [(0, 1, 0, 2), (0, 1, 2, 4), (0, 1, 4, 5)]
@@ -444,3 +456,40 @@ def cut(batch: int, seq: int, rows: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, batch, tall):
         for left in range(0, seq, rows):
             yield slice(top, min(top + tall, batch)), slice(left, min(left + rows, seq))
+
+
+def pieces_of(
+    groups: Sequence[Group],
+    heads: int,
+    causal: bool,
+    windows: set[int | None],
+    dtype: np.dtype[Any],
+    past: int = 0,
+    whole: bool = False,
+) -> list[Piece]:
+    """Cut attention into pieces of few scores: by texts and heads, and a long sequence by queries too.
+
+    past: how many earlier tokens a cache has. whole: compute all scores of a group together.
+    """
+    found, masked = [], causal or windows != {None}
+    for group in groups:
+        length = past + group.length - group.unseen  # the number of keys
+        positions = np.arange(past + group.length) if group.positions is None else group.positions
+        step = QUERIES if length > LONG and not whole else max(1, group.length)
+        masks = masks_of(positions, past, causal, dtype, len(windows)) if masked else None
+        texts = max(1, len(group.texts))
+        together = texts if whole else max(1, SCORES // (heads * group.length**2))
+        for some in range(0, texts, together):
+            own = group if together >= texts else group.part(some, some + together)
+            keys = own._replace(length=length, rows=own.rows + past)
+            numbers = len(own.texts) * heads * min(step, group.length) * length
+            heads_step = heads if whole else -(-heads // -(-numbers // SCORES))
+            for start in range(0, max(1, group.length), step):
+                queries = slice(start, min(start + step, group.length))
+                visible: dict[int | None, slice] = {None: slice(0, length)}
+                if masked:
+                    visible = {window: keys_of(queries, past, length, causal, window) for window in windows}
+                for first in range(0, heads, heads_step):
+                    some_heads = slice(first, first + heads_step)
+                    found.append(Piece(own, keys, some_heads, queries, visible, masks))
+    return found
