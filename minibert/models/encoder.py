@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minibert.models.heads.labels import Labels, Pairs
-from minibert.models.heads.prediction import Words
+from minibert.models.heads.labels import Labels, PairScoring
+from minibert.models.heads.prediction import WordPrediction
 from minibert.models.heads.sparse import Sparse
 
 
-class Encoder(Words, Pairs, Labels, Sparse):
+class Encoder(WordPrediction, PairScoring, Labels, Sparse):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     `minibert.load_encoder` makes it. Each use has a file; predicting words, scoring pairs and labels need a head in the

@@ -97,6 +97,11 @@ def test_shapes() -> None:
     assert np.allclose(tokens[1], encoder(**encoder.tokenize("we lived"))[0], atol=1e-6)
 
 
+def test_a_folder_has_one_kind_of_result() -> None:
+    folders = {"sentences-dense": "dense", "late-fixed": "tokens", "uses-sparse": "sparse", "uses-reranker": "scores"}
+    assert {name: opened(name).result for name in folders} == folders
+
+
 def test_a_text_without_a_token_and_float64() -> None:
     # GPT-2 puts no special token around a text; where sentence-transformers fails, the mean of nothing is zero
     encoder = opened("sentences-causal")

@@ -19,7 +19,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.equations.sentences import SIMILARITIES, splade
 from minibert.models.heads import heads
-from minibert.models.heads.sparse import SparseVector, largest
+from minibert.models.heads.sparse import SparseVector, keep_largest
 from minibert.models.run.pipeline import CHUNK
 
 SETTINGS = "config_sentence_transformers.json"
@@ -149,7 +149,7 @@ def test_splade_by_a_loop(texts: list[list[list[float]]], pooling: str, activati
 @given(st.lists(st.sampled_from([0.5, 1.0, -1.0, 2.0, -3.0]), max_size=8), st.one_of(st.none(), st.integers(1, 9)))
 def test_the_largest_weights_stay_in_the_order_of_their_ids(weights: list[float], most: int | None) -> None:
     vector = SparseVector(np.arange(len(weights)) * 3, np.array(weights, np.float32))
-    found = largest(vector, most)
+    found = keep_largest(vector, most)
     kept = sorted(range(len(weights)), key=lambda i: (-abs(weights[i]), i))[:most]
     assert found.ids.tolist() == [3 * i for i in sorted(kept)]
     assert found.weights.tolist() == [weights[i] for i in sorted(kept)]

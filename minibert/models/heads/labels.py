@@ -298,7 +298,7 @@ class PairPipeline(HeadPipeline):
         return encoded
 
 
-class Pairs(Sentences):
+class PairScoring(Sentences):
     """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
 
     @overload
@@ -396,7 +396,7 @@ class Pairs(Sentences):
         )
 
 
-def _scores(model: Pairs, pairs: Any, asked: Mapping[str, Any], method: str) -> Any:
+def _scores(model: PairScoring, pairs: Any, asked: Mapping[str, Any], method: str) -> Any:
     items, single = pairs_of(pairs)
     labels, own = scoring_head(model).labels, model.sentence_config
     if asked["activation_fn"] is None:

@@ -81,7 +81,7 @@ class WordPipeline(TextPipeline):
         return [*found.values()]
 
 
-class Words(Sentences):
+class WordPrediction(Sentences):
     """A model that predicts words: behind masks, the next word, and a text continued word by word.
 
     ends: returns the ids that end a continued text, from generation_config.json.

@@ -49,7 +49,7 @@ class SparsePipeline(TextPipeline):
         cuts = np.searchsorted(number[order], np.arange(len(ends) + 1))
         all_ids, all_weights = np.concatenate(ids)[order], finite(np.concatenate(weights)[order])
         spans = pairwise(cuts.tolist())
-        return [largest(SparseVector(all_ids[a:b], all_weights[a:b]), self.most) for a, b in spans]
+        return [keep_largest(SparseVector(all_ids[a:b], all_weights[a:b]), self.most) for a, b in spans]
 
 
 class LookupPipeline(TextPipeline):
@@ -68,7 +68,7 @@ class LookupPipeline(TextPipeline):
 
     def pool(self, tile: Packed, x: Array) -> list[SparseVector]:
         """Return the sparse vector of a tile's one text."""
-        return [largest(SparseVector(tile.ids, x), self.most)]
+        return [keep_largest(SparseVector(tile.ids, x), self.most)]
 
 
 class Sparse(Sentences):
@@ -162,10 +162,10 @@ class Sparse(Sentences):
         return found[0] if isinstance(vectors, SparseVector) else found
 
 
-def largest(vector: SparseVector, most: int | None) -> SparseVector:
+def keep_largest(vector: SparseVector, most: int | None) -> SparseVector:
     """Keep the `most` weights of the largest absolute value; among equal weights the smaller ids.
 
-    >>> largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, -3.0, 2.0])), most=2).ids
+    >>> keep_largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, -3.0, 2.0])), most=2).ids
     array([5, 7])
     """
     if most is None or len(vector.ids) <= most:

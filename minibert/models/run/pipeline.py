@@ -58,7 +58,7 @@ class TextPipeline:
     held: bool = False  # no bit of a result depends on `threads`: see `computing.compute`
     chunk: int = CHUNK
     chunk_threads: int = 1  # threads that each take a chunk: more than one if tokenizing takes longest
-    cut: list[int] | None = None  # receives the number of truncated tokens of each truncated text
+    truncated: list[int] | None = None  # receives the number of truncated tokens of each truncated text
 
     def __init__(self, tokenizer: Tokenizer, dtype: np.dtype[Any], **steps: Any) -> None:
         self.tokenizer, self.dtype = tokenizer, dtype
@@ -125,8 +125,8 @@ class TextPipeline:
 
     def vectors(self, encoded: Sequence[Encoded]) -> Any:
         """Return a chunk's vectors (texts, dim), or the list of its results. Identical ids are computed once."""
-        if self.cut is not None:
-            self.cut += [each.truncated for each in encoded if each.truncated]
+        if self.truncated is not None:
+            self.truncated += [each.truncated for each in encoded if each.truncated]
         keys = [(tuple(ids), tuple(types or ()), unseen) for ids, types, _, unseen in encoded]
         different = dict(zip(keys, encoded, strict=True))
         count = len(different)
@@ -153,7 +153,8 @@ class TextPipeline:
         """Pack a chunk's ids and take them through the model; `put` is called with each tile and its rows, on several
         threads."""
         packed, stack = self.preparation.pack(encoded), self.stack
-        self.table.expect((packed.ids,))
+        ids: Any = packed.inputs.ids["input_ids"]
+        self.table.expect((ids,))
         if stack and (stack.blocks or any(step is not normalized for step in self.after)):
             from .blocks import run_model  # here, since the input layer alone does without
 
@@ -180,10 +181,10 @@ class TextPipeline:
         y = finite(normalized(y) if self.normalize else y)
         return y if self.poolings else [rows.copy() for group in groups for rows in group.of(y)]
 
-    def noting(self: P, cut: list[int]) -> P:
-        """Return the same pipeline, which adds to `cut` the number of tokens that each truncated text has lost."""
+    def noting(self: P, truncated: list[int]) -> P:
+        """Return a copy that adds to `truncated` the number of tokens that each truncated text has lost."""
         made = copy(self)
-        made.cut = cut
+        made.truncated = truncated
         return made
 
 
