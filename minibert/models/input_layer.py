@@ -271,7 +271,7 @@ class EmbeddingLayer(OfModules):
             raise ValueError(f"pooling must be 'mean', 'max' or None, found {pooling!r}")
         poolings, dim = ((), None) if pooling is None else ((pooling,), self.dim)
         return LayerPipeline(
-            self.tokenizer, self.dtype, preparation=self.prepare, table=self.steps[0].module.table, rows=self.rows,
+            self, preparation=self.prepare, table=self.steps[0].module.table, rows=self.rows,
             width=self.dim, dim=dim, poolings=poolings, normalize=normalize, longest=self.max_length,
             truncation=truncation, threads=checked_threads(threads), chunk=CHUNK,
         )  # fmt: skip
@@ -386,9 +386,13 @@ class LayerPipeline(TextPipeline):
     width: int  # of a row
     truncation: bool = False
 
+    def __init__(self, layer: EmbeddingLayer, **steps: Any) -> None:
+        self.layer, self.dtype = layer, layer.dtype  # a layer may have no tokenizer: without texts it needs none
+        vars(self).update(steps)
+
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
         """Return the ids of a chunk's texts. Raises ValueError for a text that is too long, without `truncation`."""
-        return self.tokenizer.encode(texts, None, self.truncation, self.longest, start)
+        return self.layer.tokenizer.encode(texts, None, self.truncation, self.longest, start)
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
         """Compute the rows of a chunk, tile by tile."""
