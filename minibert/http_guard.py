@@ -56,7 +56,7 @@ def read_json(body: bytes) -> Any:
 
 
 def check_fields(known: Mapping[str, Field], sent: Any) -> dict[str, Any]:
-    """Check the fields of a JSON object and return those that are not null. Raises Refusal."""
+    """Check the fields of a JSON object and return the fields that are not null. Raises Refusal."""
     if not isinstance(sent, dict):
         raise Refusal(400, f"expected a JSON object with {', '.join(known):.200}, found {_shown(sent)}")
     fields = {name: value for name, value in sent.items() if value is not None}

@@ -98,7 +98,7 @@ def nearest_tokens(table: Array, query: int | Array, k: int = 10) -> tuple[Array
 def top_indices(scores: Array, k: int) -> Array:
     """Return the indices of each row's k largest scores, best first: (n, m) -> (n, k), or (n, m) if m < k.
 
-    Of equal scores the first comes first; NaN comes last.
+    If scores are equal, the first comes first; NaN comes last.
 
     >>> top_indices(np.array([[0.5, 2.0, 0.5, 3.0]]), 3)
     array([[3, 1, 0]])

@@ -114,7 +114,7 @@ def bart_blocks(before: bool = False, elsewhere: str = "") -> Blocks:
     )  # fmt: skip
 
 
-OF_DECODER = "the decoder's last hidden states"  # those of the encoder in Marian and Pegasus
+OF_DECODER = "the decoder's last hidden states"  # Marian and Pegasus: the encoder's
 
 ROWS = (
     ModelType(BART, bart_blocks(elsewhere=OF_DECODER)),

@@ -309,18 +309,18 @@ class Tokenizer:
         return token
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Divide `room` tokens between two texts: shorten the longer text first, and both if needed.
+def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
+    """Divide `limit` tokens between two texts: shorten the longer text first, and both if needed.
 
-    >>> longest_first(10, 3, room=8), longest_first(10, 9, room=7), longest_first(2, 3, room=9)
+    >>> longest_first(10, 3, limit=8), longest_first(10, 9, limit=7), longest_first(2, 3, limit=9)
     ((5, 3), (4, 3), (2, 3))
     """
-    if first + second <= room:
+    if first + second <= limit:
         return first, second
     short, long = min(first, second), max(first, second)
-    if 2 * short > room:  # both must be truncated; the odd token stays with the longer text
-        short = room // 2
-    long = room - short
+    if 2 * short > limit:  # both must be truncated; the odd token stays with the longer text
+        short = limit // 2
+    long = limit - short
     return (long, short) if first > second else (short, long)
 
 

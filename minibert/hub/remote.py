@@ -24,7 +24,7 @@ from minibert.threads.pool import parallel_for
 
 Span = tuple[int, int]  # first, and one past the last
 
-HEADER_GUESS = 1 << 15  # bytes: room for the header of most models, so that one request is enough
+HEADER_GUESS = 1 << 15  # bytes: the header of most models fits, so that one request is enough
 ROWWISE_FROM = 256_000  # bytes; larger lazy tables are fetched row by row
 BLOCK = 1024  # bytes that are fetched together
 GAP = 4  # unwanted blocks between two wanted ones that cost less than a second request

@@ -383,7 +383,7 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
 class LayerPipeline(TextPipeline):
     """The pipeline of `embed`: rows without blocks. A text without a token gives zeros, a long one may be an error."""
 
-    width: int  # of a row
+    width: int  # numbers of a row
     truncation: bool = False
 
     def __init__(self, layer: EmbeddingLayer, **steps: Any) -> None:
@@ -399,7 +399,7 @@ class LayerPipeline(TextPipeline):
         packed = self.preparation.pack(encoded)
         self.table.expect((packed.ids,))
         count = usable_threads(packed.inputs.seq * self.width, self.threads)
-        # each tile gets memory of its own, and more than 2 MB would be fetched anew
+        # each tile allocates memory, and more than 2 MB would come from the system each time
         tiles = packed.tiles(packing.TILE_NUMBERS // 2 // self.width)
         parallel_for(lambda tile: put(tile, self.rows(tile)), tiles, count)
 

@@ -233,7 +233,7 @@ def _columns(attention: BoundAttention, head: int) -> str:
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:
     """Write one number for each pair of tokens, (seq, seq): rows are queries, columns keys.
 
-    If the line is too short for all columns, those in the middle are left out.
+    If the line is too short for all columns, the columns in the middle are left out.
     """
     wide = max(map(columns_of, tokens))
     shown = list(range(len(tokens)))

@@ -56,7 +56,7 @@ def hinted(call: F) -> F:
 
 
 class Guarded:
-    """A class whose attributes cannot be set, but for those in `settable` and private ones.
+    """A class whose attributes cannot be set, apart from private ones and the names in `settable`.
 
     `__init__` writes read-only attributes into `vars(self)`.
 
