@@ -121,7 +121,7 @@ def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the nearest known word, or "" if none is near."""
-    names = {name.lstrip("-"): name for name in known}  # two leading dashes make no words similar
+    names = {name.lstrip("-"): name for name in known}  # leading dashes do not make two words similar
     near = nearest_name(word.lstrip("-"), names, cutoff=0.7)
     return f"; did you mean {names[near]}?" if near else ""
 

@@ -23,7 +23,7 @@ Field = tuple[str, Callable[[Any], bool]] | str
 
 
 class Refusal(ValueError):  # noqa: N818  an answer to a client, and no fault of this program
-    """A refused request: a status of HTTP and a message for the client. `param` names the field."""
+    """A refused request: an HTTP status and a message for the client. `param` names the field."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -1,8 +1,9 @@
 """Many texts -> a folder of vectors: a shard's rows are read, their vectors are computed, and the shard is written.
 
-A run that ends early keeps whole shards, and only texts of one shard are computed together: so a continued run gives
-the same bits, on one machine with any number of threads. Continued on another machine, each number of a sentence vector
-may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for another processor).
+A run that ends early keeps whole shards, and only texts of one shard are computed together. Therefore a
+continued run writes the same bits on one machine, with any number of threads. On another machine, each number of a
+sentence vector may differ by 1e-6 of the vector's length (measured on MiniLM: 2.8e-7 with OpenBLAS's code for another
+processor).
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _computed(
     except (TokenizerError, ValueError):
         _refuse_text([texts[i] for i in good], [places[i] for i in good], model)
         raise
-    if bad:  # they may be the last ones
+    if bad:  # these texts may be the last of the input
         progress(meta["read"] + len(texts))
     if vectors and meta["precision"] in STEPS and "ranges" not in meta:
         if len(numbers := np.concatenate([rows_of(each) for each in vectors])) < 2:

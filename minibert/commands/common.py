@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
             known = any(each.startswith(word.partition("=")[0]) for each in self._option_string_actions)
             if word.startswith("--") and " " not in word and not known:
                 self._refuse_option(word)  # argparse would first report another argument as missing or wrong
-        # after "--" every argument is a text, which argparse's intermixed parsing ignores
+        # after "--" every argument is a text; argparse's intermixed parsing does not respect that
         parse = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
         arguments, unknown = parse(argv)
         if unknown and unknown[0].startswith("-"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minibert.models.open.load_encoder import TextModel
 
 QUESTIONS = 512  # compared at once, in one reading of the folder
-RESULTS = 1 << 20  # kept at once: with a large -k fewer questions are compared at once
+RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
 
 ABOUT = """Prints for each question the best rows: score, id and text, or the columns that
 --show names. Every vector is compared; those of Arrow are memory-mapped, not

@@ -1,4 +1,4 @@
-"""Faster versions of some formulas: the same numbers but for the last bits, in fewer passes over memory.
+"""Faster versions of some formulas: the same numbers except for the last bits, in fewer passes over memory.
 
 The models compute with these, and check their ids with `check_ids`. To learn the formulas, skip this file; a test
 compares each version with its formula.
@@ -20,7 +20,7 @@ from .input_layer import Array
 # OpenBLAS's AVX-512 kernel for small matrices packs nothing. It computes products of row-major operands up to rows *
 # outputs * width = 10^6. A usual product packs the whole weight at each call: most of the time of a short text
 PANEL = 64  # outputs of a panel: the fastest of 32 to 128
-CUT = 448  # inputs of one sum, as in the usual product
+CUT = 448  # inputs summed at a time, as in OpenBLAS's usual product
 FEW = 32  # rows of a product with panels: FEW * PANEL * CUT is below 10^6
 
 # the fewest outputs of a product: with fewer, BLAS may use another kernel (see `steady_linear`)

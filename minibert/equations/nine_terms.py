@@ -1,4 +1,4 @@
-"""Nine terms: the scores of the first attention, parted by the tables whose rows its queries and keys are made of.
+"""Nine terms: the first attention's scores, split by the embedding tables that the queries and keys come from.
 
 A token enters as a sum of three parts: its word's row, its position's row, and the rest, which is its token type's row
 and all biases. LayerNorm, for a given standard deviation of the token, and the maps to queries and keys are linear. A

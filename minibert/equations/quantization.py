@@ -27,7 +27,7 @@ PRECISIONS: Mapping[str, type[np.generic]] = {
     "ubinary": np.uint8,
 }
 """Name -> the dtype of the stored numbers."""
-STEPS = ("int8", "uint8")  # these need ranges
+STEPS = ("int8", "uint8")  # precisions that need ranges
 BITS = ("binary", "ubinary")
 
 

@@ -1,7 +1,7 @@
 """The whole of BERT and of GPT-2, one function each: ids in, a number for each word of the vocabulary out.
 
 Read `input_layer`, `blocks` and `heads` first: both models are built from these formulas. `softmax` turns the numbers
-(the logits) into probabilities: in BERT of the word that a mask hides, in GPT-2 of the next word.
+(the logits) into probabilities: BERT predicts the word that a mask hides, GPT-2 the next word.
 
 Sources
     Devlin et al. 2018, "BERT" (arXiv:1810.04805): a word for the mask

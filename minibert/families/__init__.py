@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in __all__:
-        for file in ("parts.config", "parts.modules", "parts.steps", "family", "rows"):  # each imports those before it
+        for file in ("parts.config", "parts.modules", "parts.steps", "family", "rows"):  # in the order of imports
             if hasattr(module := import_module(f"{__name__}.{file}"), name):
                 return getattr(module, name)
     raise AttributeError(f"minibert.families has no {name!r}; it has {', '.join(__all__)}")

@@ -58,7 +58,7 @@ CLIP_BLOCKS = Blocks(
     ),
     last_norm=Norm(path="final_layer_norm"),
     causal=lambda config: True,
-    only={"is_causal": True},  # with false the reference's two kinds of attention differ
+    only={"is_causal": True},  # if false, the reference's two attention implementations differ
     checked_prefixes=("encoder.", "final_layer_norm."),
     vector=TextVector(token=_end_of_text, projection="text_projection"),
 )

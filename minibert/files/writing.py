@@ -155,5 +155,5 @@ def _each(pieces: Iterable[Content]) -> Iterator[Content]:
 
 
 def _direct(path: Path) -> bool:
-    """Whether `path` exists and is no file that can be replaced, so that it is written to directly."""
+    """Whether `path` is written to directly, because it exists but is not a replaceable file."""
     return path.exists() and (not path.is_file() or is_stdout(path))

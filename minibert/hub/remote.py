@@ -123,8 +123,8 @@ class RemoteFile(SafetensorsFile):
     def _saved(self) -> list[tuple[int, bytes, int]]:
         """Read the spans that earlier runs have kept: the first byte, the bytes, the size of the whole file.
 
-        A span has as many bytes as its name says. The list is empty if the file's first bytes are missing, or if two
-        runs were told different sizes.
+        A span has as many bytes as its name says. The list is empty if the file's first bytes are missing, or if
+        servers reported different sizes in two runs.
         """
         with suppress(OSError):
             found = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]

@@ -351,8 +351,8 @@ class EmbeddingLayer(OfModules):
 def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, threads: int | None = None) -> Array:
     """Fill `out` (batch, seq, dim) block by block.
 
-    Each row depends only on its ids, and no equation uses two rows. Therefore the bits are the same for every size of
-    block, thread count and batch. Blocks are faster: the nine passes of a BERT layer find their rows in a cache.
+    Each row depends only on its ids, and no equation mixes rows. Therefore the bits are the same for every block size,
+    thread count and batch. Blocks are faster: the rows stay in the cache during the nine passes of a BERT layer.
     """
     count = usable_threads(out.size, threads)
     if count > 1 and not any(isinstance(step, (Norm, Project)) for step, _ in steps):
@@ -383,7 +383,7 @@ def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, 
 class LayerPipeline(TextPipeline):
     """The pipeline of `embed`: rows without blocks. A text without a token gives zeros, a long one may be an error."""
 
-    width: int  # numbers of a row
+    width: int  # numbers in a row
     truncation: bool = False
 
     def __init__(self, layer: EmbeddingLayer, **steps: Any) -> None:

@@ -134,8 +134,8 @@ class Model(OfModules):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads in the file, among `masked_word`, `next_word`, `classes`, `token_classes`, `next_sentence`,
-        `replaced_token` and `answer`."""
+        """The names of the heads in the file: any of `masked_word`, `next_word`, `classes`, `token_classes`,
+        `next_sentence`, `replaced_token` and `answer`."""
         return self._found_heads().names
 
     def head(self, name: str | None = None) -> BoundHead:

@@ -72,14 +72,15 @@ def _functions(stack: Stack) -> set[Any]:
 
 
 def scores(encoder: Encoder, trace: Mapping[str, Array]) -> dict[str, Any]:
-    """Compute what the script needs to show a score as `scale * q . k + bias`, and a weight as its softmax.
+    """Compute the numbers from which the page's script derives scores and attention weights.
 
         weight[i, j] = exp(score[i, j]) / sum over k of exp(score[i, k])
         score[i, j] = log(weight[i, j]) + logs[i]
 
-    So a page holds one number for each row of a head, `logs`, the logarithm of that sum, and not one for each pair.
-    `bias` is each head's bias by distance, key - query, from -(seq - 1) on; once for all blocks, or once for each if
-    they differ; None without a bias. `terms` names the terms of a score that depend on the text.
+    score[i, j] is `scale * q . k + bias`. A page holds one number per query of a head, `logs`, the logarithm of the
+    sum, and not one per pair. `bias` is each head's bias by distance, key - query, starting at -(seq - 1): once for all
+    blocks, or once per block if they differ; None without a bias. `terms` names the terms of a score that depend on
+    the text.
     """
     stack, attentions = encoder.stack, [block.attention for block in encoder.stack.blocks]
     rows = []

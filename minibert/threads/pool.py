@@ -167,4 +167,4 @@ def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
         try:
             take()
         finally:
-            finish()  # Ctrl-C may have interrupted the first
+            finish()  # once more: Ctrl-C may have interrupted the first call

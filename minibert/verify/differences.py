@@ -157,7 +157,7 @@ def fits(ours: Array, theirs: Array) -> bool:
 
 
 def rms(x: Array) -> float:
-    """Return the root mean square; 0 of an empty array."""
+    """Return the root mean square, or 0 for an empty array."""
     return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
 
 

@@ -48,7 +48,7 @@ def look(
     judged = local_mistakes(subject, inputs, theirs, tolerance, form)
     local = local and subject.has_places
     wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
-    if local and not form and 2 * len(wrong & there) > len(there):  # a format shows in most modules
+    if local and not form and 2 * len(wrong & there) > len(there):  # a narrower format affects most modules
         for name in (name for name, rounding in ROUNDINGS.items() if _are_in(rounding, theirs, wrong)):
             again = local_mistakes(subject, inputs, theirs, tolerance, name)
             if 2 * len(again.found) <= len(judged.found):
@@ -130,7 +130,7 @@ def _say_local(report: Comparison, judged: Judged) -> None:
 
 
 def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
-    """Report once that the weights are another file's, if most linear maps are wrong and no mistake fits them."""
+    """Report once that the weights come from another file, if most linear maps are wrong and no mistake fits."""
     maps = [each for each in judged.found if each.kind == "dense" and not each.fits]
     if len(maps) < FEW_MAPS or 2 * len(maps) <= judged.maps:
         return []
@@ -358,7 +358,7 @@ class WrongModule:
         return rest.error_ours if rest.error_ours <= most else None
 
     def _rounds_so(self, made: Callable[..., Array | None], kind: str, x: Array) -> bool:
-        """Whether theirs is about as far from the mistake in float64 as ours is: some mistakes round much."""
+        """Whether their error against the mistake in float64 is about as large as ours: some mistakes round a lot."""
         exact, form = made(kind, wide=True), bool(self.place.form)
         if exact is None or not (form or self.key in self.place.subject.weighed):
             return False
@@ -444,6 +444,6 @@ class WrongModule:
 
 
 def alike(left: Mapping[str, float], rounding: float) -> list[str]:
-    """Select the mistakes that leave about as little as the best one, or as rounding does."""
+    """Select the mistakes whose remaining difference is near the smallest one, or near the rounding error."""
     least = ALIKE * max(min(left.values()), rounding)
     return [name for name, rest in left.items() if rest <= least]

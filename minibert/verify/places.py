@@ -159,7 +159,7 @@ class Replay64(Replay):
                 return self.found[name]
             x, there = values[name], narrow.theirs.get(name)
             if there is not None and there.dtype == np.float64 and name in self.fed:
-                return np.where(there.astype(x.dtype) == x, there, x)  # with all digits of the port
+                return np.where(there.astype(x.dtype) == x, there, x)  # keep all digits of the port
             return _on_floats(lambda x: x.astype(np.float64), x)
 
         self.found = Lazy(lambda key: plan[key].formula(*(self.flow[name] for name in plan[key].of)))

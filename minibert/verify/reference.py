@@ -280,7 +280,7 @@ class Reference(Counterpart):
                     made = model(**named, **more, output_hidden_states=True)
                 both = [made.start_logits, made.end_logits] if "start_logits" in made else []
                 known["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
-                if subject.head.takes == "last":  # its map is computed for every token, and one is selected afterwards
+                if subject.head.takes == "last":  # its map is applied to every token, then one token is selected
                     known[subject.head.path] = known["logits"]
             else:
                 self._module(model)(**named, **more, output_hidden_states=True)

@@ -37,7 +37,7 @@ class Comparison:
 
     def __init__(self, *lines: str) -> None:
         self.passed = True
-        self.ran = True  # False if a model could not be fetched; then it has not passed either
+        self.ran = True  # False if a model could not be fetched; `passed` is then False too
         self.lines = list(lines)
         self.compared: list[Difference] = []
         self.checked: list[Checked] = []
@@ -78,7 +78,7 @@ class Comparison:
         self.lines.insert(1, line)
 
     def fail(self, *lines: str) -> None:
-        """Add lines that say why it has not passed."""
+        """Record a failure, with lines that explain it."""
         self.passed = False
         self.lines += lines
 
@@ -113,7 +113,7 @@ def _as_json(value: Any) -> Any:
 
 
 def compare_ids(report: Comparison, model: Any, texts: Sequence[Text], whose: str) -> None:
-    """Tokenize texts, and fail with a sentence for each one with wrong ids or types."""
+    """Tokenize texts, and fail with one line for each text that has wrong ids or token types."""
     wrong = []
     try:
         for text, inputs in texts:

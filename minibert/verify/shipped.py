@@ -98,7 +98,7 @@ def _about() -> dict[str, Any]:
 
 
 class Shipped(Counterpart):
-    """The reference's values of a checkpoint with the same numbers."""
+    """The reference's values, computed from a checkpoint with the same weights."""
 
     whose = "reference"
     shares = Shares(ERROR_SHARE, PORT_SHARE)  # with our float64, which a wrong formula would make wrong too

@@ -27,7 +27,7 @@ from .traces import INPUT_LAYER, Traces, tokens_of, trace
 # 3.6e-7 on all-MiniLM-L6-v2 and on BERT's own sizes. Before a norm nothing may differ: rows are copied
 # and sums round alike
 AFTER_NORM = 2e-6
-# The same in the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6 (1.8e-6 if
+# The same tolerance for the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6 (1.8e-6 if
 # probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
 

@@ -88,7 +88,7 @@ def write_traces(path: Path, inputs: Traces, traces: Traces) -> None:
 
 
 def read_traces(path: Path) -> tuple[Traces, Traces]:
-    """Read inputs and intermediates. Raises ValueError for another file."""
+    """Read inputs and intermediates. Raises ValueError if the file holds no traces."""
     return as_traces(read_arrays(path), str(path))
 
 

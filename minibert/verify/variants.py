@@ -33,7 +33,7 @@ Rules = dict[str, Any]  # fields of a tokenizer.json
 Setting = tuple[str, str, Rules]  # a variant's name, its remedy, and the arguments of `_encode`
 
 LENGTHS = (128, 256, 384, 512)  # tokens
-LETTERS = (256, 500, 512, 1000, 1024, 2000)  # at which a text is cut before it is tokenized
+LETTERS = (256, 500, 512, 1000, 1024, 2000)  # letters to which a text is cut before it is tokenized
 REQUESTS = (8, 16, 32)  # texts that are padded together
 PROMPTS = (
     "query: ", "passage: ", "search_query: ", "search_document: ",
@@ -264,7 +264,7 @@ class Variants:
             ("control characters kept", bert.get("clean_text"), "BertNormalizer", {"clean_text": False}),
             ("punctuation not set apart", words, "", {"pre_tokenizer": {"type": "WhitespaceSplit"}}),
             ("words not cut into pieces", rules["model"].get("continuing_subword_prefix"), "model",
-             {"continuing_subword_prefix": "\0"}),  # in no vocabulary
+             {"continuing_subword_prefix": "\0"}),  # not in any vocabulary
             ("long words cut into pieces", "max_input_chars_per_word" in rules["model"], "model",
              {"max_input_chars_per_word": 10**6}),
             ("special tokens of the text cut as words", rules["added_tokens"], "", {"added_tokens": []}),

@@ -33,8 +33,8 @@ from .variants import Make, Variant, Variants
 SAME = 1e-5  # share of a vector's length; measured 1.3e-6 between right programs that compute all-MiniLM-L6-v2
 STRAY = 1e-4  # a wrong model may be more sensitive: one text in ten may be this far away
 FEW, SEVERAL = 4, 16  # texts that rule most variants out, and texts that tell formats from mistakes
-DECIMALS = range(2, 7)  # 7 are within float32's rounding; with 1 most vectors are zeros
-LISTED, SHOWN = 20, 60  # texts of a list, and letters of a text
+DECIMALS = range(2, 7)  # a seventh decimal is float32's rounding; with one decimal most vectors are all zeros
+LISTED, SHOWN = 20, 60  # most texts in a printed list, and most letters of each
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in ROUNDINGS
 HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
 BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"

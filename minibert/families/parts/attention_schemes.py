@@ -276,7 +276,7 @@ def layered_rotary(
             given.setdefault("rope_type", "default")  # before the older "type" is read
         given["rope_theta"] = number(Config(given), "rope_theta", default=number(config, key, default=default))
         given.setdefault("partial_rotary_factor", config.get("partial_rotary_factor"))
-        given["truncate"] = by_type.get("truncate", True)  # the reference reads it there alone
+        given["truncate"] = by_type.get("truncate", True)  # the reference reads it only there
         rotations[layer_type] = read_rotation(config, Config(given))
     return Rotary(rotations=rotations)
 

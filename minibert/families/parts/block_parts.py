@@ -155,7 +155,7 @@ class FeedForward(Frozen):
         dim, inner = site.config.integer("hidden_size"), self.width(site.config)
         activate = activation_of(site.config, self.act)
         gate, up = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
-        together = gate == up  # one map
+        together = gate == up  # gate and up are one map
         gate = gate and site.dense(gate, 2 * inner if together else inner, dim, self.biased)
         up = gate if together else site.dense(up, inner, dim, self.biased)
         activation = site.prefix + self.activation

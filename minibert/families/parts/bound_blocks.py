@@ -164,9 +164,9 @@ def activation_of(config: Config, key: Key) -> Activation:
 
 
 def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
-    """Lay the weight that these maps share out as panels, if it can be; without `copied` only as views of it.
+    """Split the weight that these maps share into panels, if possible; without `copied`, only as views of the weight.
 
-    halved: its halves are two maps. Numbers that have to be converted for each use are left as they are.
+    With `halved`, each half of the weight is one map. A weight that is converted at each use is left unchanged.
     """
     first = maps[0]
     if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):

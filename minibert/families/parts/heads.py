@@ -79,7 +79,7 @@ class HeadMap(Frozen):
 
     @property
     def biases(self) -> tuple[str, ...]:
-        """List the names of its bias in files, best first."""
+        """List the names that its bias can have in files, in order of preference."""
         return (f"{self.path}.bias", *filter(None, [self.bias]))
 
 

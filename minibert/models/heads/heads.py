@@ -180,7 +180,7 @@ def refuse_long(encoded: Sequence[Encoded], longest: int | None, start: int = 0,
 
 
 def refuse_empty(head: BoundHead, encoded: Sequence[Encoded], named: Callable[[int], Text]) -> None:
-    """Raise ValueError for a text without a token. named: index -> the text, for the message."""
+    """Raise ValueError for a text without tokens. `named` maps an index to the name of its text in the message."""
     for i, each in enumerate(encoded):
         if not each.input_ids:
             raise error_of(ValueError, named(i), f" has no token, and {head.name} needs one; leave it out")

@@ -36,7 +36,7 @@ OUTSIDE = "O"  # the label of a token that belongs to no span
 TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # ends an error
 LONGEST = 15  # tokens of an answer
 REGRESSION, SEVERAL = "regression", "multi_label_classification"  # values of problem_type in config.json
-KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # activations of scores
+KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # activations of the logits
 
 
 # -- labels ------------------------------------------------------------------------------------------------------

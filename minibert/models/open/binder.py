@@ -16,7 +16,7 @@ from minibert.families.rows import BLOCKS, HEADS
 from minibert.files.checkpoint import Checkpoint, Tensor
 from minibert.files.tables import NUMPY_DTYPE, StoredTable, Table, Weight
 
-PACKED = ("quantization", "quantization_config")  # as MLX, and as transformers, writes it into config.json
+PACKED = ("quantization", "quantization_config")  # MLX's and transformers' key in config.json
 NAMED = 3  # leftover tensors that an error lists: there may be hundreds
 
 

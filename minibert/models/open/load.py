@@ -147,7 +147,7 @@ class ModelFiles:
             elif not elsewhere:
                 self.source().close()  # raises if there are no tensors either
             raise CheckpointError(f"{where} has no config.json, which says what the tensors mean; {advice}{elsewhere}")
-        # `load` lists no files of the Hub: a LoRA adapter does not change the input layer
+        # `load` does not list a Hub repository's files: a LoRA adapter does not change the input layer
         if (saved or commit is None) and (settings := self._beside.object(ADAPTER)):
             from .adapter import TENSORS, Adapter
 
@@ -286,7 +286,7 @@ class AdapterAlone(NamedTuple):
 
 
 def _adapter_alone(find: Find, where: str, open_base: Callable[..., ModelFiles]) -> AdapterAlone | None:
-    """Open the base of an adapter without a model beside it; None for every other folder."""
+    """Open the base model of an adapter whose folder holds no model; None for every other folder."""
     adapter = find(ADAPTER)
     if adapter is None or find("config.json") is not None:
         return None

@@ -393,7 +393,7 @@ def mapping(module: Dense, name: str) -> Work:
 
 
 def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
-    """Return `self_attention` of the equations, piece by piece, and its output layer."""
+    """Compute `equations.self_attention` piece by piece, then the output layer."""
     maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
     output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
     of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)

@@ -27,7 +27,7 @@ from .attention import Masks, keys_of, masks_of
 # Numbers in a block of an input layer. Threads with smaller blocks wait more often for the interpreter's lock.
 TILE_NUMBERS = 1024 * 768
 # A matrix product of more rows is no faster, takes more memory, and keeps other callers waiting longer.
-TILE_TOKENS = 512  # about: see SLACK
+TILE_TOKENS = 512  # approximate: SLACK allows a few more
 TILE_ROWS = 1024  # for a model without blocks: only the rows have to fit into a cache
 ONE_TILE = 128  # fewer or as many tokens are never cut
 ENOUGH_TOKENS = 256  # tokens of a tile, while threads have too few tiles to share: smaller ones are slower
@@ -302,7 +302,7 @@ class Preparation:
         else:
             lengths = np.fromiter((len(each.input_ids) for each in encoded), np.int64, len(encoded))
             texts = np.argsort(lengths, kind="stable")
-            if unseen is not None:  # equal numbers side by side
+            if unseen is not None:  # sort equal numbers next to each other
                 texts = np.lexsort((unseen, lengths))
                 unseen = unseen[texts]
             lengths, ordered = lengths[texts], [encoded[i] for i in texts.tolist()]

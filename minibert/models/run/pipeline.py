@@ -156,7 +156,7 @@ class TextPipeline:
         ids: Any = packed.inputs.ids["input_ids"]
         self.table.expect((ids,))
         if stack and (stack.blocks or any(step is not normalized for step in self.after)):
-            from .blocks import run_model  # here, since the input layer alone does without
+            from .blocks import run_model  # imported here: the input layer alone does not need it
 
             run_model(self.rows, stack, packed, put, self.threads if stack.blocks else 1, self.held, self.take)
             return

@@ -114,7 +114,7 @@ class FolderFiles:
         self._opened: dict[str, Any] = {} if opened is None else opened
 
     def inside(self, folder: str) -> FolderFiles:
-        """Return the files of another folder of the model."""
+        """Return the files of another folder in the model."""
         return FolderFiles(self.find, self.where, folder, self._opened)
 
     def path(self, name: str) -> FileName | None:

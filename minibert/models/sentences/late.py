@@ -29,7 +29,7 @@ USUAL = TASKS[1]  # the default task
 PUNCTUATION = list(string.punctuation)
 METADATA = "artifact.metadata"  # the settings of Stanford's ColBERT
 PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # a task -> PyLate's key
-MARKERS = ("[unused0]", "[unused1]")  # the default prefixes of Stanford's queries and documents
+MARKERS = ("[unused0]", "[unused1]")  # Stanford's default prefixes for queries and documents
 OWN = (
     "query_length",
     "document_length",

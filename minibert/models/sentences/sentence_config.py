@@ -33,9 +33,9 @@ TASKS = {
     SPARSE: ("fill-mask", "logits", "token_embeddings"),
     MULTI: ("feature-extraction", "last_hidden_state", "token_embeddings"),
 }
-# class of a folder -> the results of its methods, for messages
+# class that a folder names -> what its methods return, for messages
 GIVES = {"SentenceTransformer": "one vector of a text", PAIRS: "scores of pairs", SPARSE: "sparse vectors"}
-# arguments of transformers' classes, by their newer and their older name
+# arguments for transformers' classes: the newer name and the older name of each
 TOKENIZER_ARGUMENTS = ("processor_kwargs", "tokenizer_args")
 ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args", *TOKENIZER_ARGUMENTS)
 IGNORED = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast", "low_cpu_mem_usage")
@@ -70,7 +70,7 @@ class SentenceConfig(NamedTuple):
     default_prompt: str | None = None  # its name
     similarity: str | None = None  # name in `SIMILARITIES` or `MAXSIMS`; None: the default
     truncate_dim: int | None = None  # first numbers of a vector that are kept; None: all
-    activation: str | None = None  # the path of a class, for pairs' logits
+    activation: str | None = None  # the import path of the class applied to the logits of pairs
     splade: tuple[str, str] = ("max", "relu")  # logits -> sparse vector: pooling, activation
     query_weights: TokenWeights | None = None  # looked up instead of the model, for queries
     default_task: str | None = None  # the task of a SparseEncoder's texts without one
@@ -315,7 +315,7 @@ class SentenceOptions(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def checked(self) -> SentenceOptions:
-        """Return plain values. Raises TypeError and ValueError for values that no folder takes."""
+        """Return plain values. Raises TypeError and ValueError for values that cannot be saved in a folder."""
         prompts, measure = self.prompts, self.similarity_fn_name
         given: Any = {} if prompts is None else prompts
         if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):

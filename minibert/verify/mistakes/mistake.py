@@ -52,9 +52,9 @@ class Mistake(NamedTuple):
     """One mistake.
 
     where       "local": tried only on single modules; "whole": tried only on whole models
-    on_vectors  tried if there are vectors alone: one key of config.json or one line makes it in a whole model
-    rounding    the narrower format that it rounds to: float16, bfloat16 or int8
-    keys        keys of config.json that decide it; the first that a model has counts
+    on_vectors  also tried if only vectors are compared: one key of config.json or one line of code makes the mistake
+    rounding    the narrower format to which it rounds: float16, bfloat16 or int8
+    keys        keys of config.json that cause it; the first one that a model has is used
     """
 
     name: str

@@ -255,7 +255,7 @@ def without_head_norms(at: At) -> Iterator[Step]:
 
 
 def causal(right: bool, wrong: bool, ahead: int = 0) -> Wrong:
-    """Use another causal mask in models whose mask is `right`; `ahead`: later tokens that each token sees."""
+    """Use another causal mask in models whose mask is `right`; each token also sees `ahead` later tokens."""
 
     def steps(at: At) -> Iterator[Step]:
         for step in at.steps("keep"):
@@ -273,7 +273,7 @@ def window(change: Callable[[int], int | None]) -> Wrong:
 
 
 def padding_seen(at: At) -> Iterator[Step]:
-    """Let tokens see padding, if the model is causal or has a window; else this is "mask ignored"."""
+    """Let tokens attend to padding, in models that are causal or have a window; elsewhere that is "mask ignored"."""
     if at.block and (at.stack.causal or any(block.attention.window is not None for block in at.stack.blocks)):
         for step in at.steps("keep"):
             yield step._replace(formula=lambda real, right=step.formula: right(np.ones_like(real)))

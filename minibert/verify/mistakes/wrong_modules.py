@@ -182,7 +182,7 @@ def replanned(at: At, plan: Plan) -> Iterable[Step]:
 
 
 def residuals(change: Callable[[BoundResidual], BoundResidual]) -> Wrong:
-    """Plan the block with other residuals."""
+    """Plan the block with changed residual connections."""
 
     def wrong(at: At) -> Iterable[Step]:
         if not at.block:
