@@ -114,7 +114,7 @@ def warn(message: str) -> None:
 
 def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known word that is most similar to this word; None if no word is similar."""
-    from difflib import get_close_matches  # for errors alone
+    from difflib import get_close_matches  # needed only for errors
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
 
@@ -127,6 +127,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def parts_of(error: BaseException) -> tuple[object, ...]:
-    """Return the parts of an error's message; the text alone if `error_of` did not make the error."""
+    """Return the parts of an error's message; only the text if `error_of` did not make the error."""
     parts: tuple[object, ...] = getattr(error, "parts", (str(error),))
     return parts

@@ -31,7 +31,7 @@ from minibert.threads.pool import behind, prefetch
 from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference, metadata_of, shards_of
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
 
-ROWS_PER_SHARD = 4_096  # a run that ends early computes no more of them again
+ROWS_PER_SHARD = 4_096  # after an early end, at most this many are computed again
 ROWS_FOR_RANGES = 16_384  # for int8 and uint8, since their ranges come from the first shard
 LONGEST_SHARD = 1 << 29  # bytes of its texts and kept columns: a column of strings ends at 2 GiB, and memory holds some
 NO_IDS, NO_WEIGHTS = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -91,7 +91,7 @@ def bulk(
 
 
 def last_metadata(folder: Path) -> Metadata:
-    """Read the metadata of a folder's last shard; empty without one."""
+    """Read the metadata of a folder's last shard; empty if there is none."""
     shards = shards_of(folder) if folder.is_dir() else []
     return metadata_of(shards[-1]) if shards else {}
 
@@ -158,7 +158,7 @@ def _shards(tables: Iterator[Any], meta: Metadata) -> Iterator[tuple[Any, bool]]
 
 
 def _shard_size(table: Any, most: int) -> int:
-    """Count the first rows that make a shard: `most`, or fewer with LONGEST_SHARD bytes of strings; one at least."""
+    """Count the first rows that make a shard: `most`, or fewer with LONGEST_SHARD bytes of strings; at least one."""
     if table.nbytes <= LONGEST_SHARD:
         return most
     strings = [column for column in table.columns if str(column.type).endswith(("string", "binary"))]
@@ -174,7 +174,7 @@ def _computed(
 ) -> tuple[list[Any], Metadata]:
     """Compute the vectors of a shard's rows, in chunks, and the shard's metadata.
 
-    meta: of the shard before. skip: a row without a text is left out; else it is a ValueError.
+    meta: the previous shard's. skip: a row without a text is left out; else it is a ValueError.
     """
     texts, places, pipeline = table[meta["text_column"]].to_pylist(), table[PLACE].to_pylist(), model.pipeline
     good, bad = ([i for i, text in enumerate(texts) if (text is None) is wrong] for wrong in (False, True))
@@ -313,7 +313,7 @@ def column_of(vectors: Vectors) -> Any:
 
 
 def no_vectors(meta: Metadata) -> Vectors:
-    """Return the vectors of no text, in the form that the metadata name."""
+    """Return an empty array of vectors, in the form that the metadata name."""
     if meta["result"] == "sparse":
         return []
     width = -(-meta["dim"] // 8) if meta["precision"] in BITS else meta["dim"]

@@ -3,7 +3,7 @@
     vectors-00000.arrow     the columns of the input that are kept, and `vector`: a list of fixed size of numbers; for
                             late interaction a list of such lists; for a sparse vector a list of (id, weight)
 
-The metadata of a shard say what made it. A shard appears complete or not at all. A finished folder holds shards alone;
+The metadata of a shard say what made it. A shard appears complete or not at all. A finished folder holds only shards;
 `.lock` is there while a run writes into it.
 """
 
@@ -124,7 +124,7 @@ def _described(path: Path) -> tuple[Metadata, int, Any]:
 
 
 def difference(meta: Metadata, wanted: Metadata) -> tuple[str, Any, Any] | None:
-    """Return the first wanted setting that differs and its two values; of dictionaries, the entries that differ."""
+    """Return the first wanted setting that differs and its two values; for dictionaries, the entries that differ."""
     for name, value in wanted.items():
         before = meta.get(name)
         if before != value and name not in (*PLACED, *MAY_DIFFER):
@@ -231,7 +231,7 @@ def vectors_in(column: Any) -> Vectors:
 class StoredVectors:
     """A complete folder of `bulk`: `StoredVectors("./vectors").search(encoder.encode_query(text), k=5)`.
 
-    path, meta      the folder, and what its last shard says of it
+    path, meta      the folder, and the metadata of its last shard
     rows, dim       how many vectors, and the numbers of one before quantization
     precision       how a number is stored: see `equations.quantization`
     late, sparse    whether a row has a vector for each token, and queries are lists of (tokens, dim); a sparse vector

@@ -26,7 +26,7 @@ FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 ID = "id"  # the column of the ids, if it exists and no other column is named
 VECTOR = "vector"  # the column that is added
 PLACE = "\0place"  # a column with a row's file and its number in this file, from 1
-NO_TEXT = "it has no text, or is not of its file's format"  # said of a row whose text is null
+NO_TEXT = "it has no text, or is not of its file's format"  # the error for a row whose text is null
 ROWS = 2048  # read at once
 BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 LONGEST_FIELD = 1 << 24  # letters of a CSV field: an unclosed quote must not swallow a whole file
@@ -236,7 +236,7 @@ def _fitted(table: Any, schema: Any) -> Any:
 
 
 def _json(lines: Iterable[bytes]) -> Iterator[Record]:
-    for line in filter(bytes.strip, lines):  # an empty line is no row
+    for line in filter(bytes.strip, lines):  # an empty line is not a row
         record = {}
         with suppress(ValueError, RecursionError):
             found = json.loads(line.decode())
@@ -264,7 +264,7 @@ def _csv(lines: Iterable[bytes], where: str) -> Iterator[Record]:
                 return  # the reader would continue inside the field, and read each of its lines as a row
             continue
         right = len(fields) == len(names) and _is_utf8(fields)
-        if fields:  # an empty line is no row
+        if fields:  # an empty line is not a row
             yield {name: field or None for name, field in zip(names, fields, strict=True)} if right else {}
 
 

@@ -1,4 +1,4 @@
-"""`minibert nearest`, `fill`, `next` and `classify`: below each text, names with a number each."""
+"""`minibert nearest`, `fill`, `next` and `classify`: each text, and below it names with numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def print_answers(texts: Iterable[str], answers: Iterable[Iterable[str]]) -> Non
 
 
 def beside(names: Sequence[str], numbers: Iterable[str], quote: str = "") -> list[str]:
-    """Format each name with its number, one a line, the numbers in one column. `quote` is put around a name."""
+    """Format each name with its number, one per line, the numbers in one column. `quote` is put around a name."""
     from minibert.show.text import columns_of, fitting, padded
 
     names = [f"{quote}{fitting(name)}{quote}" for name in names]

@@ -225,7 +225,7 @@ def load_model(arguments: Any) -> Encoder:
 
 
 def tell_typing() -> None:
-    """Tell a person at a terminal how to end the texts."""
+    """Print how to end the texts, if a person types them."""
     if sys.stdin is not None and sys.stdin.isatty():
         tell("each line is a text; end with Ctrl-D")
 
@@ -241,7 +241,7 @@ def not_empty(lines: Iterable[list[str]], empty: list[int]) -> Iterator[list[str
 
 
 def texts_of(file: str, empty: list[int]) -> Iterator[str]:
-    """Read the texts of a file, one a line; see `not_empty`. Raises ValueError for a file without a text."""
+    """Read the texts of a file, one per line; see `not_empty`. Raises ValueError for a file without a text."""
     found = False
     for texts in not_empty(arriving_texts(file), empty):
         found = True

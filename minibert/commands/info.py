@@ -20,7 +20,7 @@ def run(arguments: Any) -> None:
     from minibert.models.open.load import assemble, family_of, open_model
     from minibert.show.info import info
 
-    # lazy: sizes alone are needed
+    # lazy: only sizes are needed
     opened = open_model(
         arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only, lazy=True
     )

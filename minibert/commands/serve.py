@@ -146,7 +146,7 @@ def connections(limits: Limits) -> int:
 
 
 def client_timeouts(limits: Limits, most: int) -> Any:
-    """Return uvicorn's protocol with bounds on clients; uvicorn itself bounds requests alone.
+    """Return uvicorn's protocol with bounds on clients; uvicorn itself bounds only requests.
 
     The bounds: the time to send a head or to read a piece of an answer, the connections, the bytes after an answer.
     """

@@ -120,7 +120,7 @@ def declare_rank(parser: Parser) -> None:
 def run_rank(arguments: Any) -> None:
     """Print the lines, best first."""
     with load_model(arguments) as encoder:
-        encoder.rank(arguments.query, [])  # raises for a model that is no reranker, before any line is read
+        encoder.rank(arguments.query, [])  # raises if the model is not a reranker, before any line is read
         bar = wants_bar(arguments.file == STDIN, prints=False)
         empty: list[int] = []
         print_lines(ranked(encoder, arguments.query, list(texts_of(arguments.file, empty)), arguments.k, bar))

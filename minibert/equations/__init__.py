@@ -17,7 +17,7 @@ FILES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Return a formula; its file is imported now. The input layer alone needs a single file."""
+    """Return a formula, and import its file now: the input layer by itself needs a single file."""
     for file in FILES if not name.startswith("_") and name not in (*FILES, "fast") else ():
         if name in (found := _formulas(file)):
             return found[name]

@@ -61,7 +61,7 @@ def alibi_slopes(heads: int) -> Array:
     -> (heads,), float32. The base 2^(-8 / P) is rounded to float32 before it is raised to the power i, as the
     reference does: for 1..64 heads the slopes differ from torch's by at most 7.5e-9, in at most 1 head.
 
-    Raises ValueError for heads below 1. Source: Press et al. 2021; the rule for counts that are no power of two is in
+    Raises ValueError for heads below 1. Source: Press et al. 2021; the rule for counts that are not powers of two is in
     their code.
 
     >>> alibi_slopes(3)  # 2^-4 and 2^-8, then the first of four heads' slopes

@@ -180,7 +180,7 @@ def self_attention(x: Array, block: Block, heads: int, mask: Array | None = None
 
 
 def feed_forward(x: Array, up: Affine, down: Affine, activation: Activation = gelu) -> Array:
-    """Compute two maps with an activation between them, for each token alone: `y = f(x @ up^T + b1) @ down^T + b2`.
+    """Compute two maps with an activation between them, for each token by itself: `y = f(x @ up^T + b1) @ down^T + b2`.
 
     x (..., dim) -> (..., width) -> (..., dim).
 

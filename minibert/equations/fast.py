@@ -30,12 +30,12 @@ OUTPUTS = 128
 # largest error of gelu
 LOG_TAIL = (-0.693142371, -0.797952214, -0.317995808, -0.0370224482, 0.00560112511, -0.000533182238, 2.29381657e-05)
 PIECE = 1 << 15  # numbers that an activation computes at once: its intermediates stay in the L2 cache
-HALVED = 256  # the longest row whose maximum is computed by halves, which is faster for short rows alone
+HALVED = 256  # the longest row whose maximum is computed by halves, which is faster only for short rows
 FLAT = 9.0  # from here on t Q(t) vanishes beside t in float32: 9 Q(9) = 1e-18
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None, out: Array | None = None, columns: int = 0) -> Array:
-    """As `blocks.linear`; up to `columns` rows (tokens, dim) are multiplied, and the result stored, as columns.
+    """Compute `blocks.linear`; up to `columns` rows (tokens, dim) are multiplied, and the result stored, as columns.
 
     The result is written into the memory of `out` (tokens, out). Columns read the weight in its stored order, which is
     faster with some kernels of BLAS.
@@ -78,7 +78,7 @@ class Panels(NamedTuple):
         return Panels(tuple((inputs, each[some]) for inputs, each in self.pieces))
 
     def linear(self, x: Array, bias: Array | None, out: Array) -> Array:
-        """As `linear` of 2 to FEW rows x (rows, in), into `out` (rows, out)."""
+        """Compute `linear` of 2 to FEW rows x (rows, in), into `out` (rows, out)."""
         for inputs, panels in self.pieces:
             y = np.empty_like(out) if inputs.start else out
             np.matmul(x[:, inputs], panels, out=y.reshape(len(x), -1, PANEL).swapaxes(0, 1))
@@ -88,7 +88,7 @@ class Panels(NamedTuple):
 
 
 def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, columns: int = 0) -> Array:
-    """As `linear` of rows (tokens, dim), padded to a multiple of `rows`, and to at least OUTPUTS outputs.
+    """Compute `linear` of rows (tokens, dim), padded to a multiple of `rows`, and to at least OUTPUTS outputs.
 
     With some kernels of BLAS no row then changes a bit of another row: see `threads.kernels`.
     """
@@ -101,7 +101,7 @@ def steady_linear(x: Array, weight: Array, bias: Array | None, rows: int, column
 
 
 def softmax(x: Array, out: Array | None = None) -> Array:
-    """As `blocks.softmax`; `out` may be x."""
+    """Compute `blocks.softmax`; `out` may be x."""
     largest = x if x.shape[-1] <= HALVED else np.maximum.reduce(x, axis=-1, keepdims=True)
     while (count := largest.shape[-1]) > 1:  # fewer and longer loops; the halves of an odd count share the middle
         half = (count + 1) // 2
@@ -114,7 +114,7 @@ def softmax(x: Array, out: Array | None = None) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """As `activations.gelu`; in float32 `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
+    """Compute `activations.gelu`: in float32 `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
 
     The error is absolute. A small |y| has a larger relative error: 0.04 % at x = -4, 1 % at -7.
     """
@@ -144,7 +144,7 @@ def activated(activate: Activation, x: Array) -> Array:
 
 
 def attention_scores(q: Array, k: Array, scale: float, bias: Array | None = None) -> Array:
-    """As `blocks.attention_scores`; in memory the key axis comes before the query axis, which makes softmax faster."""
+    """Compute `blocks.attention_scores`; in memory the key axis comes before the query axis: softmax is then faster."""
     scores: Array = np.matmul(k, (q * q.dtype.type(scale)).swapaxes(-1, -2)).swapaxes(-1, -2)
     return scores if bias is None else np.add(scores, bias, out=scores)
 
@@ -181,7 +181,7 @@ def _ones(dim: int, dtype: np.dtype[Any]) -> Array:
 def layer_norm(
     x: Array, weight: Array, bias: Array | None = None, eps: float = 1e-12, out: Array | None = None
 ) -> Array:
-    """As `input_layer.layer_norm`, within 2e-6; `out` may be x.
+    """Compute `input_layer.layer_norm` within 2e-6; `out` may be x.
 
     Both sums are dot products of one row, so the bits of a row do not depend on its neighbours. 1 / sqrt(..) is
     computed in float64: in float32 the error is a tenth larger. With eps 0 a row of equal numbers becomes nan, without

@@ -89,7 +89,7 @@ def rotary_attention(
 
 
 def gated_feed_forward(x: Array, gate: Map, up: Map, down: Map, activation: Activation = silu) -> Array:
-    """Compute a gated feed-forward for each token alone: `y = (f(x @ gate^T) * (x @ up^T)) @ down^T`.
+    """Compute a gated feed-forward for each token by itself: `y = (f(x @ gate^T) * (x @ up^T)) @ down^T`.
 
     x (..., dim) -> (..., width) -> (..., dim). With silu it is called SwiGLU, with gelu GEGLU. The trap: f is applied
     to the gate, not to the other factor. ModernBERT's file holds both in one weight `Wi`, the gate's rows first.
@@ -138,7 +138,7 @@ def llama_model(
     """Compute Llama's logits from ids: word rows, blocks that rotate queries and keys, `rms_norm(x) @ output^T`.
 
     input_ids and attention_mask (batch, seq), frequencies (head_dim / 2,) from `rotary_frequencies` or a rule of
-    `rotary_scaling` -> (batch, seq, vocab). No row of positions is added: attention alone knows the tokens'
+    `rotary_scaling` -> (batch, seq, vocab). No position row is added: only attention knows the tokens'
     order. Row t scores each word as the word after token t. Source: Touvron et al. 2023.
 
     >>> table = np.array([[0.0, 1.0], [1.0, 7.0]])

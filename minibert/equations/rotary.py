@@ -1,7 +1,7 @@
 """Rotary positions: queries and keys are rotated by an angle that grows with their token's position in the text.
 
 Read `blocks` first. Nothing is added to the word rows: the input layer knows nothing of positions, attention uses them.
-The product of a query at position i and a key at position j then depends on i - j alone. Llama, GPT-NeoX, ModernBERT
+The product of a query at position i and a key at position j then depends only on i - j. Llama, GPT-NeoX, ModernBERT
 and Nomic have rotary positions; for longer texts `rotary_scaling` changes the speeds.
 
 The docstring of each formula of floats states the measured difference from the reference.
@@ -75,7 +75,7 @@ def rotary_angles(position_ids: ArrayLike, frequencies: Array, factor: float = 1
     and models have been trained with this error. For the same frequencies, cos and sin differ from torch's by at most
     6.0e-8 up to position 4096; for frequencies that differ in the last bits, by at most 6.2e-5.
 
-    Raises TypeError for positions that are no integers. Source: Su et al. 2021; the layout is Llama's.
+    Raises TypeError for positions that are not integers. Source: Su et al. 2021; the layout is Llama's.
 
     >>> cos, sin = rotary_angles([0, 1], np.array([1.0, 0.5], np.float32))
     >>> cos.round(4)

@@ -176,7 +176,7 @@ def llama3_frequencies(
         found = f"low_freq_factor={low_freq_factor}, high_freq_factor={high_freq_factor}"
         raise ValueError(f"high_freq_factor must be above low_freq_factor; found {found}")
     frequencies = frequencies.astype(np.float32)
-    wavelength = np.float32(1) / frequencies * np.float32(2 * math.pi)  # torch divides a number so, by the reciprocal
+    wavelength = np.float32(1) / frequencies * np.float32(2 * math.pi)  # as torch: multiply by the reciprocal
     long = wavelength > np.float32(original_length / low_freq_factor)
     short = wavelength < np.float32(original_length / high_freq_factor)
     width = np.float32(high_freq_factor - low_freq_factor)

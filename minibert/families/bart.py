@@ -47,7 +47,7 @@ BART = Family(
 MBART = replace(
     BART,
     model_type="mbart",
-    tokenizer=None,  # a text ends with its language, which tokenizer.json knows
+    tokenizer=None,  # a text ends with a token for its language, which tokenizer.json defines
 )
 
 FIXED_POSITIONS = Positions(path="{side}.embed_positions", generate=sinusoids_in_halves)
@@ -87,7 +87,7 @@ WHISPER = Family(
     checked_prefixes=(),
     aliases={**BART_WORDS, "max_position_embeddings": "max_target_positions"},
     defaults={"pad_token_id": 50256},
-    sides=("decoder",),  # no `tokenizer`: the tokens that begin a transcript are in tokenizer.json alone
+    sides=("decoder",),  # no `tokenizer`: only tokenizer.json has the tokens that begin a transcript
 )
 
 ATTEND = Attention(maps=tuple(f"self_attn.{letter}_proj" for letter in "qkv"), output="self_attn.out_proj")

@@ -39,7 +39,7 @@ EUROBERT_HEADS = (
     ),
     classes(
         HeadMap(path="dense"),
-        Act(path="activation", word="gelu"),  # whatever hidden_act says
+        Act(path="activation", word="gelu"),  # regardless of hidden_act
         CLASSIFIER,
         takes=_takes,
     ),

@@ -13,7 +13,7 @@ from minibert.families.parts.steps import Binder, Step
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import AttentionPosition
 
-# (config, binder, side) -> what layer.attention_position is
+# (config, binder, side) -> the layer's attention_position
 Scheme = Callable[[Config, Binder, str], "AttentionPosition | None"]
 
 
@@ -25,7 +25,7 @@ def scheme(name: str, **settings: Any) -> Scheme:
 def _bind_scheme(
     name: str, settings: tuple[tuple[str, Any], ...], config: Config, binder: Binder, side: str
 ) -> AttentionPosition | None:
-    from minibert.families.parts import attention_schemes  # here, since the input layer itself never needs it
+    from minibert.families.parts import attention_schemes  # imported here: the input layer itself never needs it
 
     bound: AttentionPosition | None = getattr(attention_schemes, name)(config, binder, side, **dict(settings))
     return bound

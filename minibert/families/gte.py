@@ -51,7 +51,7 @@ GTE_BLOCKS = Blocks(
 GTE_HEADS = (
     masked_word(
         HeadMap(path="lm_head.dense"),
-        Act(path="lm_head.gelu", word="gelu"),  # whatever hidden_act says
+        Act(path="lm_head.gelu", word="gelu"),  # regardless of hidden_act
         Norm(path="lm_head.layer_norm", names=("lm_head.layer_norm", "lm_head.norm")),
         HeadMap(path="lm_head.decoder", out=WORDS, tied=True),
         architectures=("ForMaskedLM",),

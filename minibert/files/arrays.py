@@ -22,7 +22,7 @@ Entries = dict[str, tuple[str, Array]]
 
 
 def ordered(entries: Entries) -> list[tuple[str, tuple[str, Array]]]:
-    """Sort tensors, wide formats first: then each number is aligned."""
+    """Sort tensors by format, the widest first, so that each number is aligned."""
     return sorted(entries.items(), key=lambda entry: (-entry[1][1].dtype.itemsize, entry[0]))
 
 

@@ -29,7 +29,7 @@ from .tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
 ADAPTER = "adapter_config.json"  # as PEFT writes it beside a model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-# a name that would leave its folder on some system: Windows separates by a backslash too, and has drives
+# a name that points outside its folder on some system: Windows also separates by backslashes, and has drives
 ELSEWHERE = re.compile(r"\.{0,2}\Z|.*[/\\:]", re.DOTALL)
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 LFS_POINTER = b"version https://git-lfs"  # git leaves it in place of a large file that it has not fetched

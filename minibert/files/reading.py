@@ -1,6 +1,6 @@
 """Reading files: a path, a JSON object, lines of text; and which files of models this process has opened.
 
-Lines of text are described here alone. They are UTF-8, wherever they come from, so a file gives the same lines through
+Lines of text are defined only here. They are UTF-8, wherever they come from, so a file gives the same lines through
 a pipe. A line ends with a line feed, with or without a carriage return before it. The byte order mark that some
 programs write first is not part of a line.
 """
@@ -22,7 +22,7 @@ from minibert.errors import CheckpointError
 FileName = str | os.PathLike[str]
 
 STDIN = "-"
-LONGEST_LINE = 1 << 26  # bytes: a file without ends of lines must not be read whole
+LONGEST_LINE = 1 << 26  # bytes: a file without line ends must not be read whole
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 UTF8 = b"\xef\xbb\xbf"
 BLOCK = 1 << 18  # bytes read at a time

@@ -65,7 +65,7 @@ class Table:
 AROUND = 1 << 16  # bytes: if a page is read, the system maps those around it
 FIRST_ROWS = 512  # rows that a FormulaTable computes at least: the longest text of most models
 SMALL_TABLE = 1 << 20  # numbers: tables of positions and types have fewer, tables of words fifty times as many
-# constants of _convert_half and convert: to make them takes as long as to convert a short text's rows
+# constants of _convert_half and convert: making them takes as long as converting a short text's rows
 _NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)
 _UPPER = np.uint32(16)
 _SHIFT, _KEPT, _BIASES = np.int32(13), np.int32(-0x70002000), np.float32(2.0**112)
@@ -98,7 +98,7 @@ def convert(raw: Array, stored: str, dtype: np.dtype[Any], out: Array | None = N
         out = np.empty(raw.shape, dtype)
     if stored == "BF16" and dtype == np.float32 and out.flags.c_contiguous:
         bits = out.view(np.uint32)
-        bits[...] = raw  # NumPy has fast loops for these two passes: half of the time of one shift that also converts
+        bits[...] = raw  # NumPy has fast loops for these two passes: half the time of one shift that also converts
         np.left_shift(bits, _UPPER, out=bits)
         return out
     if stored == "F16" and dtype == np.float32 and out.flags.c_contiguous and _convert_half(raw, out):
@@ -154,7 +154,7 @@ class StoredTable(Table):
             raw = self._raw.take(ids, 0, out if self._same else None, "clip")
             if self._same:
                 return raw
-        else:  # np.take would copy a whole misaligned table; indexing copies the rows alone
+        else:  # np.take would copy a whole misaligned table; indexing copies only the rows
             raw = self._raw[ids]
         if self._same and out is None:
             return raw

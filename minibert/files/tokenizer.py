@@ -259,7 +259,7 @@ class Tokenizer:
     def with_whole(self, prefixes: Iterable[str]) -> Tokenizer:
         """Return a copy that reads each of these prefixes as one token, whatever its rules say.
 
-        If a prefix is no token of the vocabulary, its first word is used; if that is none either, it stays text.
+        If a prefix is not in the vocabulary, its first word is used; if that word is not either, it stays text.
         """
         parts = [next((part for part in (each, *each.split()[:1]) if self.id_of(part) is not None), "")
                  for each in prefixes]  # fmt: skip

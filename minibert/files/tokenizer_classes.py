@@ -97,7 +97,7 @@ def _bert(lib: Any, settings: Settings) -> Rules:
 
 
 def _dpr(lib: Any, settings: Settings) -> Rules:
-    """Split as BERT, but do_lower_case is ignored, as by this class of transformers."""
+    """Split like BERT, but ignore do_lower_case, as transformers' class does."""
     return _bert(
         lib, settings._replace(flag=lambda key, usual: usual if key == "do_lower_case" else settings.flag(key, usual))
     )

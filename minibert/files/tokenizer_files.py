@@ -25,7 +25,7 @@ NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the special tokens
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # flags of an added token
 LONGEST = 512  # tokens of a text that sentence-transformers and model2vec use
 UNUSED = re.compile(r"\[unused\d+\]")
-NO_LETTER = "\U0010ffff"  # in no vocabulary
+NO_LETTER = "\U0010ffff"  # not in any vocabulary
 CONVERT = (
     "make tokenizer.json once, where transformers is installed: "
     "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -93,7 +93,7 @@ def open_tokenizer(
 
 
 def open_without_special_tokens(find: Find, where: str) -> Tokenizer:
-    """Open tokenizer.json alone, without special tokens around a text, for static models. Raises TokenizerError."""
+    """Open only tokenizer.json, without special tokens around a text, for static models. Raises TokenizerError."""
     path = find("tokenizer.json")
     if path is None:
         raise TokenizerError(f"{where} has no tokenizer.json, which a static model needs; fetch it beside the tensors")
@@ -234,7 +234,7 @@ def _named_texts(config: Json) -> dict[str, str]:
 
 
 def _unigram(pieces: list[tuple[str, float]], class_: TokenizerClass, settings: Settings) -> Any:
-    """Build the model of these pieces; the class says which row unknown letters have."""
+    """Build the model from these pieces; the class decides the row of unknown letters."""
     from tokenizers import models
 
     unknown = class_.unknown

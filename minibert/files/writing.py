@@ -107,7 +107,7 @@ def atomic_file(path: FileName, mode: int | None = None, lasting: bool = False) 
 
 
 def sync_folder(path: FileName) -> None:
-    """Flush the names in a folder to the disk."""
+    """Flush a folder's file names to the disk."""
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
         folder = os.open(path, os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""A name on the Hub -> a commit, its small files, and tables whose needed bytes alone are fetched.
+"""A name on the Hub -> a commit, its small files, and tables, of which only the needed bytes are fetched.
 
 The name is resolved to a commit first, and all files are of this commit. huggingface_hub fetches them, with its cache,
 session and token. Its HTTP library takes half a second to import, so a cached file is found here by its path. Large
@@ -184,7 +184,7 @@ class Repository:
             url = hf_hub_url(self.name, name, revision=self.commit, endpoint=self._endpoint)
             options: dict[str, Any] = dict(
                 headers=headers | self._headers(), timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True,
-                # as the newest client tries again by default; the oldest does not after 500, nor after a truncated body
+                # retry as the newest client does by default; the oldest does not after 500, nor after a truncated body
                 max_retries=RETRIES, retry_on_status_codes=PASSING, retry_on_exceptions=HfHubHTTPError.__bases__[0],
             )  # fmt: skip
             answer = http_backoff("GET", url, **options)
@@ -289,7 +289,7 @@ class Repository:
 
             cause: BaseException = error
             while cause.__cause__ is not None and not isinstance(cause, HfHubHTTPError):
-                cause = cause.__cause__  # the failure behind the client's
+                cause = cause.__cause__  # the cause of the client's error
             raise self.refusal(file, f"{type(cause).__name__}: {cause}") from None
 
 

@@ -89,14 +89,14 @@ class EmbeddingLayer(OfModules):
     @property
     def steps(self) -> tuple[Bound, ...]:
         """The bound steps in the order of computation."""
-        steps = self._steps  # read once: another thread may close the layer between two looks
+        steps = self._steps  # read once: another thread may close the layer between two reads
         if steps is None:
             raise ValueError("this layer is closed; load it again")
         return steps
 
     @property
     def max_length(self) -> int | None:
-        """The largest number of tokens of a sequence: the rows of the position table, or None without a limit."""
+        """The largest number of tokens in a sequence: the rows of the position table, or None without a limit."""
         for step, module in self.steps:
             if isinstance(step, Positions):
                 return int(module.table.shape[0]) - step.extra - step.first(self.config)

@@ -27,7 +27,7 @@ from .input_layer import EmbeddingLayer
 
 
 class Model(OfModules):
-    """The input layer, the blocks and the heads of one checkpoint: `Encoder` without its uses for texts."""
+    """The input layer, the blocks and the heads of one checkpoint: `Encoder` without the methods for texts."""
 
     _words = "encoder", "modules"
     config: Config
@@ -56,7 +56,7 @@ class Model(OfModules):
     @property
     def stack(self) -> Stack:
         """The bound blocks and their shared state."""
-        stack = self._stack  # read once: another thread may close the encoder between two looks
+        stack = self._stack  # read once: another thread may close the encoder between two reads
         if stack is None:
             raise ValueError("this encoder is closed; load it again")
         return stack
@@ -69,7 +69,7 @@ class Model(OfModules):
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a call: the rows of the position table. `encode` truncates at `max_seq_length`."""
+        """The most tokens per call: the rows of the position table. `encode` truncates at `max_seq_length`."""
         return self.embeddings.max_length
 
     @property
@@ -104,7 +104,7 @@ class Model(OfModules):
         change: name of an intermediate -> its new value for the rest of the run, an array or a function of the values.
         See `models.run.changes`; `minibert.knock_out` makes the classic changes.
 
-        Raises as a call of the input layer does, and ValueError for a sequence of padding alone.
+        Raises as a call of the input layer does, and ValueError for a sequence of nothing but padding.
         """
         given = dict(token_type_ids=token_type_ids, position_ids=position_ids, task_type_ids=task_type_ids)
         stack = self.stack

@@ -92,7 +92,7 @@ def patching_map(encoder: Encoder, text: str, other: str, token: int | None = No
         own, rows = np.arange(first, min(first + step, seq)), trace[f"hidden_states.{i}"][0]
 
         def put(values: Array, own: Array = own, rows: Array = rows) -> Array:
-            values[np.arange(len(own)), own] = rows[own]  # text t of the batch gets token t's
+            values[np.arange(len(own)), own] = rows[own]  # text t of the batch gets the values of token t
             return values
 
         many = {key: np.repeat(value, len(own), axis=0) for key, value in given.items()}

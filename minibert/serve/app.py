@@ -98,7 +98,7 @@ def _finite(numbers: Array) -> Array:
 
 
 class Endpoint(NamedTuple):
-    """A route with a computation: the use of a model, how the request is read, and the answer."""
+    """A route that computes: the use of a model, how the request is read, and the answer."""
 
     use: str
     read: Callable[[bytes, Limits], Parsed]
@@ -158,7 +158,7 @@ class Server:
         self.record.close()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """The middleware: check the caller, bound the requests inside, send the answer in pieces, log the request."""
+        """The middleware: check the caller, limit open requests, send the answer in pieces, log the request."""
         if scope["type"] != "http":
             await self.routes(scope, receive, send)
             return
@@ -390,7 +390,7 @@ class Record:
     """Logs each request in one line, and counts requests, texts and tokens for Prometheus.
 
     Several workers count in one folder if PROMETHEUS_MULTIPROC_DIR names it. Each worker holds a shared lock of the
-    folder. A worker without others removes the files: at the start the files of a killed run, at the end all files.
+    folder. The only worker removes the files: at the start the files of a killed run, at the end all files.
 
     paths: the paths of the server; any other path counts as "other".
     """
@@ -425,7 +425,7 @@ class Record:
             self.registry.register(self)
 
     def close(self) -> None:
-        """Remove the files of the folder if no other worker counts."""
+        """Remove the folder's files if no other worker is counting."""
         if self.lock is not None:
             import fcntl
 

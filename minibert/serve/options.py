@@ -16,7 +16,7 @@ from minibert.models.open.options import SENTENCES, add_options
 class Limits(NamedTuple):
     """All limits of the server; the first four are options. /info returns them."""
 
-    waiting: int = 256  # requests without an answer
+    waiting: int = 256  # requests that wait for an answer
     body: int = 1 << 24  # bytes of a request
     texts: int = 2048  # texts of a request
     grace: int = 60  # seconds for accepted requests after SIGTERM
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     rest: int = REST  # bytes of a request read after its answer: some clients read only after sending everything
     spare: int = 400  # connections beyond `waiting`
     files: int = 4  # open files of the process for each connection
-    accepted: int = 32  # connections accepted at once, before the first is counted
+    accepted: int = 32  # connections accepted per loop iteration
     queue: int = 1024  # connections that wait to be accepted; with 32, some of 200 callers at once were reset
 
 

@@ -19,7 +19,7 @@ TASK = ("task", "prompt_name", "input_type")  # the field's name in Jina's API, 
 
 
 class Item(NamedTuple):
-    """A text or a pair. `longest`: the last text is truncated after this many tokens; None: not here."""
+    """A text or a pair. `longest`: the last text is truncated after this many tokens; None: no truncation."""
 
     texts: tuple[str, ...]
     longest: int | None = None

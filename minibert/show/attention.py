@@ -26,7 +26,7 @@ ADVICE = "name a model such as BERT or GPT-2"
 def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
     """Split block 0's scores of one text without padding into nine: (3, 3, heads, query, key), float64, by `PARTS`.
 
-    Raises ValueError unless positions are added in the input layer alone, and one LayerNorm and nothing else stands
+    Raises ValueError unless positions are added only in the input layer, and one LayerNorm and nothing else stands
     between the sum and block 0's queries.
     """
     norm, block, layer = _only_norm(encoder), encoder.stack.blocks[0], encoder.embeddings
@@ -45,7 +45,7 @@ def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
 
 
 def addend_keys(plan: Plan) -> list[str]:
-    """Name the values that an input layer adds, the words first."""
+    """List the values that an input layer adds, beginning with the word rows."""
     # an `embeds` step hides the word rows; take its input
     return [plan[key].of[1] if plan[key].kind == "embeds" else key for key in plan["sum"].of]
 
@@ -148,7 +148,7 @@ def opened_cell(
 # -- the kind of a head ------------------------------------------------------------------------------------------
 
 KINDS = ("previous token", "next token", "first token", "same word")
-LEAST = 0.5  # mean weight on one kind of key from which a head is named after that kind
+LEAST = 0.5  # a head with at least this mean weight on one kind of key is named after it
 FIRST_QUERY = 2  # for token 1 the previous token and the first token are the same
 
 
@@ -161,7 +161,7 @@ def head_kinds(weights: Array, input_ids: Array, separator: int | None = None) -
         same word       mean over i of sum over j of w[i, j], where token j is token i's id at another place
         separator       mean over i of sum over j of w[i, j], where token j is the separator, as [SEP] of BERT
 
-    The means are over the queries i from 2 on that have such a j; a separator is no word.
+    The means are over the queries i from 2 on that have such a j; a separator is not a word.
     weights (..., heads, query, key), input_ids (seq,) -> (..., heads, 5). Source: Clark et al. 2019, "What Does BERT
     Look At?" (arXiv:1906.04341).
 

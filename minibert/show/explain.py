@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from minibert.families.parts.bound_blocks import BoundAttention
     from minibert.models.encoder import Encoder
 
-COLUMN = 7  # columns of one number of a table: a sign, and four decimals
+COLUMN = 7  # width of a number in a table: a sign, and four decimals
 OMITTED = " ..."
 
 

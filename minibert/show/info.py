@@ -174,7 +174,7 @@ def _prompts(config: SentenceConfig) -> dict[str, str]:
 
 
 def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
-    """Say whether the bits of a text's vector depend on the texts around it, with the kernel of this process."""
+    """State whether the bits of a text's vector depend on the texts around it, with the kernel of this process."""
     from minibert.threads.kernels import kernel
 
     if not any(tensor is not None and len(tensor.shape) == 2 for tensor in stored_blocks(layer).values()):

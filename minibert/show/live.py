@@ -34,7 +34,7 @@ from .text import visible
 MOST_TOKENS = 128
 FEW_POSITIONS = 24
 COMPARED = 5  # likeliest predictions of each of two runs
-MAPPED = 32  # tokens of a map: each needs a run for each block
+MAPPED = 32  # most tokens in a map: each token needs one run per block
 REMEMBERED = 4  # runs
 SHOWN = 12  # likeliest words beside a sampled one
 WORD_HEADS = ("masked_word", "next_word")  # heads with words as labels
@@ -75,7 +75,7 @@ class Live:
         return answers[0]
 
     def usual_text(self) -> str:
-        """A text to begin with: it has a mask if the model predicts masked words, and is short for few positions."""
+        """The initial text: with a mask if the model predicts masked words, and short if it has few positions."""
         longest = self.layer.max_length
         mask = self.layer.tokenizer.mask if self.head is not None and self.head.name == "masked_word" else None
         if longest is not None and longest < FEW_POSITIONS:

@@ -34,7 +34,7 @@ class LiveServer(ThreadingHTTPServer):
     answers  name of a question -> the function that answers it: JSON to JSON; it raises ValueError for misuse
     """
 
-    daemon_threads, block_on_close = True, False  # a client that keeps its connection does not keep the server
+    daemon_threads, block_on_close = True, False  # an open connection does not keep the server running
 
     def __init__(
         self, listening: socket.socket, page: Callable[[], str], answers: Mapping[str, Callable[[Any], Any]]
@@ -55,7 +55,7 @@ class LiveServer(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection once one is free; until then it waits in the listening socket's queue."""
         if not self.free.acquire(timeout=0.5):
-            raise TimeoutError  # the loop goes on, and may end
+            raise TimeoutError  # the loop continues, and can end
         try:
             return super().get_request()
         except OSError:
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, f"this server answers its own page alone, found a page of {origin!r:.80}")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with a refusal, and close the connection, so that unread bytes are no second request.
+        """Answer with a refusal, and close the connection, so that unread bytes are not read as a second request.
 
         The rest of the request is read and dropped: if the connection closed before, the client might lose the answer.
         """

@@ -25,10 +25,10 @@ PATCHED = (STREAM, ATTENTION, FEED_FORWARD)
 class Patch(NamedTuple):
     """Values of the other text that replace this text's.
 
-    what    the replaced values: `stream`, the input of block `block`, or the output of the last block; else the rows
-            that its attention or feed-forward adds
-    place   the token that receives the values of the other text's token `source`; both None: every token receives the
-            values of the token at the same place
+    block, what    the replaced values: `stream`, the input of this block, or the output of the last block; else the
+                   rows that the block's attention or feed-forward adds
+    place, source  token `place` receives the values of the other text's token `source`; both None: every token
+                   receives the values of the token at the same place
     """
 
     what: str
@@ -77,7 +77,7 @@ def _is_pair(value: Any, first: Callable[[Any], bool], second: Callable[[Any], b
 
 
 def _is_token(value: Any) -> bool:
-    # a lone surrogate is no character, and no tokenizer can read it
+    # a lone surrogate is not a character, and no tokenizer can read it
     return isinstance(value, str) and 0 < len(value) <= LONGEST and not any("\ud800" <= x <= "\udfff" for x in value)
 
 
@@ -221,7 +221,7 @@ def _no_token(place: int, count: int) -> ValueError:
 
 
 def with_replaced(layer: EmbeddingLayer, input_ids: Array, replaced: Iterable[tuple[int, str]]) -> Array:
-    """Replace some tokens in ids (1, seq). Raises ValueError for a text that is no single token."""
+    """Replace some tokens in ids (1, seq). Raises ValueError if a text is not one token."""
     ids = input_ids.copy()
     for place, token in replaced:
         if place >= ids.shape[1]:

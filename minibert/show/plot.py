@@ -273,7 +273,7 @@ def term_shares(shares: Array, parts: Sequence[str], ax: Axes | None = None) -> 
 
 
 def relative_bias(bias: Array, ax: Axes | None = None) -> Axes:
-    """Draw a bias that depends only on distance, like T5's: one line of colours for each head, over the distance.
+    """Draw a bias that depends only on the distance, like T5's: one line of colours for each head, over the distance.
 
     bias (heads, query, key) -> distances key - query from -(query - 1) to key - 1: earlier tokens are left of 0.
     """

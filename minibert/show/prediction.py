@@ -9,7 +9,7 @@ Only the direct path counts, from a part through the norms to the head. If a par
 feed-forward, that effect belongs to the later part's share.
 
 The last section is this part of the page of `minibert explain --html`, with its template `page_prediction.html` and its
-script `page_prediction.js`. The logits are those of the trace; a page holds the likeliest labels alone.
+script `page_prediction.js`. The logits are those of the trace; a page holds only the likeliest labels.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _head_shares(
 
 
 def _through_head(trace: Mapping[str, Array], head: BoundHead, labels: Array, x: Array) -> _Backward:
-    """Go back from the logits to the hidden states x (tokens, dim) that the head takes: one row, or one a token."""
+    """Go back from the logits to the hidden states x (tokens, dim) that the head takes: one row, or one per token."""
     weight, bias = head.last.weight, head.last.bias
     g, biases = weight[labels].astype(np.float64), np.zeros(labels.shape)
     if bias is not None:

@@ -200,7 +200,7 @@ def compute(
             finally:
                 _work.leave()
         finally:
-            _work.leave()  # Ctrl-C may have interrupted the first
+            _work.leave()  # once more: Ctrl-C may have interrupted the first call
 
     # with many callers, start no more threads once enough of them wait
     helpers = min(count, len(waiting), MOST_THREADS - len(_work.waiting))

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import accumulate
 
 OURS = "MINIBERT_THREADS"
-DIGITS = 20  # as many as 2 ** 64 has
+DIGITS = 20  # as many digits as 2 ** 64 has
 THEIRS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # in OpenBLAS's order
 
 

@@ -70,7 +70,7 @@ class Port(Counterpart):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._faults: list[str] = []  # why it has not passed, for the end
+        self._faults: list[str] = []  # reasons for a failure, repeated at the end
 
     @abstractmethod
     def read(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
@@ -130,7 +130,7 @@ class Port(Counterpart):
         return inputs, ours, theirs
 
     def close(self, report: Comparison, subject: Subject) -> None:
-        """Repeat why it has not passed, or name what was left out."""
+        """Repeat why the comparison failed, or name what was left out."""
         if wrong := report.wrong_inputs:
             are = "is missing or differs" if len(wrong) == 1 else "are missing or differ"
             self._faults.append(

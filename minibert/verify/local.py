@@ -262,7 +262,7 @@ class Whole:
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
-    """Use a mistake that explains all blocks for each module of a place in which some module has none."""
+    """Name a mistake that explains all blocks in each module of a place, if some module there has no explanation."""
     names = list(dict.fromkeys(mistake.name for mistake in whole))
     unnamed = {each.place for each in found if not each.fits}
     return [
@@ -325,7 +325,7 @@ class WrongModule:
         return next((rest for rest in rests if rest is not None), None)
 
     def _by(self, mistake: Mistake, key: str, kind: str, wide: bool = False) -> Array | None:
-        """Compute `key` with a mistake; of masked scores, the mask alone may be wrong."""
+        """Compute `key` with a mistake; in masked scores, only the mask may be wrong."""
         fed, plan = (self.place.wide if wide else self.place.fed)[kind], self.place.plan(mistake, wide) or {}
         if key == self.key:
             return fed.value(key, plan)
@@ -382,7 +382,7 @@ class WrongModule:
     # -- computed from another input ---------------------------------------------------------------------------
 
     def _others(self) -> Iterator[Mistake]:
-        """The same formula of another intermediate, another module's numbers, another block, another order."""
+        """Yield other explanations: the input, the module, the block or the order of columns is another one."""
         step, of = self.step, self.step.of
         for other in self._other_inputs():
             if step.kind in OF_ONE:
@@ -418,7 +418,7 @@ class WrongModule:
         return kept
 
     def _order(self) -> Array:
-        """Match each of their columns with an equal column of ours, by the order of one mixture of their rows."""
+        """Match each of their columns with an equal column of ours, by sorting one weighted sum of the rows."""
         place, kind = self.place, self.kinds[0]
         ours = self._found(kind)
         theirs = np.broadcast_to(place.theirs[kind][self.key], ours.shape)

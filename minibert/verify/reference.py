@@ -74,7 +74,7 @@ class Paths:
         self.prefix = prefix = chosen[0]  # the other program has it before this model's paths
         norms = {step.path: "sum" for step in steps if isinstance(step, Norm)}
         leaving = by_module({key: key for key in (*own, *subject.leaving)})
-        for path, keys in leaving.items():  # rows of the word table for types are its second call
+        for path, keys in leaving.items():  # the word table's second call looks up the token types
             keys += [key for key in (f"{path} (types)",) if key in subject.allowed]
         self.leaving = {prefix + path: keys for path, keys in leaving.items()}
         self.entering = {prefix + path: keys for path, keys in by_module({**norms, **subject.entering}).items()}
@@ -83,7 +83,7 @@ class Paths:
             for path, after in pairwise([*paths, ""]):
                 named = {each: [path] for each in (path, prefix + path) if each in there}
                 self.leaving |= named
-                if not named:  # an activation that is no module enters the next one
+                if not named:  # an activation that is not a module enters the next one
                     self.entering |= {each: [path] for each in (after, prefix + after) if each in there}
         # the softmax is in the module of the scores; their key is that module's path and a name
         scores = {key.rpartition(".")[0]: (key, f"attentions.{i}") for i, key in enumerate(subject.scores)}

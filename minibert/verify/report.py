@@ -42,9 +42,9 @@ class Comparison:
         self.compared: list[Difference] = []
         self.checked: list[Checked] = []
         self.missing: list[str] = []  # "<kind>|<key>" that the file should have
-        self.wrong_inputs: list[str] = []  # a sentence for each input of the file that is not the batch's
-        self.matches: list[str] = []  # names of the mistakes that explain all of it
-        self.rounding = ""  # the narrower format in which all is right
+        self.wrong_inputs: list[str] = []  # one sentence per input in the file that differs from the batch's
+        self.matches: list[str] = []  # names of the mistakes that explain the whole difference
+        self.rounding = ""  # the narrower format in which everything is right
         self.hidden: list[str] = []  # mistakes that this rounding can hide
         self.accepted: dict[str, bool] = {}  # intermediate -> whether it passes over all batches
         self.local: list[Any] = []  # `local.Local` of each module that is wrong by itself

@@ -35,8 +35,8 @@ from .sources import Against, read_against
 from .subjects import EncoderSubject, Subject
 from .traces import Traces, keys_of, write_traces
 
-FORMATS = ("float32", "float16", "bfloat16")  # in which a port may compute
-VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files that hold only vectors; the last is refused in words
+FORMATS = ("float32", "float16", "bfloat16")  # formats in which a port may compute
+VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files of vectors; .parquet is refused with an explanation
 
 
 @hinted

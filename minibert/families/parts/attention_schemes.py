@@ -222,7 +222,7 @@ def rotary(
         "rope_theta": number(parameters, "rope_theta", default=number(config, *theta_keys, default=theta)),
         "partial_rotary_factor": next((part for part in shares if part is not None), None),
     }
-    if config.get("original_max_position_embeddings") is not None:  # beside the parameters it counts before one in them
+    if config.get("original_max_position_embeddings") is not None:  # overrides the key inside the parameters
         given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     rotation = read_rotation(config, Config(given), share is not None)
     return Rotary(rotations={None: rotation}, pairing=pairing)
@@ -290,7 +290,7 @@ gemma3_rotary = partial(layered_rotary, thetas=GEMMA3_THETAS, scaled=(FULL,))
 
 @contextmanager
 def _settings_of(config: Config, *keys: str) -> Iterator[None]:
-    """Say of numbers that a formula refuses where they stand."""
+    """Add the config's keys to the error about numbers that a formula refuses."""
     try:
         yield
     except ValueError as error:
@@ -474,7 +474,7 @@ def _linear(config: Config, given: Config, dim: int, base: float) -> Rotation:
     return Rotation(linear_frequencies(rotary_frequencies(dim, base), number(given, "factor")))
 
 
-# rope_type -> rule; functions and no lambdas, so that a rotation that keeps its rule can be pickled
+# rope_type -> rule; functions, not lambdas, so that a rotation that keeps its rule can be pickled
 RULES: dict[str, Callable[[Config, Config, int, float], Rotation]] = {
     "default": _default,
     "linear": _linear,

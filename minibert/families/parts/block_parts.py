@@ -31,7 +31,7 @@ FARTHEST = 1 << 31  # tokens; longer than any text, and a position plus this is 
 
 
 class Site(NamedTuple):
-    """One block to which its parts are bound: the number, the path, and the modules so far, in order of computing."""
+    """One block while it is bound: its number, its path, and its modules so far, in order of computation."""
 
     config: Config
     tensors: Tensors

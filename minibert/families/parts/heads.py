@@ -201,7 +201,7 @@ class BoundHead(NamedTuple):
 
 
 def mean_of_texts(x: Array, real: Array) -> Array:
-    """Return the mean of each text's rows that are no padding: (batch, seq, n) -> (batch, n)."""
+    """Return the mean of each text's rows that are not padding: (batch, seq, n) -> (batch, n)."""
     return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
 
 

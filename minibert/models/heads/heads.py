@@ -1,4 +1,4 @@
-"""Finds the heads of a checkpoint, and computes their logits from the last hidden states."""
+"""The heads of a checkpoint, and their logits from the last hidden states."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Activation = Callable[[Array], Array]
 Pair = tuple[str, str]
 OUTSIDE = "O"  # the label of a token that belongs to no span
-TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # ends an error
-LONGEST = 15  # tokens of an answer
+TRUNCATE = ", or set max_seq_length of the encoder: texts are then truncated there"  # the end of an error
+LONGEST = 15  # most tokens in an answer
 REGRESSION, SEVERAL = "regression", "multi_label_classification"  # values of problem_type in config.json
 KNOWN = {name: TORCH[name] for name in ("Identity", "Sigmoid", "Tanh", "ReLU")}  # activations of the logits
 
@@ -109,7 +109,7 @@ class EntityPipeline(HeadPipeline):
 
 
 class Labels(Sentences):
-    """A model that computes labels of texts and spans, and answers, as transformers' pipelines."""
+    """A model that computes labels of texts and spans, and answers, as transformers' pipelines do."""
 
     @overload
     def classify(self, texts: str, k: int | None = ...) -> list[Label]: ...
@@ -299,7 +299,7 @@ class PairPipeline(HeadPipeline):
 
 
 class PairScoring(Sentences):
-    """A model that scores pairs of texts, as sentence-transformers' CrossEncoder."""
+    """A model that scores pairs of texts, like sentence-transformers' CrossEncoder."""
 
     @overload
     def predict(

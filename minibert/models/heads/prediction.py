@@ -39,7 +39,7 @@ class Prediction(TypedDict):
 
 Predictions = list[list[Prediction]]  # token -> its likeliest words
 FILE = "generation_config.json"
-# options of transformers' `generate` that change the words -> the value besides null that changes nothing
+# options of transformers' `generate` that change the words -> the value other than null that changes nothing
 REFUSED: Mapping[str, Any] = {
     "num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "suppress_tokens": [],
     "begin_suppress_tokens": [], "bad_words_ids": None, "sequence_bias": None, "forced_bos_token_id": None,
@@ -53,7 +53,7 @@ REFUSED: Mapping[str, Any] = {
 
 
 class WordPipeline(TextPipeline):
-    """The pipeline of words: for each mask of a text, or for its last token, the k likeliest tokens."""
+    """The pipeline of word predictions: for each mask of a text, or for its last token, the k likeliest tokens."""
 
     head: BoundHead
     k: int = 1

@@ -72,7 +72,7 @@ class LookupPipeline(TextPipeline):
 
 
 class Sparse(Sentences):
-    """A model that computes sparse vectors of texts, as sentence-transformers' SparseEncoder."""
+    """A model that computes sparse vectors of texts, like sentence-transformers' SparseEncoder."""
 
     @overload
     def encode_sparse(self, texts: str, *options: Any, **named: Any) -> SparseVector: ...
@@ -163,7 +163,7 @@ class Sparse(Sentences):
 
 
 def keep_largest(vector: SparseVector, most: int | None) -> SparseVector:
-    """Keep the `most` weights of the largest absolute value; among equal weights the smaller ids.
+    """Keep the `most` weights of the largest absolute value; with equal weights, the smaller ids.
 
     >>> keep_largest(SparseVector(np.array([2, 5, 7]), np.array([1.0, -3.0, 2.0])), most=2).ids
     array([5, 7])

@@ -27,9 +27,9 @@ from minibert.files.reading import FileName
 from minibert.files.tables import StoredTable, Table
 
 TENSORS = "adapter_model.safetensors"
-BEGINNING = "base_model.model."  # every name in a file of PEFT begins like this
+BEGINNING = "base_model.model."  # the prefix of every name in PEFT's files
 ENDINGS = (".lora_A.weight", ".lora_B.weight")
-# keys that are read elsewhere, or that change no number of a saved adapter
+# keys that are read elsewhere, or that do not affect a saved adapter
 IGNORED = frozenset((
     "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
     "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
@@ -55,7 +55,7 @@ class Adapter:
     """The LoRA tensors of one folder, for a base of one model_type."""
 
     def __init__(self, settings: Mapping[str, Any], path: FileName | None, where: str, model_type: str) -> None:
-        """`path`: the tensors' file. Raises CheckpointError that names the setting, for another kind of adapter."""
+        """`path` is the tensors' file. Raises CheckpointError for another kind of adapter, and names the setting."""
         self.where, self._settings = f"{where}: {ADAPTER}", settings
         self._refuse_other_kinds()
         if path is None:
@@ -148,7 +148,7 @@ class Adapter:
         """
         if source.merged:
             raise self._refused(f"the base has an adapter too; {MERGE}")
-        named = {self._bare(name): name for name in source.names}  # two tensors of one name are refused at binding
+        named = {self._bare(name): name for name in source.names}  # binding refuses two tensors with one name
         blocks = BLOCKS.get(self._type)
         heads = [*POOLERS, *(each for head in HEADS.get(self._type, ()) for each in head.maps)]
         optional = {name for each in heads if not each.tied for name in each.weights}  # `encode` needs no head

@@ -317,7 +317,7 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
         raise ValueError("the model's name is empty; give a folder or a Hub name such as 'bert-base-uncased'")
     try:
         return _is_path(name) or mode_of(name) > 0
-    except CheckpointError:  # the path exists but may not be read; opening it says so
+    except CheckpointError:  # the path exists but may not be read; the error at opening explains it
         return True
 
 
@@ -328,7 +328,7 @@ def _is_path(name: str) -> bool:
 
 
 def _check_folder(folder: str, elsewhere: str) -> None:
-    mode_of(os.path.join(folder, "config.json"))  # raises if the folder may not be read: it is not an absent one
+    mode_of(os.path.join(folder, "config.json"))  # raises if the folder may not be read: it is not missing
     if not os.path.isdir(folder):
         kind, above = "no such folder", os.path.dirname(folder)
         if "://" in folder:

@@ -192,7 +192,7 @@ class TextModel(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The width of a vector, of a text or of a token."""
+        """The width of each vector, whether of a text or of a token."""
         if self.result == "sparse":
             return len(self.model.embeddings.word_embeddings.weight)
         return self.model.get_embedding_dimension()
@@ -212,7 +212,7 @@ class TextModel(NamedTuple):
             source.close()
         for file in shards:
             name = os.path.basename(file)
-            if opened.find(name) is None:  # the folder is an adapter alone: a file of its base
+            if opened.find(name) is None:  # a folder with only an adapter: take the base's file
                 opened.found[name] = file
         if not opened.find(SINGLE):
             opened.find(INDEX)

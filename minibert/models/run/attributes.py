@@ -80,14 +80,14 @@ class Guarded:
 class OfModules(Guarded):
     """A context manager whose modules are found by their path."""
 
-    _words: ClassVar[tuple[str, str]]  # the names of this and its modules in messages
+    _words: ClassVar[tuple[str, str]]  # the names of this object and its modules in messages
 
     @property
     def modules(self) -> dict[str, Any]:
         """The modules by their path in the reference's base model."""
         raise NotImplementedError
 
-    if not TYPE_CHECKING:  # else mypy would accept any name
+    if not TYPE_CHECKING:  # otherwise mypy would accept any name
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"this {self._words[0]} has no {name!r}{self._hint(name)}")

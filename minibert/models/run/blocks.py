@@ -48,7 +48,7 @@ class Hook(Protocol):
 
 
 class Stack:
-    """All blocks of a model and what they share. Everything that runs have in common is computed once."""
+    """All blocks of a model and their shared state. Everything that all runs need is computed once."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Stack:
 
     @cached_property
     def fewest(self) -> int:
-        """The number of rows that every product has at least."""
+        """The smallest number of rows in a product."""
         return max((self.rows.fewest(*shape) for shape in self.shapes), default=1)
 
     def takes_panels(self, tokens: int) -> bool:
@@ -256,7 +256,7 @@ def run_blocks(
         rows = kernel().usual  # a hook receives the tokens of a tile without padding rows
 
     def laid_out(lengths: Array) -> tuple[Layout, bool]:
-        if cache:  # a generated text is alone in its run, and one row is fastest without padding rows
+        if cache:  # generation runs one text, and one row is fastest without padding rows
             return Layout.of(lengths, Rows()), False
         few = panels and stack.takes_panels(int(lengths.sum()))
         return Layout.of(lengths, *((PAIRS, 1) if few else (rows, stack.fewest))), few

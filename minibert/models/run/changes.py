@@ -31,7 +31,7 @@ from minibert.models.input_layer import EmbeddingLayer
 from .blocks import Stack, run_blocks
 from .packing import Group, Packed, unpadded
 
-# an array to go on with, or a function of the values that returns it
+# the array that replaces the values, or a function that computes it from them
 Change = Callable[[Array], ArrayLike] | ArrayLike
 
 

@@ -29,8 +29,8 @@ TILE_NUMBERS = 1024 * 768
 # A matrix product of more rows is no faster, takes more memory, and keeps other callers waiting longer.
 TILE_TOKENS = 512  # approximate: SLACK allows a few more
 TILE_ROWS = 1024  # for a model without blocks: only the rows have to fit into a cache
-ONE_TILE = 128  # fewer or as many tokens are never cut
-ENOUGH_TOKENS = 256  # tokens of a tile, while threads have too few tiles to share: smaller ones are slower
+ONE_TILE = 128  # up to this many tokens are never cut
+ENOUGH_TOKENS = 256  # tokens in a tile if threads have too few tiles to share; smaller tiles are slower
 SHARES = 8  # few tokens are cut into at most this many tiles
 SLACK = 1.25  # a tile may be this much larger, to end with a whole sequence
 # Attention of a longer sequence is cut by queries: memory then grows with the length, not with the square. Each query
@@ -154,7 +154,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Array, rows: Rows, fewest: int = 1) -> Layout:
-        """Lay out sequences of these lengths one after another, on `fewest` rows or more."""
+        """Lay out sequences of these lengths one after another, on at least `fewest` rows."""
         tokens = int(lengths.sum())
         if rows.text == 1:
             return cls(rows.filled(tokens, fewest), slice(tokens))
@@ -183,7 +183,7 @@ class Preparation:
         self._vocab, self._width = steps[0].module.table.shape
         self._embeds_shape = f"(batch, seq, {self._width})"
         tables = [(each, module.table.shape[0], each.lowest()) for each, module in steps if isinstance(each, Lookup)]
-        # lookups except that of the words: a step, the rows of its table, the smallest id
+        # all lookups except the word lookup: a step, the rows of its table, the smallest id
         self._steps = [each for each in tables if each[0].ids != "input_ids"]
         self._masks = [each for each, _ in steps if isinstance(each, Mask)]
         self._counted = any(isinstance(step, Positions) and step.rule == "mask" for step, _, _ in self._steps)
@@ -234,7 +234,7 @@ class Preparation:
             if value is not None and name not in inputs.ids and not self._family.accepts(name):
                 raise TypeError(f"{self._family.model_type} takes no {name} in its input layer; leave it out")
         if not self._masks:
-            inputs.attention_mask = None  # positions have read it; no step will
+            inputs.attention_mask = None  # already read for the positions; no step reads it
         return inputs, single
 
     def _check_mask(self, inputs: Inputs, given: ArrayLike, past_length: int) -> None:
@@ -436,7 +436,7 @@ def cuts(lengths: Array, tokens: int) -> Iterator[slice]:
     start = before = 0
     while start < len(ends):
         aim = before + (total - before) / max(1, left)
-        stop = int(np.searchsorted(ends, aim, side="right"))  # the nearer end, before or after the aim
+        stop = int(np.searchsorted(ends, aim, side="right"))  # the end nearer to the target, before or after it
         if stop < len(ends) and ends[stop] - aim < aim - (ends[stop - 1] if stop else 0):
             stop += 1
         stop = max(start + 1, min(stop, int(np.searchsorted(ends, before + SLACK * tokens, side="right"))))

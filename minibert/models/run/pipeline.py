@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 P = TypeVar("P", bound="TextPipeline")
-CHUNK = 512  # texts sorted by length together: memory beyond the result is bounded by it
-BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # ends errors about NaN and infinity
+CHUNK = 512  # texts sorted by length together; this bounds the memory beyond the result
+BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # the end of errors about NaN and infinity
 
 
 class TextPipeline:
@@ -44,13 +44,13 @@ class TextPipeline:
     table: Table  # the word table
     rows: Callable[[Packed], Array]  # the input layer
     stack: Stack | None = None  # the blocks
-    max_length: int | None = None  # tokens that the position table has rows for
+    max_length: int | None = None  # tokens for which the position table has rows
     dim: int | None = None  # numbers of a vector, the first ones of it; None if results are anything else
-    prompt: str = ""  # goes before each text
+    prompt: str = ""  # put before each text
     longest: int | None = None  # tokens; a longer text is truncated
     poolings: tuple[str, ...] = ()  # names in `POOLINGS`, concatenated
     picks: Callable[[Array], Array] | None = None  # instead of pooling: ids (texts, seq) -> the position of one token
-    skip: int = 0  # first tokens that are not pooled
+    skip: int = 0  # how many first tokens are not pooled
     after: tuple[Callable[[Array], Array], ...] = ()  # applied to the pooled vectors in turn
     normalize: bool = False
     take: Any = None  # a method of heads: the tokens of a tile that leave the last block; None: all
@@ -111,7 +111,7 @@ class TextPipeline:
 
         Raises ValueError for a text without a token with pooling "max".
         """
-        if self.prompt:  # the tokenizer's error for anything but a str gives its number
+        if self.prompt:  # the tokenizer's error for anything but a str names its number
             texts = [self.prompt + text if isinstance(text, str) else text for text in texts]
         encoded = self.tokenizer.encode(texts, None, True, self.longest, start)
         if "max" in self.poolings and not self.picks:
@@ -150,7 +150,7 @@ class TextPipeline:
         return [deepcopy(found[numbers[key]]) for key in keys]  # the arrays of a sparse vector too
 
     def run(self, encoded: Sequence[Encoded], put: Callable[[Packed, Array], None]) -> None:
-        """Pack a chunk's ids and take them through the model; `put` is called with each tile and its rows, on several
+        """Pack a chunk's ids and run them through the model; `put` is called with each tile and its rows, on several
         threads."""
         packed, stack = self.preparation.pack(encoded), self.stack
         ids: Any = packed.inputs.ids["input_ids"]

@@ -1,4 +1,4 @@
-"""Compares vectors, each with each or in pairs: arrays, sparse vectors (made dense), and vectors of texts' tokens."""
+"""Compares vectors, each with each or in pairs: arrays, sparse vectors (made dense), and token vectors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TokenVectors(Sequence[Array]):
 
     @property
     def width(self) -> int:
-        """The count of numbers in a token's vector."""
+        """The width of a token's vector."""
         return int(self.rows.shape[1])
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ def vectors_of(value: Any, name: str) -> Vectors:
 
 
 def check_widths(first: Vectors, second: Vectors, names: tuple[str, str] = NAMES) -> None:
-    """Refuse arrays of two widths. Raises ValueError."""
+    """Refuse arrays of different widths. Raises ValueError."""
     if isinstance(first, TokenVectors) and isinstance(second, TokenVectors) and len(first) and len(second):
         first, second = first.rows, second.rows
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape[1] != second.shape[1]:

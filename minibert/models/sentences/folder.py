@@ -22,7 +22,7 @@ from minibert.models.open.binder import TensorBinder
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 TOKENIZER = "tokenizer_config.json"
-FAMILY = "sentence_transformers."  # all its classes, whichever module they were in over the years
+FAMILY = "sentence_transformers."  # all its classes, in every module that has ever defined them
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC_MODULE, SPARSE, MULTI = "StaticEmbedding", "SparseEncoder", "MultiVectorEncoder"
 PAIRS = "CrossEncoder"
@@ -167,7 +167,7 @@ class FolderFiles:
     def tensors(self, shapes: Mapping[str, tuple[int, ...] | None], dtype: np.dtype[Any] | None) -> list[Array]:
         """Read all tensors of a module: name -> shape, or None for a vector of any length.
 
-        Without a dtype nothing is read: the result has the shapes alone. Raises CheckpointError for other tensors.
+        Without a dtype nothing is read: the result has only the shapes. Raises CheckpointError for other tensors.
         """
         if dtype is None:
             return [np.broadcast_to(np.float32(0), shape or ()) for shape in shapes.values()]

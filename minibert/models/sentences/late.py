@@ -45,9 +45,9 @@ EXPANSION = ("strategy", "token", "length", "attend")
 
 
 class Expansion(NamedTuple):
-    """The mask tokens that fill a query up."""
+    """The mask tokens that pad a query."""
 
-    length: int  # tokens of a query afterwards
+    length: int  # tokens of a padded query
     attend: bool  # whether other tokens attend to the mask tokens
     token: str | None = None  # None: the mask token
 
@@ -65,7 +65,7 @@ class LateInteraction(NamedTuple):
     steps: tuple[After, ...] = ()  # applied to the last hidden states in turn
     expansion: Expansion | None = None
     skipped: tuple[str, ...] = ()  # tokens without a vector
-    skips: tuple[str, ...] = (USUAL,)  # the tasks in which they have none
+    skips: tuple[str, ...] = (USUAL,)  # the tasks in which these tokens have no vector
     prefixes: tuple[str, ...] = ()  # parts of prompts, a token each if the vocabulary has it
 
     def steps_of(self, tokenizer: Tokenizer, task: str | None) -> dict[str, Any]:

@@ -88,7 +88,7 @@ OTHERS = ("pylate.models.Dense.Dense",)  # the same class in another library
 
 
 class Oddity(NamedTuple):
-    """One oddity of the settings of a kind of modules."""
+    """One special rule for the settings of a kind of module."""
 
     name: str
     kind: str

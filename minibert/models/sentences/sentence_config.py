@@ -52,7 +52,7 @@ Result = Literal["dense", "tokens", "sparse", "scores"]
 
 
 class SentenceConfig(NamedTuple):
-    """The settings of a folder: how texts become ids, and the last hidden states vectors or scores."""
+    """The settings of a folder: how texts become ids, and how hidden states become vectors or scores."""
 
     kind: str = ""  # the folder's class, a name in `USES`; "" without modules.json
     static: bool = False  # whether the model has no blocks
@@ -120,7 +120,7 @@ class SentenceConfig(NamedTuple):
 
     @property
     def result(self) -> Result:
-        """The kind of result: "dense", a vector of a text; "tokens", one of each token; "sparse"; "scores" of pairs."""
+        """The kind of result: "dense", one vector per text; "tokens", one per token; "sparse"; or "scores" of pairs."""
         if self.late:
             return "tokens"
         return "sparse" if self.kind == SPARSE else "scores" if self.kind == PAIRS else "dense"

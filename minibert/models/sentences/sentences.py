@@ -227,13 +227,13 @@ class Sentences(Model):
         self._length_set = True  # for `pickle`
 
     def get_embedding_dimension(self) -> int:
-        """The count of numbers in a vector of `encode`. A token's vector before pooling has `dim`."""
+        """The width of `encode`'s vectors. A token's vector before pooling has `dim`."""
         own = self.sentence_config
         return own.dim if self.result == "tokens" else own.width()
 
     @property
     def result(self) -> Result:
-        """The kind of result: "dense", a vector of a text; "tokens", one of each token; "sparse"; "scores" of pairs."""
+        """The kind of result: "dense", one vector per text; "tokens", one per token; "sparse"; or "scores" of pairs."""
         return self.sentence_config.result
 
     @property
@@ -368,7 +368,7 @@ class Sentences(Model):
                 f"sentence-transformers makes vectors of a {self.embeddings.family.model_type} from {elsewhere}, which "
                 "is not computed here; the encoder's own hidden states are what a call gives"
             )
-        dim = None if own.late else own.width(asked["truncate_dim"])  # raises for a folder of another use
+        dim = None if own.late else own.width(asked["truncate_dim"])  # raises if the folder is for another use
         steps = self.text_steps(asked, held)
         if own.late:
             steps |= own.late.steps_of(steps["tokenizer"], asked["task"])
@@ -478,7 +478,7 @@ class Sentences(Model):
 
     @property
     def truncate_dim(self) -> int | None:
-        """The number of a vector's first numbers that are kept; None: all."""
+        """How many of a vector's first numbers are kept; None keeps all."""
         return self.sentence_config.truncate_dim
 
     @property

@@ -91,7 +91,7 @@ def scaled(scale: Callable[[BoundAttention], float], when: Callable[[BoundAttent
 
 
 def scale_of_one_term(bound: BoundAttention) -> Callable[..., Array] | None:
-    """Divide scores and terms, which share a factor, by sqrt(head_dim) alone."""
+    """Divide scores and terms, which share a factor, by sqrt(head_dim) only."""
     if not bound.terms or by_root(bound):
         return None
     more = 1 / (bound.scale * math.sqrt(bound.head_dim))
