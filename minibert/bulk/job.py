@@ -313,7 +313,7 @@ def column_of(vectors: Vectors) -> Any:
 
 
 def no_vectors(meta: Metadata) -> Vectors:
-    """Return an empty array of vectors, in the form that the metadata name."""
+    """Return an empty array of vectors, in the form named in the metadata."""
     if meta["result"] == "sparse":
         return []
     width = -(-meta["dim"] // 8) if meta["precision"] in BITS else meta["dim"]

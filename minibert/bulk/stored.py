@@ -237,9 +237,9 @@ class StoredVectors:
     late, sparse    whether a row has a vector for each token, and queries are lists of (tokens, dim); a sparse vector
     measure         the score's name: see `search`
 
-    Vectors are mapped (Arrow) or read in blocks (Parquet), never loaded whole. Checksums are compared by `check_folder`
-    alone. Raises ValueError for a folder that `bulk` has not made or not finished, for shards of several runs or out of
-    their places, and for a folder without a row; OSError; ImportError without pyarrow. All name the folder or the file.
+    Vectors are mapped (Arrow) or read in blocks (Parquet), never loaded whole. Only `check_folder` compares
+    checksums. Raises ValueError for a folder that `bulk` has not made or not finished, for shards of several runs or in
+    the wrong place, and for a folder without rows; OSError; ImportError without pyarrow. All name the folder or file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

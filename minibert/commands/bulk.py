@@ -80,7 +80,7 @@ def run(arguments: Any) -> None:
     folder = arguments.output
     if arguments.check:
         if arguments.inputs:
-            raise ValueError(f"--check reads FOLDER alone, found also {arguments.inputs[0]!r}; leave it out")
+            raise ValueError(f"--check reads only FOLDER, found also {arguments.inputs[0]!r}; leave it out")
         rows, shards = check_folder(folder)
         tell(f"checked {folder}: {counted(rows, 'vector')} in {counted(shards, 'shard')}, complete and as written")
         return

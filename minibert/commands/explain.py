@@ -31,7 +31,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page for a browser; --whole fetches the blocks too"
     )
-    parser.add_argument("--live", action="store_true", help="open a page that computes, on this machine alone")
+    parser.add_argument("--live", action="store_true", help="open a page that computes, only on this machine")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="with --live: its port (default: a free one)")
     parser.add_argument("--no-browser", action="store_true", help="with --live: print the address, open no browser")
     parser.add_argument("--beside", metavar="TEXT", help="with --html: compare a word in two texts, block by block")

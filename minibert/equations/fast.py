@@ -114,7 +114,7 @@ def softmax(x: Array, out: Array | None = None) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """Compute `activations.gelu`: in float32 `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
+    """Compute `activations.gelu`; float32: `max(x, 0) - t Q(t)`, t = |x|, ln Q a polynomial of degree 6: within 1.4e-7.
 
     The error is absolute. A small |y| has a larger relative error: 0.04 % at x = -4, 1 % at -7.
     """

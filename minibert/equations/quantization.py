@@ -108,7 +108,7 @@ def dequantized(vectors: Array, precision: str, ranges: ArrayLike | None = None)
     check_precision(precision)
     _check_array(vectors)
     if precision in BITS:
-        raise ValueError(f"{precision} keeps the signs alone; compare such vectors with hamming")
+        raise ValueError(f"{precision} keeps only the signs; compare such vectors with hamming")
     y = vectors.astype(np.float32)
     if precision in STEPS:
         low, steps = _low_and_steps([] if ranges is None else ranges, vectors.shape[-1])
@@ -123,7 +123,7 @@ def hamming(a: Array, b: Array) -> Array:
 
     a (n, bytes), b (m, bytes), both binary or both ubinary -> (n, m). A larger number is more alike; 0 is equal.
 
-    Raises ValueError for vectors of two dtypes or widths, and for a dtype other than int8 and uint8.
+    Raises ValueError for vectors of different dtypes or widths, and for a dtype other than int8 and uint8.
 
     >>> hamming(np.array([[0b1010]], np.uint8), np.array([[0b1010], [0b0110]], np.uint8))
     array([[ 0., -2.]], dtype=float32)

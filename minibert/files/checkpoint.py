@@ -44,7 +44,7 @@ CONVERT = (
     "convert it once, where torch and transformers are installed: "
     "AutoModel.from_pretrained(folder).save_pretrained(folder, safe_serialization=True)"
 )
-EXPORTED = "minibert reads safetensors alone; load the model that this was made from"
+EXPORTED = "minibert reads only safetensors; load the model that this was made from"
 
 
 class Tensor(NamedTuple):
@@ -93,7 +93,7 @@ def parse_header(header: bytes, data_start: int, file_size: int, file: str) -> t
         entries = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
         metadata = entries.pop("__metadata__", None) or {}
         if not all(isinstance(text, str) for text in metadata.values()):
-            raise ValueError("__metadata__ must hold texts alone")
+            raise ValueError("__metadata__ must hold only texts")
         tensors = {name: _place(name, entry, data_start, file_size, file) for name, entry in entries.items()}
         expected = data_start
         for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):

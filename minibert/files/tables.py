@@ -62,9 +62,9 @@ class Table:
         """Hint that these rows will be needed soon: a remote table then fetches all of them at once."""
 
 
-AROUND = 1 << 16  # bytes: if a page is read, the system maps those around it
-FIRST_ROWS = 512  # rows that a FormulaTable computes at least: the longest text of most models
-SMALL_TABLE = 1 << 20  # numbers: tables of positions and types have fewer, tables of words fifty times as many
+AROUND = 1 << 16  # bytes: when a page is read, the system also maps the pages around it
+FIRST_ROWS = 512  # fewest rows that a FormulaTable computes: the longest text of most models
+SMALL_TABLE = 1 << 20  # numbers: position and type tables have fewer, word tables fifty times as many
 # constants of _convert_half and convert: making them takes as long as converting a short text's rows
 _NO_SIGN, _NOT_FINITE = np.uint16(0x7FFF), np.uint16(0x7C00)
 _UPPER = np.uint32(16)

@@ -82,7 +82,7 @@ class Tokenizer:
 
     @property
     def kind(self) -> str:
-        """The algorithm by the library's name: WordPiece, BPE, Unigram or WordLevel."""
+        """The algorithm's name in the library: WordPiece, BPE, Unigram or WordLevel."""
         return type(self._tokenizer.model).__name__
 
     @property

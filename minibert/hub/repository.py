@@ -1,4 +1,4 @@
-"""A name on the Hub -> a commit, its small files, and tables, of which only the needed bytes are fetched.
+"""A name on the Hub -> a commit, its small files, and the needed bytes of tables.
 
 The name is resolved to a commit first, and all files are of this commit. huggingface_hub fetches them, with its cache,
 session and token. Its HTTP library takes half a second to import, so a cached file is found here by its path. Large
@@ -107,7 +107,7 @@ class Repository:
 
         self.name, self.revision, self.cache, self.offline, self._token = name, revision, cache, offline, token
         if "@" in constants.ENDPOINT:  # messages would show it
-            raise HubError("HF_ENDPOINT holds a name or a password; write the address alone, and a token in HF_TOKEN")
+            raise HubError("HF_ENDPOINT holds a name or a password; write only the address, and a token in HF_TOKEN")
         self._endpoint = constants.ENDPOINT
         self._folder = "--".join(("models", *name.split("/")))
         self._refs = cache / self._folder / "refs" / revision

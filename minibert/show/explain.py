@@ -196,7 +196,7 @@ def explain_block(
 def block_steps(
     encoder: Encoder, trace: Mapping[str, Array], i: int, head: int
 ) -> Iterator[tuple[str, str, Explanation]]:
-    """Yield each value of block i in the order of computing: its name, its key in the trace, its explanation."""
+    """Yield each value of block i in the order of computation: its name, its key in the trace, its explanation."""
     keys, last = list(trace), f"hidden_states.{i + 1}"
     keys = keys[keys.index(f"hidden_states.{i}") : keys.index(last) + 1]
     plan = encoder.stack.blocks[i].plan(i, encoder.stack)

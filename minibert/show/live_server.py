@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self) -> str:
         address = urlsplit(self.path)
         if address.path != "/":
-            raise Refusal(404, "this server serves its page alone")
+            raise Refusal(404, "this server serves only its page")
         if not has_token(f"Bearer {parse_qs(address.query).get('token', [''])[0]}", self.server.token):
             raise Refusal(401, "open this page by the whole address that `minibert explain --live` has printed")
         with self.server.one:
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(401, "a question needs the token of the page's address: Authorization: Bearer TOKEN")
         answer = self.server.answers.get(self.path.removeprefix("/"))
         if answer is None:
-            raise Refusal(404, "this server serves its page alone")
+            raise Refusal(404, "this server serves only its page")
         length = self.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= LONGEST):
             raise Refusal(413, f"the question has more than {LONGEST} bytes; shorten it")
@@ -124,9 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse foreign Host headers (DNS rebinding) and foreign origins."""
         host, origin = self.headers.get("host", ""), self.headers.get("origin")
         if host_name(host) not in LOCAL:
-            raise Refusal(403, f"this page answers at 127.0.0.1 and localhost alone, found {host!r:.80}")
+            raise Refusal(403, f"this page answers only at 127.0.0.1 and localhost, found {host!r:.80}")
         if origin is not None and origin != f"http://{host}":
-            raise Refusal(403, f"this server answers its own page alone, found a page of {origin!r:.80}")
+            raise Refusal(403, f"this server answers only its own page, found a page of {origin!r:.80}")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with a refusal, and close the connection, so that unread bytes are not read as a second request.

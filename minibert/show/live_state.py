@@ -120,7 +120,7 @@ QUESTIONS: dict[str, dict[str, Field]] = {
     "cell": {"state": OBJECT, **dict.fromkeys(("block", "head", "query", "key"), COUNT)},
     "map": {"state": OBJECT, "token": COUNT},
 }
-# `saved` writes the answers of the other questions unchecked
+# `saved` does not check the answers of other questions: it only writes them
 SAVED: dict[str, Field] = {
     "state": OBJECT, **dict.fromkeys(("token", "sample", "cell", "map"), ("anything", lambda value: True)),
 }  # fmt: skip

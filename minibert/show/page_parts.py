@@ -105,7 +105,7 @@ class Stage(NamedTuple):
 
 
 def stages(trace: Mapping[str, Array], plan: Plan, values: dict[str, Any]) -> Iterator[Stage]:
-    """Yield the stages of one text in the order of computing, with the sums."""
+    """Yield the stages of one text in the order of computation, with the sums."""
     addends = 0
     for key, step in plan.items():
         if step.kind == "add":

@@ -94,9 +94,9 @@ class Replay:
                 self.flow[key] = self._passed_on(step, x)
 
     def _passed_on(self, step: Step, x: Array) -> Array:
-        """Return the port's value, but ours in place of NaN and infinity, which padding may have and must not spread.
+        """Return the port's value, with our numbers instead of NaN and infinity, which padding may contain.
 
-        Scores that the port has masked already are ours too: they would hide what its next step does.
+        Scores that the port has already masked are replaced too: they would hide the effect of its next step.
         """
         there = self.theirs.get(step.key)
         if there is None or there.shape[1:] != x.shape[1:]:
@@ -270,7 +270,7 @@ class Place:
         """Compare one mistake with the right model; None if it changes nothing here. Returns three rows.
 
         The products of the mistake's change with the port's error and with ours, and its square. Each intermediate is
-        divided by our own rounding error, so that the most exact ones count most.
+        divided by our own rounding error, so that the most exact intermediates have the most weight.
         """
         plan, rows = self.plan(mistake, wide=True), list[Array]()
         for kind in self.inputs if plan else ():

@@ -119,10 +119,10 @@ def _paired(keys: Mapping[str, Sequence[str]], calls: Calls) -> Iterator[tuple[s
 class Reference(Counterpart):
     """The reference's model of a checkpoint, in float32 on the CPU, traced like a subject.
 
-    A trace has the subject's keys. Intermediates that no module of the reference returns are left out: the word rows
-    times sqrt(dim) of Marian, Pegasus and Granite, which their sum shows. The trace of an input layer ends with the
-    input of the reference's first block. In a whole encoder attention is eager, and scores are the input of the
-    reference's softmax, with its mask added; compare them only at pairs that are not masked.
+    A trace has the subject's keys. Intermediates that no module of the reference returns are left out, such as the
+    scaled word rows of Marian, Pegasus and Granite; an error there appears in the sum. The trace of an input layer
+    ends with the input of the reference's first block. In a whole encoder attention is eager, and scores are the input
+    of the reference's softmax, with its mask added; compare them only at pairs that are not masked.
     """
 
     whose = "reference"

@@ -28,11 +28,11 @@ class Checked(NamedTuple):
 class Comparison:
     """The verdict of a comparison; as a text it reads as `minibert verify` prints it.
 
-    passed       all is there and equal within the tolerance
-    differences  what is too far from the model's: intermediate, or text of a vector, -> how far
-    mistakes     names of the mistakes that explain all of it, else of those that explain a module, as MISTAKES.md
-                 has them
-    lines        what a person reads
+    passed       whether every number is present and equal within the tolerance
+    differences  intermediate, or text of a vector -> its distance, if it is too far from the model's
+    mistakes     names (as in MISTAKES.md) of the mistakes that explain the whole difference, else of the mistakes
+                 that explain a module
+    lines        the report for people
     """
 
     def __init__(self, *lines: str) -> None:

@@ -288,7 +288,7 @@ def _softmax(nodes: Sequence[Node], path: str, keys: Sequence[tuple[str, str]]) 
 
 
 def _arrays(names: Mapping[str, Sequence[str]], outputs: Mapping[str, Array]) -> dict[str, list[Array | None]]:
-    """Select the computed arrays; integers are left out: a graph passes sizes on beside outputs."""
+    """Select the computed arrays; integers are left out, since a graph also passes sizes."""
     found = {path: [outputs.get(name) for name in several] for path, several in names.items()}
     return {path: [x for x in several if x is None or x.dtype.kind == "f"] for path, several in found.items()}
 

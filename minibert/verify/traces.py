@@ -54,7 +54,7 @@ def tokens_of(batch: Mapping[str, Array]) -> tuple[Array | None, Array]:
 
 
 def keys_of(traces: Mapping[str, Iterable[str]]) -> list[str]:
-    """List the names of all kinds of batch in the order of computation; a name that only one kind has is in its place too.
+    """List the names of all kinds of batch in the order of computation; a name of only one kind is in its place too.
 
     >>> keys_of({"plain": {"a": 0, "c": 0}, "types": {"a": 0, "b": 0, "c": 0}})
     ['a', 'b', 'c']

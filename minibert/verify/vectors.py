@@ -235,8 +235,8 @@ class Search:
     def _in_float16(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
         """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
 
-        A variant must come nearer on the few texts before several are computed; the few texts by themselves prove nothing, since
-        rounding is too large a share of their difference.
+        A variant must come nearer on a few texts before several are computed: the few texts prove nothing by
+        themselves, since rounding is too large a share of their difference.
         """
         fits, right, few = list[tuple[float, Variant]](), self.right[self.several], slice(len(self.few))
         rest = self.vectors[self.several] - right - change

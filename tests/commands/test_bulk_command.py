@@ -146,7 +146,7 @@ def test_check(source: Path, tmp_path: Path, capsys: Printed) -> None:
     assert told(capsys, "-o", out, "--check") == (
         f"minibert: checked {out}: 3 vectors in 2 shards, complete and as written\n"
     )
-    assert f"--check reads FOLDER alone, found also '{source}'" in failure(capsys, source, "-o", out, "--check")
+    assert f"--check reads only FOLDER, found also '{source}'" in failure(capsys, source, "-o", out, "--check")
     assert content(out) == before
     path = out / "vectors-00001.arrow"
     path.write_bytes(before[path.name].replace(b"clouds!", b"clouds?"))

@@ -66,7 +66,7 @@ TURNED = tensors(GPT2) | {"wte.weight": tensors(GPT2)["wte.weight"].T.copy()}
 TWICE = tensors(BERT) | {f"bert.{WORD}": numbers(VOCAB, 8, seed=9)}
 DEEP = encoders.config("bert")
 MISSPELT = {name.replace("embeddings.weight", "embedings.weigth"): array for name, array in tensors(BERT).items()}
-EXPORTED = "minibert reads safetensors alone; load the model that this was made from$"
+EXPORTED = "minibert reads only safetensors; load the model that this was made from$"
 
 
 def exported(place: str, config: bool) -> Callable[[Path], object]:

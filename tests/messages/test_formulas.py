@@ -114,7 +114,7 @@ VECTORS: list[Row] = [
     (REFUSED, r"a width within float32, found \[0.0, 1e\+300\]", lambda: quantized(np.array([[0.0], [1e300]]), "int8")),
     (REFUSED, "too large for float16, whose largest is 65504", lambda: quantized(np.array([[65536.0]]), "float16")),
     (REFUSED, r"ranges need finite numbers, but vectors\[1\]", lambda: ranges_of(np.array([[1.0], [np.nan], [2.0]]))),
-    (REFUSED, "keeps the signs alone; compare such vectors with hamming",
+    (REFUSED, "keeps only the signs; compare such vectors with hamming",
      lambda: dequantized(np.zeros((1, 1), np.uint8), "ubinary")),
     *((REFUSED, "^hamming compares .n, bytes. with .m, bytes., both int8 or both uint8, found",
        lambda a=a, b=b: hamming(np.ones(*a), np.ones(*b)))

@@ -256,7 +256,7 @@ def test_an_adapter_alone_opens_its_base(tmp_path: Path, monkeypatch: pytest.Mon
         assert same_bits(encoder(PAIR_OF_IDS), minibert.load_encoder(both)(PAIR_OF_IDS))
     assert {"model.safetensors", "adapter_model.safetensors"} <= open_vectors(alone).sha256().keys()  # the base's too
     (base / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"is an adapter alone, and its base .* does not open: .*config"):
+    with pytest.raises(CheckpointError, match=r"has only an adapter, and its base .* does not open: .*config"):
         minibert.load_encoder(alone)
     with pytest.raises(CheckpointError, match="names no base: 'base_model_name_or_path' is None"):
         minibert.load_encoder(adapter(tmp_path / "none"))

@@ -63,8 +63,8 @@ def run(code: str, folder: Path, **environment: str) -> str:
 
 def test_it_is_read_in_one_sitting() -> None:
     assert len(README.splitlines()) <= 150 and len(README.split()) <= 1300
-    doors = re.findall(r"^## The \w+'s door\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
-    assert [(len(door.splitlines()) <= 5, door.count("](")) for door in doors] == [(True, 1)] * 3
+    readers = re.findall(r"^## For the \w+\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
+    assert [(len(text.splitlines()) <= 5, text.count("](")) for text in readers] == [(True, 1)] * 3
 
 
 def test_the_ten_lines_print_what_stands_below_them(minilm: Path, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_page_of_families_lists_the_blocks_that_there_are() -> None:
     table = FAMILIES.partition("\n## Blocks\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\w, -]+?)(?:: the encoder)? \|", table, re.MULTILINE)[1:]
     assert sorted(name for row in rows for name in row.split(", ")) == sorted(ROWS_OF_BLOCKS)
-    said = f"Of {len(minibert.FAMILIES)} model types it computes the input layer, and of {len(ROWS_OF_BLOCKS)} of them"
+    said = f"the input layer of {len(minibert.FAMILIES)} model types, and the blocks of {len(ROWS_OF_BLOCKS)} of them"
     assert said in README.replace("\n", " ")
 
 

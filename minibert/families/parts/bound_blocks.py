@@ -25,8 +25,8 @@ from .config import Config
 if TYPE_CHECKING:
     from .plan import Step, Term
 
-HEAD_ROWS = 12  # with `fast.OUTPUTS` outputs or more, enough for each kernel in the table of `threads.kernels`
-Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computing
+HEAD_ROWS = 12  # enough for each kernel in `threads.kernels`, with at least `fast.OUTPUTS` outputs
+Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computation
 
 
 def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -373,7 +373,7 @@ class BoundResidual(NamedTuple):
 
 
 class BoundBlock(NamedTuple):
-    """One block bound to a checkpoint: its modules by path, and its parts in the order of computing."""
+    """One block bound to a checkpoint: its modules by path, and its parts in the order of computation."""
 
     modules: Modules
     parts: tuple[BoundResidual, ...]
@@ -392,7 +392,7 @@ class BoundBlock(NamedTuple):
         return by_key([*steps, Step(f"hidden_states.{i + 1}", "state", np.asarray, (x,))])
 
     def keys(self, i: int, stack: Any) -> list[str]:
-        """List the traced steps of block i in the order of computing, the next hidden states last."""
+        """List the traced steps of block i in the order of computation, the next hidden states last."""
         return [step.key for step in self.plan(i, stack).values() if not step.hidden]
 
     @property

@@ -188,7 +188,7 @@ class Config(Mapping[str, Any]):
     def number(self, *keys: str, default: float | None = None, above: float | None = None) -> float:
         """Return the first of `keys` that is not null: a number >= 0 (eps), or greater than `above`.
 
-        Raises CheckpointError if config.json has something else, or nothing and there is no default.
+        Raises CheckpointError if config.json has another value, or has none and there is no default.
         """
         return float(self._number("a number", keys, default, above))
 

@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
     @property
     def hidden(self) -> bool:
-        """Whether a trace has no such intermediate."""
+        """Whether the value is left out of a trace."""
         return self.key.startswith(".")
 
 

@@ -54,7 +54,7 @@ class Binder(Tensors, Protocol):
     def table(
         self, names: tuple[str, ...], shape: tuple[int, ...] | None, formats: tuple[str, ...] = ..., axes: int = ...
     ) -> Table:
-        """Return a large table, not read yet; without a shape that of the file, with `axes` axes."""
+        """Return a large table without reading it; by default it has the file's shape, with `axes` axes."""
 
     def stored_under(self, scope: tuple[str, ...]) -> list[str]:
         """List the names of all tensors that begin with one of `scope`, read or not."""
@@ -162,7 +162,7 @@ class Lookup(Step):
         return Embedding(table, padding_idx, factor)
 
     def default(self, given: Inputs, config: Config, past_length: int) -> Ids | None:
-        """Return the ids of a call that passes none; None: the step is skipped."""
+        """Return the ids for a call without ids, or None to skip the step."""
         return None
 
     def lowest(self) -> int:

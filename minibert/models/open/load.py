@@ -297,7 +297,7 @@ def _adapter_alone(find: Find, where: str, open_base: Callable[..., ModelFiles])
     try:
         base = open_base(name, revision=None if is_folder(name) else settings.get("revision"))
     except MinibertError as error:
-        raise CheckpointError(f"{where} is an adapter alone, and its base {name!r} does not open: {error}") from None
+        raise CheckpointError(f"{where} has only an adapter, and its base {name!r} does not open: {error}") from None
     return AdapterAlone(find, base, any(map(find, TOKENIZER_FILES)))
 
 

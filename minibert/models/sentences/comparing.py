@@ -173,7 +173,7 @@ def vectors_of(value: Any, name: str) -> Vectors:
         return list(value)
     try:
         array = np.asarray(value)
-    except ValueError:  # NumPy's message speaks of an inhomogeneous shape
+    except ValueError:  # NumPy's message would be about an inhomogeneous shape
         raise ValueError(f"{name} must be vectors of one width, found rows of several lengths") from None
     if array.shape == (0,):
         return []
@@ -275,7 +275,7 @@ def _pairs_of_sparse(compare: Compare, first: Vectors, second: Vectors) -> Array
 
 
 def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
-    """Make both sides dense, as wide as the one that is an array, or up to the largest id: two (n, width)."""
+    """Make both sides dense: two (n, width). width is that of an array on either side, else the largest id + 1."""
     ids = [vector.ids for vectors in (first, second) for vector in vectors if isinstance(vector, SparseVector)]
     least, most = (int(of(np.concatenate([[0], *ids]))) for of in (np.min, np.max))
     width = next((vectors.shape[1] for vectors in (first, second) if isinstance(vectors, np.ndarray)), most + 1)

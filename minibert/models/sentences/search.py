@@ -62,8 +62,8 @@ def search(
     then the default of `compare` is `equations.sentences.maxsim`.
 
     Raises TypeError for anything but vectors, and for vectors of another dtype than `precision`; ValueError for vectors
-    of two widths, for a vector with NaN or infinity, for a k below 1, for `compare` beside a `precision` of bits, and
-    for one query's token vectors outside a list.
+    of different widths, for a vector with NaN or infinity, for a k below 1, for `compare` with a `precision` of bits,
+    and for one query's token vectors outside a list.
 
     >>> search(np.array([[1.0, 0.0]]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
     (array([[1, 2]]), array([[1., 1.]]))

@@ -83,8 +83,9 @@ class SentenceConfig(NamedTuple):
     ) -> SentenceConfig:
         """Read the settings of a folder.
 
-        layer, config: its encoder's. dtype: the format of its dense layers; None: read no weight. Without modules.json
-        a vector is the mean of the tokens, or the last token of a ForCausalLM, as in sentence-transformers.
+        layer, config: those of the encoder. dtype: the format of the dense layers; None: read no weight. Without
+        modules.json a vector is the mean of the tokens, or the last token of a ForCausalLM: as in
+        sentence-transformers.
 
         Raises CheckpointError with the file and the unknown entry.
         """

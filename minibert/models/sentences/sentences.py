@@ -418,7 +418,7 @@ class Sentences(Model):
         Lists of `SparseVector` are compared by dot product if the folder names no measure; token vectors, queries
         first, by `equations.sentences.maxsim`: a list of (tokens, dim), or one array.
 
-        Raises TypeError for anything but vectors; ValueError for vectors of two widths, for a vector with NaN or
+        Raises TypeError for anything but vectors; ValueError for vectors of different widths, for a vector with NaN or
         infinity, and for packed bits (integers of an eighth of the model's width or less), which `minibert.search`
         compares.
         """
@@ -478,7 +478,7 @@ class Sentences(Model):
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many of a vector's first numbers are kept; None keeps all."""
+        """The count of first numbers that a vector keeps; None: all."""
         return self.sentence_config.truncate_dim
 
     @property

@@ -425,7 +425,7 @@ ATTENTION: tuple[Mistake, ...] = (
             on_vectors=True),
     Mistake("window one token too wide", WINDOW, window(lambda width: width + 1), keys=WINDOWS),
     Mistake("window one token too narrow", WINDOW, window(lambda width: width - 1), keys=WINDOWS),
-    Mistake("window forgotten", "Some blocks of this model see near tokens alone.", window(lambda width: None),
+    Mistake("window forgotten", "Some blocks of this model see only near tokens.", window(lambda width: None),
             keys=WINDOWS),
     Mistake("padding seen", "Padding is not seen, by tokens before it or after it.", padding_seen),
     Mistake("mask from the ids", "The attention mask says which tokens are padding, not the ids.", mask_from_ids),

@@ -146,7 +146,7 @@ def sinusoids_in_float32(rows: int, dim: int) -> Array:
 
 
 def types(change: Callable[[Array], Array], when: Callable[[int], bool]) -> Wrong:
-    """Look up other types, if `when` is true for the number of rows of their table."""
+    """Look up other token types, if `when` is true for the number of rows in the type table."""
     return rows(
         Add, lambda step, module, ids: module(change(ids)),
         lambda step, module: step.ids == "token_type_ids" and when(module.table.shape[0]),
