@@ -145,7 +145,7 @@ def _after(tables: Iterator[Any], count: int) -> Iterator[Any]:
 
 def _shards(tables: Iterator[Any], meta: Metadata) -> Iterator[tuple[Any, bool]]:
     """Yield the rows of each shard, and whether it is the last: a finished folder needs no more shards, any other has
-    one at least, if only of no rows."""
+    at least one, even without rows."""
     if meta["last"]:
         return
     waiting = next(tables)
@@ -210,7 +210,7 @@ def _computed(
 
 
 def _refuse_text(texts: list[str], places: list[str], model: TextModel) -> None:
-    """Raise the error of the first text that the tokenizer refuses, with its place."""
+    """Raise an error for the first text that the tokenizer refuses, with the text's place."""
     for text, place in zip(texts, places, strict=True):
         try:
             model.pipeline.tokenize([text], 0)
@@ -301,7 +301,7 @@ def write_shard(path: Path, table: Any, meta: Metadata, check: Callable[[], None
 
 
 def column_of(vectors: Vectors) -> Any:
-    """Return dense vectors, token vectors or sparse vectors as an array of Arrow."""
+    """Return dense vectors, token vectors or sparse vectors as an Arrow array."""
     pa = arrow()
     if isinstance(vectors, list):
         ids, weights = (np.concatenate(each) for each in zip((NO_IDS, NO_WEIGHTS), *vectors, strict=True))

@@ -206,7 +206,7 @@ def check_folder(folder: Path) -> tuple[int, int]:
 
 
 def checksum(column: Any) -> str:
-    """Return the sha256 of a column's values, as Arrow sends them: the same in any format and any division."""
+    """Return the sha256 of a column's values, as Arrow serializes them: the same for any file format and batch size."""
     pa = arrow()
     found, whole = hashlib.sha256(b"%d" % len(column)), column.combine_chunks()
     for part in (whole.is_null(), whole.drop_null()):
@@ -216,7 +216,7 @@ def checksum(column: Any) -> str:
 
 
 def vectors_in(column: Any) -> Vectors:
-    """Return the vectors that an array of Arrow holds, without a copy if it has no nulls."""
+    """Return the vectors that an Arrow array holds, without a copy if it has no nulls."""
     types = arrow().types
     if types.is_fixed_size_list(column.type):
         found: Array = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
@@ -292,7 +292,7 @@ class StoredVectors:
         return SIMILARITIES[name](queries, block)
 
     def blocks(self) -> Iterator[Vectors]:
-        """Yield all stored vectors, some thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
+        """Yield all stored vectors, a few thousand at a time: (m, dim), for `BITS` (m, ceil(dim / 8))."""
         size = TEXTS if self.late or self.sparse else BLOCK
         for path in self._shards:
             found = self._maps.get(path) or batches(path, size, [VECTOR])

@@ -213,7 +213,7 @@ def _parquet(name: str) -> Iterator[Any]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type in which a column is kept: some programs read no views."""
+    """Return the type in which a column is kept: some programs cannot read Arrow's views."""
     pa = arrow()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return {"string_view": pa.string(), "binary_view": pa.binary(), "null": pa.string()}.get(str(kind), kind)

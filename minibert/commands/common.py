@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments; texts may come before, between and after the options."""
         if self.prepare is not None:
             self.prepare()
-        for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse completes the beginning of a name
+        for word in argv[: argv.index("--") if "--" in argv else None]:  # argparse also accepts abbreviated names
             known = any(each.startswith(word.partition("=")[0]) for each in self._option_string_actions)
             if word.startswith("--") and " " not in word and not known:
                 self._refuse_option(word)  # argparse would first report another argument as missing or wrong
@@ -251,7 +251,7 @@ def texts_of(file: str, empty: list[int]) -> Iterator[str]:
 
 
 def wants_bar(reads: bool, prints: bool) -> bool:
-    """Whether to draw a bar: stderr is a terminal that neither shows the results nor is typed into."""
+    """Whether to draw a bar: stderr is a terminal, and neither results nor input share it."""
     stdin, stdout, stderr = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     return stderr and not (reads and stdin) and not (prints and stdout)
 

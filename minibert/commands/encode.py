@@ -180,7 +180,7 @@ def add_texts(parser: Parser) -> None:
 
 
 def ending_of(output: Path | None, pooling: str | None) -> str:
-    """Return the ending of the file, if one is written. Called before anything is read."""
+    """Return the file's ending, if a file is written. Called before anything is read."""
     from minibert.files.writing import output_ending
 
     if output is None:

@@ -125,7 +125,7 @@ def answer(
         proxy_headers=False, backlog=accepted, timeout_graceful_shutdown=server.limits.grace,
     )  # fmt: skip
     server.record.open()
-    start_logging(log_level)  # after uvicorn has set up its own
+    start_logging(log_level)  # after uvicorn has set up its logging
     before = None
     if threading.current_thread() is threading.main_thread():
         # uvicorn sends itself the signal again at the end, which would end the process without our exit code
@@ -140,7 +140,7 @@ def answer(
 
 
 def connections(limits: Limits) -> int:
-    """Return how many connections there may be: well under the number of files that the process may open."""
+    """Return the limit of connections: well under the number of files that the process may open."""
     files, most = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1, limits.waiting + limits.spare
     return most if files < 0 else max(min(most, files // limits.files), 1)
 

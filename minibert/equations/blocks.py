@@ -110,7 +110,7 @@ def visible(queries: Array, keys: Array, causal: bool = False, window: float | N
            [0, 1, 1, 0],
            [0, 0, 1, 1]])
     """
-    back = queries[:, None] - keys  # how far before the query the key stands
+    back = queries[:, None] - keys  # how far the key is before the query
     keep: Array = back >= 0 if causal else np.ones(back.shape, bool)
     return keep if window is None else keep & (np.abs(back) <= window)
 

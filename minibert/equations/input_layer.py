@@ -47,8 +47,8 @@ def lookup(table: Array, ids: Array) -> Array:
 def default_position_ids(length: int, past_length: int = 0) -> Array:
     """Count the tokens: `p = past, past + 1, ..., past + length - 1`, shape (1, length), int64.
 
-    `past_length` tokens were computed before. Padding, which fills up the shorter texts of a batch, is counted like
-    any token: with padding on the left the first word does not stand at position 0.
+    `past_length` tokens were computed before. Padding, which is added to the shorter texts of a batch, is counted like
+    any token: with padding on the left the first word is not at position 0.
 
     >>> default_position_ids(3, past_length=2)
     array([[2, 3, 4]])

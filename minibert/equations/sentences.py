@@ -126,7 +126,7 @@ POOLINGS: Mapping[str, Callable[[Array, int], Array]] = {
 def splade(logits: Array, starts: Array, pooling: str = "max", activation: str = "relu") -> Array:
     """Compute the weight of each word of the vocabulary in a text: `y[w] = max_t log(1 + relu(x[t, w]))`.
 
-    x: logits of a masked word (tokens, words), one text behind the other; starts (texts,): the first token of each
+    x: logits of a masked word (tokens, words), one text after another; starts (texts,): the first token of each
     text, which has at least one token -> (texts, words). pooling "sum" adds over the tokens; the activation
     "log1p_relu" applies the logarithm twice.
 

@@ -15,7 +15,7 @@ from .t5 import BOTH, D_MODEL, TIED
 
 
 def module_scale(config: Config) -> float:
-    """Return the factor inside the word module, 1 if the config does not scale."""
+    """Return the factor inside the word module, or 1 if the config has no scaling."""
     return sqrt_width(config) if scaled(config) else 1.0
 
 
@@ -23,7 +23,7 @@ scaled = switch("scale_embedding")  # word rows are multiplied by sqrt(width)
 
 
 def sinusoids_in_halves(rows: int, dim: int) -> Any:
-    """Return the table that Marian and Pegasus files may leave out, since a formula makes it."""
+    """Return the table that Marian and Pegasus files may leave out, since a formula computes it."""
     return sinusoidal_positions(rows, dim, layout="halves")
 
 

@@ -86,7 +86,7 @@ class Family(Frozen):
         return config
 
     def steps_for(self, side: str) -> tuple[Step, ...]:
-        """Return the steps of one side of the model, with its name for "{side}", the other's for "{other}"."""
+        """Return the steps of one side of the model; "{side}" and "{other}" become the names of the two sides."""
         other = "decoder" if side == "encoder" else "encoder"
         steps = self.decoder if side == "decoder" and self.decoder else self.steps
 

@@ -49,7 +49,7 @@ def _gemma3_window(config: Config, i: int) -> int | None:
 
 
 def _gemma3_scale(config: Config, head_dim: int, i: int) -> float:
-    """Return 1 / sqrt(query_pre_attn_scalar), which takes the place of the head's width."""
+    """Return 1 / sqrt(query_pre_attn_scalar), which replaces the head's width."""
     if not config.number("query_pre_attn_scalar"):
         raise config.refused("'query_pre_attn_scalar' must be a number above 0, found 0")
     return float(config.number("query_pre_attn_scalar") ** -0.5)

@@ -46,7 +46,7 @@ def llama_like(
     defaults: Mapping[str, Any] = {},
     **own: Any,
 ) -> Family:
-    """Return Llama's row with another longest text, tokenizer, defaults, and other changed fields."""
+    """Return Llama's row with another maximum length, tokenizer, defaults and other changed fields."""
     defaults = {**INPUT_DEFAULTS, "max_position_embeddings": longest, **defaults}
     return replace(LLAMA, model_type=model_type, tokenizer=tokenizer, defaults=defaults, **own)
 

@@ -10,7 +10,7 @@ from .rows import ModelType
 
 
 def projected_words(config: Config) -> bool:
-    """Return whether the word table has another width than the model."""
+    """Return whether the word table's width differs from the model's."""
     return config.integer("word_embed_proj_dim") != config.integer("hidden_size")
 
 

@@ -40,7 +40,7 @@ MPNET = replace(
     model_type="mpnet",
     tokenizer="MPNetTokenizer",
     attention=scheme("mpnet_bias"),
-    # the reference's padding row is 1, whatever config.json says
+    # the reference's padding row is 1, regardless of config.json
     steps=(
         replace(WORD, padding_idx=1, head="lm_head.decoder.weight"),
         replace(POSITION, rule="padding", padding_idx=1, cached=False),
@@ -69,7 +69,7 @@ MPNET_BLOCKS = Blocks(
 ROBERTA_HEADS = (
     *word_heads(
         HeadMap(path="lm_head.dense"),
-        Act(path="lm_head.gelu", word="gelu"),  # whatever hidden_act says
+        Act(path="lm_head.gelu", word="gelu"),  # regardless of hidden_act
         Norm(path="lm_head.layer_norm"),
         HeadMap(path="lm_head.decoder", out=WORDS, bias="lm_head.bias", tied=True),
     ),

@@ -1,4 +1,4 @@
-"""The table of model types: related types share a file, which is imported when one of them is looked up."""
+"""The table of model types: related types share a file, which is imported when one of its types is looked up."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ FEED = FeedForward(
 def t5_blocks(own: bool = False) -> Blocks:
     """Return T5's encoder: scores are not divided, and a number for the distance is added.
 
-    own: each block has a table of these numbers, not block 0 alone.
+    own: every block has a table of these numbers, not only block 0.
     """
     attend = replace(ATTEND, terms=(_own_bias if own else relative_term,))
     return Blocks(

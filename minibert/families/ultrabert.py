@@ -27,20 +27,20 @@ def _windows(config: Config) -> tuple[int | None, ...]:
 
 
 def _type(config: Config, i: int) -> str:
-    """Return the type of block i; in older files it has a window if a number above 0 is listed."""
+    """Return the type of block i; in older files a listed number above 0 means a window."""
     windows = _windows(config)
     return layer_type(config, i, bool(windows[i]) if windows else (i + 1) % 3 != 0)
 
 
 def _window(config: Config, i: int) -> int | None:
-    """Return the window, a radius with its end; the first window in an older file holds for all blocks."""
+    """Return the window, an inclusive radius; the first window in an older file applies to all blocks."""
     if _type(config, i) == FULL:
         return None
     return next(filter(None, _windows(config)), None) or config.integer("sliding_window")
 
 
 def _rotary(config: Config, binder: Binder, side: str) -> Rotary:
-    """Read one rotation for each type; an older file lists a theta for each block, and a type's last one holds."""
+    """Read one rotation for each type; an older file lists a theta for each block; a type's last theta is used."""
     from minibert.families.parts.attention_schemes import layered_rotary
 
     thetas, given = {FULL: 2560000.0, SLIDING: 10000.0}, config.part("rope_parameters")
@@ -78,7 +78,7 @@ ULTRABERT_BLOCKS = replace(
 ULTRABERT_HEADS = (
     masked_word(
         HeadMap(path="head.linear1", out="prediction_head_size", biased=False),
-        Act(path="head.linear1.act_fn", word="gelu_pytorch_tanh"),  # whatever hidden_act says
+        Act(path="head.linear1.act_fn", word="gelu_pytorch_tanh"),  # regardless of hidden_act
         HeadMap(path="head.linear2", biased=False),
         Act(path="head.linear2.act_fn", word="gelu_pytorch_tanh"),
         HeadMap(path="head.decoder", out=WORDS, biased=False, tied=True, in_file="cls"),

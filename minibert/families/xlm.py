@@ -10,7 +10,7 @@ from .rows import ModelType
 
 
 def many_languages(config: Config) -> bool:
-    """Return whether a row for the language is added: the model knows more than one."""
+    """Return whether a row for the language is added: only if the model knows several."""
     return config.flag("use_lang_emb") and config.integer("n_langs") > 1
 
 

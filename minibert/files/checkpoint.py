@@ -26,7 +26,7 @@ from minibert.errors import CheckpointError
 from .reading import FileName, existing, note_model_file
 from .tables import EVERY_DTYPE, NUMPY_DTYPE, StoredTable, Table
 
-ADAPTER = "adapter_config.json"  # as PEFT writes it beside a model
+ADAPTER = "adapter_config.json"  # PEFT's file, beside a model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # a name that points outside its folder on some system: Windows also separates by backslashes, and has drives
@@ -184,7 +184,7 @@ class Checkpoint:
         return self._weight_map.keys()
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor's place. Raises CheckpointError for an index and shards of different saves."""
+        """Return a tensor's place. Raises CheckpointError if the index and a shard come from different saves."""
         if name not in self._places:
             file = self._file(self._weight_map[name])
             if name not in file.tensors:
@@ -291,7 +291,7 @@ def open_folder(folder: str, mmap: bool = True) -> Checkpoint:
 
 
 def advice_for(names: Iterable[str]) -> tuple[list[str], str]:
-    """Return the files of weights in other formats, and advice what to do with them."""
+    """Return the weight files in other formats, and advice about them."""
     for endings, advice in (
         ((".bin", ".h5", ".msgpack", ".ckpt", ".pt", ".pth"), CONVERT),
         ((".onnx", ".gguf", "openvino_model.xml"), EXPORTED),

@@ -37,7 +37,7 @@ def note_model_file(path: FileName) -> None:
 
 
 def model_file(path: FileName) -> str | None:
-    """Return the name under which a model's file was opened here, by any of its names; None for any other file."""
+    """Return the name under which a model's file, by any name, was opened here; None for any other file."""
     try:
         found = os.stat(path)
         opened = _MODEL_FILES.get((found.st_dev, found.st_ino))
@@ -112,7 +112,7 @@ def read_object(
 
 @contextmanager
 def reading(name: str, form: str, *failures: type[Exception], advice: str = "is it whole?") -> Iterator[None]:
-    """Raise errors of reading again with the name of the file: OSError, and `failures` as ValueError."""
+    """Re-raise errors of reading with the name of the file: OSError, and `failures` as ValueError."""
     expected: tuple[type[Exception], ...] = (OSError, *failures)
     try:
         yield

@@ -240,7 +240,7 @@ def in_order(weight: Weight) -> Weight:
 
 
 def map_of(array: Array) -> mmap.mmap | None:
-    """Return the mapped file that holds an array's numbers, if any."""
+    """Return the mapped file that holds an array's numbers, or None."""
     place: object = array
     while isinstance(place, np.ndarray):
         place = place.base

@@ -257,7 +257,7 @@ class Tokenizer:
         return self.changed(change)
 
     def with_whole(self, prefixes: Iterable[str]) -> Tokenizer:
-        """Return a copy that reads each of these prefixes as one token, whatever its rules say.
+        """Return a copy that reads each of these prefixes as one token, regardless of its rules.
 
         If a prefix is not in the vocabulary, its first word is used; if that word is not either, it stays text.
         """
@@ -295,7 +295,7 @@ class Tokenizer:
             return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def is_special(self, token_id: int) -> bool:
-        """Whether this is a special token, as [SEP] is."""
+        """Whether this is a special token, such as [SEP]."""
         added = self._tokenizer.get_added_tokens_decoder().get(token_id)
         return added is not None and bool(added.special)
 

@@ -298,7 +298,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
 }
 
 AS_IT_STANDS = TokenizerClass(None, None, {}, kind="")  # every other class
-# transformers builds these by rules that are not here, whatever tokenizer.json says
+# transformers builds these by rules that minibert does not have, regardless of tokenizer.json
 ELSEWHERE = frozenset((
     "BarthezTokenizer", "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertTokenizerLegacy",
     "BertweetTokenizer", "BigBirdTokenizer", "BioGptTokenizer", "BlenderbotSmallTokenizer", "BlenderbotTokenizer",

@@ -140,7 +140,7 @@ def is_stdout(path: FileName) -> bool:
 
 @contextmanager
 def naming(path: FileName) -> Iterator[None]:
-    """Raise disk errors again with the name of the requested file, not of the temporary file beside it."""
+    """Re-raise disk errors with the name of the requested file, not of the temporary file beside it."""
     try:
         yield
     except OSError as error:

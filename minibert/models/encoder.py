@@ -1,4 +1,4 @@
-"""`Encoder`: a whole model with all its uses: ids -> hidden states; texts -> vectors, words, scores and labels.
+"""`Encoder`: a whole model with all methods: ids -> hidden states; texts -> vectors, words, scores and labels.
 
 `Model` (model.py) computes hidden states and logits; `Sentences` adds vectors of texts; each further use adds its
 methods.

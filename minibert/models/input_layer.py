@@ -370,7 +370,7 @@ def run(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, thread
 
 
 def run_steps(steps: tuple[Bound, ...], inputs: Inputs, out: Array, width: int, record: Record = None) -> Array:
-    """Run one block through all steps. `out` (batch, seq, dim) receives the result; `width`: that of the word rows."""
+    """Run one block through all steps. `out` (batch, seq, dim) receives the result; word rows have `width` numbers."""
     x = out if width == out.shape[-1] else np.empty((*out.shape[:-1], width), out.dtype)
     for step, module in steps:
         # a user's step may return another dtype, or a memory order for which sums have other bits

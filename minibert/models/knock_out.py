@@ -86,7 +86,7 @@ class _Kept(threading.local):
         return values
 
     def take(self) -> Array:
-        """Return the values once, so that another run cannot use them."""
+        """Return the values and drop them, so that another run cannot use them."""
         if not self.values:
             raise ValueError(
                 f"change[{self.name!r}] of knock_out is missing, which a later change needs; {{**knock_out(...), "

@@ -90,7 +90,7 @@ def expression(key: str, plan: Plan, values: dict[str, Any]) -> str:
     step, name = plan[key], name_of(key)
     inputs = [each for each in step.of if each in plan and value(each, plan, values) is not None]
     texts = [name] if step.kind == "rows" else [expression(each, plan, values) for each in inputs]
-    # parentheses around a text that has an operator outside of its own parentheses
+    # add parentheses around a text that has an operator outside parentheses
     inner = [f"({text})" if " " in re.sub(r"\(.*\)", "", text) else text for text in texts]
     if step.kind in ("rows", "embeds"):
         return texts[0]

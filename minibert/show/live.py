@@ -36,7 +36,7 @@ FEW_POSITIONS = 24
 COMPARED = 5  # likeliest predictions of each of two runs
 MAPPED = 32  # most tokens in a map: each token needs one run per block
 REMEMBERED = 4  # runs kept for later questions
-SHOWN = 12  # likeliest words beside a sampled one
+SHOWN = 12  # likeliest words shown with a sampled one
 WORD_HEADS = ("masked_word", "next_word")  # heads with words as labels
 SCRIPTS = ("live", "live_heads", "live_changes", "live_cell", "live_map", "live_sampling")
 
@@ -171,7 +171,7 @@ class Live:
         }
 
     def saved(self, sent: Any) -> dict[str, str]:
-        """Write one state as a page that needs no server; the question stands in it."""
+        """Write one state as a page that needs no server; the page contains the question."""
         fields = check_fields(SAVED, sent)
         return {"html": self.page("", {name: fields.get(name) for name in SAVED})}
 

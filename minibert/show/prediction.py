@@ -202,7 +202,7 @@ def shown_head(encoder: Encoder) -> tuple[BoundHead | None, str]:
         return None, ""
     try:
         return encoder.head(), ""
-    except (ValueError, CheckpointError):  # several heads and none is named, or one that minibert does not compute
+    except (ValueError, CheckpointError):  # several heads and no name, or a head not computed here
         try:
             return encoder.head(names[0]), ""
         except CheckpointError as error:

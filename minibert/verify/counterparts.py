@@ -1,4 +1,4 @@
-"""The other program of a comparison, and what every port has in common, whatever the form of its numbers."""
+"""The other program of a comparison, and what all ports share, regardless of the format of their numbers."""
 
 from __future__ import annotations
 

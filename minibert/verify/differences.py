@@ -51,7 +51,7 @@ class Difference(NamedTuple):
     share: float = 0.0  # replaces `Shares.theirs` for a port in a narrower format
 
     def loosened(self, tolerance: float) -> Difference:
-        """Return this difference with at least this tolerance; ids stay exact."""
+        """Return this difference with the tolerance raised to at least this one; ids stay exact."""
         return self if self.key in EXACT else self._replace(tolerance=max(self.tolerance, tolerance))
 
     @property
@@ -59,7 +59,7 @@ class Difference(NamedTuple):
         return self.largest <= self.tolerance  # False for NaN
 
     def accepted(self, shares: Shares) -> bool:
-        """Whether it passes, by its size or by the rms errors."""
+        """Whether the difference passes, by its size or by the rms errors."""
         if self.passes:
             return True
         if not self.weighed:  # a port that rounds a sum less often than we do is right
@@ -137,7 +137,7 @@ def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, fl
 
 
 def fits(ours: Array, theirs: Array) -> bool:
-    """Whether two arrays can be compared: they have one shape, or one is a batch of one that stands for all.
+    """Whether two arrays can be compared: they have the same shape, or one is a batch of one that stands for all.
 
     References differ here: positions are (seq,), (1, seq) or (batch, seq). An array without a batch axis stands for all
     only if all of ours are the same; else an axis was lost.

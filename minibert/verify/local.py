@@ -246,7 +246,7 @@ class Whole:
     def __init__(self, tolerance: float) -> None:
         self.tolerance, self.parts = tolerance, set[str]()
         self.known: list[Mistake] | None = None
-        self.strict: list[Mistake] = []  # the same with padding compared: some mistakes of the mask differ only there
+        self.strict: list[Mistake] = []  # compare padding too: some mistakes of the mask differ only there
 
     def narrow(self, place: Place, first: Sequence[WrongModule] = ()) -> None:
         """Keep the mistakes that explain one more place, beginning with its `first` wrong module."""

@@ -247,7 +247,7 @@ class Place:
         return [d.loosened(FLOAT32) for d in self.subject.compare(self.inputs, made, self.theirs, {})]
 
     def with_padding(self) -> Place:
-        """Return this place with padding compared too."""
+        """Return this place with padding included in the comparison."""
         real = {kind: {k: x for k, x in batch.items() if k != "attention_mask"} for kind, batch in self.inputs.items()}
         return Place(self.subject, self.at, self.at_wide, self.fed, self.wide, real, self.theirs, self.form)
 

@@ -99,7 +99,7 @@ def half_units(printed: Iterable[Iterable[str]]) -> Array:
 
 
 def half_steps(printed: Array) -> Array:
-    """Return half the distance to the next float32: a number with all its digits has the fewest that name a float32.
+    """Return half the distance to the next float32: a number in full has just enough digits to identify a float32.
 
     >>> half_steps(np.array([0.05135201, 0.18410145]))
     array([1.86264515e-09, 7.45058060e-09])

@@ -289,7 +289,7 @@ class Reference(Counterpart):
             raise ValueError(f"{self._where} has no block, so that nothing shows what enters one; give it a block")
         steps = [step for step, _ in self._layer.steps]
         last = steps[-1].path if any(isinstance(step, Norm) for step in steps) else "sum"
-        known[last] = _array(states[0])  # this enters the first block, whatever the modules returned
+        known[last] = _array(states[0])  # this enters the first block, even if the modules returned other rows
         if subject.scores:
             known |= dict(zip(subject.scores, scores, strict=True))
             for name, arrays in (("hidden_states", states), ("attentions", results[-1].attentions)):

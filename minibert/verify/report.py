@@ -83,7 +83,7 @@ class Comparison:
         self.lines += lines
 
     def as_object(self) -> dict[str, Any]:
-        """Return all of it as JSON has it; verify's README explains each key."""
+        """Return the whole report as a JSON object; verify's README explains each key."""
         intermediates = [
             {
                 "key": d.key, "batches": d.kinds, "largest": d.largest, "equal": d.equal, "error_here": d.error_ours,

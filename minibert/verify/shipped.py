@@ -142,7 +142,7 @@ TEXTS: tuple[ProbeText, ...] = tuple(ProbeText(**json.loads(line)) for line in _
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read one text a line, from a .jsonl file the "text" of each line. Raises ValueError for a bad line."""
+    """Read one text per line; in a .jsonl file, the "text" of each line. Raises ValueError for a bad line."""
     if path.suffix.lower() in (".parquet", ".csv", ".tsv", ".arrow"):
         raise ValueError(f"{path}: expected a file of lines or JSON lines; write the texts to a file, one per line")
     texts = list[str]()

@@ -30,7 +30,7 @@ ONNX = ".onnx"
 
 
 def read_against(against: Against) -> Port:
-    """Open another program's numbers, in whatever form they are.
+    """Open another program's numbers, in any supported form.
 
     A file as `save` writes it; a folder of transformers' debugger; an ONNX model; or a dict of arrays, named as in a
     file. Raises ValueError, which says what is expected, and the errors of reading.

@@ -53,7 +53,7 @@ class Subject:
     entering: Mapping[str, str] = {}  # module -> key of its input
     scores: Sequence[str] = ()
     head: BoundHead | None = None  # its logits are compared too
-    pooler: Any = None  # maps the first token, if no head uses it
+    pooler: Any = None  # the pooler maps the first token, if no head uses it
     without_head: str = ""  # why the logits of a head in the file are not compared
     transposed_in_reference: Sequence[str] = ()  # modules whose output has its second and third axis exchanged there
 
@@ -273,7 +273,7 @@ def encoder_batches(encoder: Encoder) -> Traces:
 
 
 def lengths(stack: Stack) -> dict[str, int]:
-    """Return the numbers of tokens beyond which a model computes otherwise: a window, an original length."""
+    """Return the numbers of tokens beyond which a model computes differently: a window, an original length."""
     windows = [block.attention.window for block in stack.blocks]
     found = {f"a window that reaches {window} tokens": window + 1 for window in windows if window is not None}
     firsts = [] if stack.rotary is None else [rotation.original_length for rotation in stack.rotary.rotations.values()]

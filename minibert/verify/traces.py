@@ -135,7 +135,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 def opened(path: Path) -> Path:
     """Return a path that can be read to its end. Raises ValueError for a pipe or a device, which may wait."""
-    if path.is_dir():  # a library would speak of a device
+    if path.is_dir():  # a library's error would be about a device
         raise IsADirectoryError(f"{path} is a folder; name the file in it")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file but a pipe or a device, which may never end; write it to a file")

@@ -150,7 +150,7 @@ class Variants:
         return [values[f"hidden_states.{i}"][0] for i in range(len(plans))]
 
     def _with(self, mistake: Mistake) -> Make:
-        """Return the model with a mistake in it; the function raises TypeError if this model cannot have it."""
+        """Return a function that makes the model with a mistake; it raises TypeError if this model cannot have it."""
 
         @cache  # rounded weights are a copy, made once
         def made() -> Make:

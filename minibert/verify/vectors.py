@@ -254,7 +254,7 @@ class Search:
     # -- if no variant fits --------------------------------------------------------------------------------------
 
     def _order(self) -> str:
-        """Return which texts the vectors belong to, if they are all there but in another order; else ""."""
+        """Describe which vector belongs to which text, if all are there in another order; else ""."""
         if self.vectors.shape != self.right.shape:
             return ""
         right = [_nearest(vector, self.right) for vector in self.right]  # texts with one vector: the first of them

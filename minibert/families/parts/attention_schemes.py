@@ -363,7 +363,7 @@ def deberta_rows(config: Config) -> tuple[int, int, int]:
 
 
 def deberta_norm(config: Config) -> Norm:
-    """Return the norm of DeBERTa's rows of distances; one without a path unless `norm_rel_ebd` asks for it."""
+    """Return the norm of DeBERTa's distance rows; it has no path unless `norm_rel_ebd` asks for a norm."""
     kinds = [part.strip() for part in str(config.get("norm_rel_ebd")).lower().split("|")]
     return Norm(path="encoder.LayerNorm" if "layer_norm" in kinds else "")
 
@@ -442,7 +442,7 @@ def _original_length(config: Config, given: Config) -> int:
 
 
 def _stretch(config: Config, given: Config, original_length: int) -> float:
-    """Return the factor; if it is null, the model's length divided by that of training."""
+    """Return the factor; if it is null, the model's length divided by the training length."""
     return _stated(given, "factor") or number(config, "max_position_embeddings") / original_length
 
 

@@ -292,7 +292,7 @@ class Blocks(Frozen):
         return BoundBlock(site.modules, tuple(part.bind(site) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:
-        """Return the beginning of block i's keys; if several blocks share a module, the number stands last."""
+        """Return the prefix of block i's keys; if several blocks share a module, the number comes last."""
         return f"{self.path.format(i=i)}." if self.shared is None else f"{self.shared(config, i)}[{i}]."
 
     @property

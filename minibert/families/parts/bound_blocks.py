@@ -302,7 +302,7 @@ def scored(scale: float, q: Array, k: Array, *terms: Array) -> Array:
 
 
 def visibility_mask(causal: bool, window: float | None, real: Array, ahead: int = 0) -> Array:
-    """Return which keys are visible, bool (batch, 1, query or 1, key); `ahead`: later tokens that a token sees."""
+    """Return which keys are visible, bool (batch, 1, query or 1, key); `ahead`: how many later tokens a token sees."""
     visible, positions = real[:, None, None, :], np.arange(real.shape[1])
     if causal:
         visible = visible & np.tri(len(positions), k=ahead, dtype=bool)
@@ -397,10 +397,10 @@ class BoundBlock(NamedTuple):
 
     @property
     def attention(self) -> BoundAttention:
-        """Return its attention; every block has one."""
+        """Return the block's attention; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, BoundAttention))
 
     @property
     def feed_forward(self) -> BoundFeedForward:
-        """Return its feed-forward; every block has one."""
+        """Return the block's feed-forward; every block has one."""
         return next(part.work for part in self.parts if isinstance(part.work, BoundFeedForward))

@@ -178,11 +178,11 @@ class Config(Mapping[str, Any]):
         return f"Config({thawed(self._data)!r})"
 
     def refused(self, why: str) -> CheckpointError:
-        """Return the error for a config.json from which no layer can be made, with the file's name before `why`."""
+        """Return the error for a config.json from which no layer can be built, with the file's name before `why`."""
         return CheckpointError(f"{self._where}: {why}")
 
     def integer(self, *keys: str, default: int | None = None, above: float | None = None) -> int:
-        """Return a size or an id: as `number`, without a fraction."""
+        """Return a size or an id: like `number`, but an integer."""
         return int(self._number("an integer", keys, default, above))
 
     def number(self, *keys: str, default: float | None = None, above: float | None = None) -> float:
@@ -223,7 +223,7 @@ class Config(Mapping[str, Any]):
 
 
 def decided(config: Config, condition: bool | str | Callable[[Config], bool]) -> bool:
-    """Return whether something is there: the row says so, a config key, or a condition on the config."""
+    """Return whether a part is present, as decided by the row, a config key, or a condition on the config."""
     if isinstance(condition, str):
         return config.flag(condition)
     return condition(config) if callable(condition) else condition

@@ -91,7 +91,7 @@ class Act(Frozen):
     word: str = ""
 
     def function(self, config: Config) -> Activation:
-        """Return it, in the form with fewer passes over memory if there is one."""
+        """Return the activation, in the version with fewer passes over memory if there is one."""
         from minibert.equations import fast
 
         from .bound_blocks import ACTIVATIONS, activation_of
@@ -124,11 +124,11 @@ class Head(Frozen):
         return [step for step in self.steps if isinstance(step, HeadMap)]
 
     def named_by(self, architectures: Iterable[str]) -> bool:
-        """Return whether one of these class names of the reference has it."""
+        """Return whether one of these reference classes has this head."""
         return any(name.endswith(self.architectures) for name in architectures)
 
     def stored(self, config: Config, binder: Binder) -> bool:
-        """Return whether a file holds it: the weights of its maps; of a tied map, the bias."""
+        """Return whether a file holds this head: the weights of its maps, or the bias of a tied map."""
         own = [each for each in self.maps if not each.tied] or ([] if tied(config) else self.maps)
         biases = [each.biases for each in self.maps if each.tied and decided(config, each.biased)]
         return all(any(map(binder.stores, names)) for names in [*(each.weights for each in own), *biases])

@@ -63,7 +63,7 @@ class LayerNorm:
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def in_place(self, x: Array) -> Array:
-        """Normalize the rows of x in place; many rows with a shorter buffer (see `BUFFER`)."""
+        """Normalize the rows of x in place; with many rows, use a shorter buffer (see `BUFFER`)."""
         if x.size <= SMALL_TILE:
             return layer_norm(x, self.weight, self.bias, self.eps, out=x)
         with np.errstate():  # at its end the buffer has its size again

@@ -220,7 +220,7 @@ def positions(count: Callable[[Inputs, Config, int], Any], config: Config, given
 
 
 def looked_up(module: Embedding, extra: int, ids: Array | None) -> Array | None:
-    """Return the row of each id. A port's positions may be beyond the table: then the nearest row."""
+    """Return the row of each id. A port's positions may be beyond the table: the nearest row is then used."""
     if ids is None:
         return None
     rows = module.table.rows(np.clip(ids + extra, 0, module.table.shape[0] - 1))
@@ -238,7 +238,7 @@ def added(*rows: Array | None) -> Array:
 
 
 def hidden(step: Mask, config: Config, x: Array, given: tuple[Inputs, int]) -> Array:
-    """Return x with zeros in rows of padding."""
+    """Return x with zeros in padding rows."""
     inputs, _ = given
     mask = step.default(inputs, config) if inputs.attention_mask is None else inputs.attention_mask
     return x if mask is None else np.asarray(x * mask[..., None].astype(x.dtype))
@@ -282,7 +282,7 @@ class RelativeTerm(NamedTuple):
         return self.shared(q.shape[2])
 
     def plan(self, at: str, q: str, k: str) -> Iterator[Step]:
-        """Yield its steps, from the names of queries and keys; the last one is the term, `at` and its name."""
+        """Yield the term's steps, from the names of queries and keys; the last key is `at` and the term's name."""
         yield Step(at + self.name, "term", self.plain, (q, k), self, self.says)
 
 
@@ -320,7 +320,7 @@ class PositionTerm(NamedTuple):
     def piece(
         self, shared: Array, q: Array, k: Array, heads: slice, queries: TokenPositions, keys: TokenPositions
     ) -> Array:
-        """Return what `RelativeTerm.piece` does. q, or k, times all distances is looked up without a copy."""
+        """Return the same piece as `RelativeTerm.piece`. q, or k, times all distances is looked up without a copy."""
         rows, middle = self.mapped()[heads], len(shared) // 2  # the place of distance 0
         if not isinstance(queries, slice) or not isinstance(keys, slice):
             distances = np.asarray(keys) - np.asarray(queries)[:, None]
@@ -342,7 +342,7 @@ class PositionTerm(NamedTuple):
         return attention_positions.content_to_position(q, rows, places, factor)
 
     def plan(self, at: str, q: str, k: str) -> Iterator[Step]:
-        """Yield its steps: the rows of distances, their norm and their map, then the term."""
+        """Yield the term's steps: the rows of distances, their norm and their map, then the term."""
         table = f"{at}distances"
         yield Step(table, "table", partial(np.asarray, self.scheme.table), (), self, "the rows of distances")
         if self.scheme.norm is not None:

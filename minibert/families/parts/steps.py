@@ -42,7 +42,7 @@ class Tensors(Protocol):
         """Return a small tensor, read into memory in the dtype of the layer's products."""
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        """Return a map's weight: an array as `vector` does, or a table that is converted anew for each use."""
+        """Return a map's weight: an array as `vector` does, or a table that is converted again for each use."""
 
 
 class Binder(Tensors, Protocol):
@@ -121,7 +121,7 @@ class Step(Frozen):
 
     @property
     def key(self) -> str:
-        """Return the name of its value in a trace."""
+        """Return the name of the step's value in a trace."""
         return self.path + getattr(self, "role", "")
 
     def tensors(self, part: str = "weight") -> tuple[str, ...]:

@@ -155,7 +155,7 @@ def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterat
 
 
 def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
-    """Yield `last(x)` in pieces. Weights that stay as stored have the same pieces, hence the same bits."""
+    """Yield `last(x)` in pieces. Weights in their stored format have the same pieces, and therefore the same bits."""
     labels, width = last.shape
     step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()
     for first in range(0, labels, step):

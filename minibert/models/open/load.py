@@ -84,7 +84,7 @@ def load(
 
 
 def named_model(name: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    """Return the name, or that in MINIBERT_MODEL if it is None. Raises ValueError if there is neither."""
+    """Return the name, or MINIBERT_MODEL's value if the name is None. Raises ValueError if there is neither."""
     name = os.environ.get("MINIBERT_MODEL") or None if name is None else name
     if name is None:
         raise ValueError(

@@ -204,7 +204,7 @@ class TextModel(NamedTuple):
         return {"similarity": own.measure, "normalized": own.normalizes()}
 
     def sha256(self) -> dict[str, str]:
-        """Return the sha256 of each file that was found while opening the model, thus of each that is read."""
+        """Return the sha256 of each file that was found while opening the model, and so of every file read."""
         opened, source = self.opened, self.opened.source()
         try:
             shards = {source.tensor(name).file for name in source.names}

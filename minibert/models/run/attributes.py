@@ -11,7 +11,7 @@ from minibert.errors import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 G = TypeVar("G", bound="OfModules")
-# names of torch and sentence-transformers that are not here -> what to do; their page has each of them
+# names of torch and sentence-transformers that are not here -> advice; a page of the site lists all of them
 INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("to", "cuda", "cpu", "compile"), "leave it out: minibert computes on the CPU"),
     **dict.fromkeys(("eval", "train", "fit"), "leave it out: minibert does not train"),
@@ -27,12 +27,12 @@ INSTEAD: Mapping[str, str] = {
 
 
 def advice(name: str, known: Iterable[str]) -> str:
-    """Return what to use in place of a name that is not there, or "" if no known name is near."""
+    """Return the replacement for an unknown name, or "" if no known name is near."""
     return f"; {INSTEAD[name]}" if name in INSTEAD else did_you_mean(name, known)
 
 
 def unexpected(call: Callable[..., Any], name: str) -> TypeError:
-    """Return the error of a keyword that a call does not take."""
+    """Return the error for a keyword that a call does not take."""
     every = signature(call).parameters.values()
     named = [each.name for each in every if each.name != "self" and each.kind is not Parameter.VAR_KEYWORD]
     hint = advice(name, named) or f"; known are {', '.join(named)}"

@@ -357,7 +357,7 @@ def _joined(defaults: Sequence[Any], packed: Packed) -> Any:
 
 
 def _count(past_length: Any) -> int:
-    """Return an integer, Python's or NumPy's. Raises TypeError for a bool or float, ValueError beyond the limits."""
+    """Return any integer as an int. Raises TypeError for a bool or float, ValueError beyond the limits."""
     if isinstance(past_length, bool) or not isinstance(past_length, int | np.integer):
         raise TypeError(f"past_length must be an integer, found {type(past_length).__name__} {past_length!r}")
     if not 0 <= past_length < LONGEST_PAST:

@@ -1,6 +1,6 @@
 """Late interaction: a vector for each token of a text, as sentence-transformers' MultiVectorEncoder computes them.
 
-A query may be filled up with mask tokens, whose vectors count as its other vectors do; some tokens of a document, such
+A query may be padded with mask tokens, whose vectors count like its other vectors; some tokens of a document, such
 as punctuation, may be left out. Older folders keep these settings elsewhere: PyLate's (up to version 3), and Stanford's
 ColBERT, which has no modules.json.
 """
@@ -52,7 +52,7 @@ class Expansion(NamedTuple):
     token: str | None = None  # None: the mask token
 
     def filled(self, text: Encoded, mask_id: int) -> Encoded:
-        """Return a text with mask tokens behind it, up to the length."""
+        """Return a text padded with mask tokens up to the length."""
         missing = max(0, self.length - len(text.input_ids))
         types = text.token_type_ids and text.token_type_ids + [0] * missing
         ids, unseen = text.input_ids + [mask_id] * missing, 0 if self.attend else missing
@@ -101,7 +101,7 @@ class LatePipeline(TextPipeline):
     mask_id: int = 0
 
     def tokenize(self, texts: list[Any], start: int) -> list[Encoded]:
-        """Return the ids of a chunk's texts; queries are filled up with mask tokens."""
+        """Return the ids of a chunk's texts; queries are padded with mask tokens."""
         encoded = super().tokenize(texts, start)
         return [self.expansion.filled(each, self.mask_id) for each in encoded] if self.expansion else encoded
 
@@ -153,7 +153,7 @@ def read_older(saved: SavedFolder) -> LegacySettings:
 
 
 def _completing(skipped: Any) -> tuple[Module, ...]:
-    """Return the modules that were part of the code for older folders."""
+    """Return the modules that an older folder does not list, because its library had them in code."""
     return Module(MASK, "", "", {"skiplist_words": skipped}), Module("Normalize", "", "", {IN_AND_OUT[0]: TOKENS})
 
 
@@ -179,7 +179,7 @@ def read_late(
     longest: int | None,
     dtype: np.dtype[Any] | None,
 ) -> tuple[LateInteraction, int]:
-    """Read the modules after the transformer and how queries are filled up; return the width of a token's vector too.
+    """Read the modules after the transformer and how queries are padded; return the width of a token's vector too.
 
     settings: the transformer's, with `older.settings`. longest: rows of the position table.
     """

@@ -92,7 +92,7 @@ class Oddity(NamedTuple):
 
     name: str
     kind: str
-    mend: Callable[[Settings, FolderFiles], Settings]  # settings, their files for errors -> today's settings
+    mend: Callable[[Settings, FolderFiles], Settings]  # (settings, their files for errors) -> today's settings
 
 
 def _older_width(settings: Settings, files: FolderFiles) -> Settings:

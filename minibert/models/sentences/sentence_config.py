@@ -64,7 +64,7 @@ class SentenceConfig(NamedTuple):
     longest: int | None = None  # tokens, with special ones; longer texts are truncated. None: no limit
     longest_from: str = ""  # its source: a key and its file, or the position table
     tokenizer_length: int | None = None  # model_max_length of tokenizer_config.json, if it is a count
-    lengths: Mapping[str, int] = {}  # task, "query" or "document" -> its own `longest`
+    lengths: Mapping[str, int] = {}  # task, "query" or "document" -> `longest` for this task
     lower_case: bool = False  # whether texts are lowercased before tokenizing
     prompts: Mapping[str, str] = {"query": "", "document": ""}  # name -> text before each text
     default_prompt: str | None = None  # its name
@@ -93,7 +93,7 @@ class SentenceConfig(NamedTuple):
         if layer.family is STATIC:
             return cls(**_static(saved, layer, dtype), static=True)
         if not saved.kind:
-            named = config.get("architectures")  # transformers writes a list of one name
+            named = config.get("architectures")  # transformers writes a list with one name
             continues = isinstance(named, list | tuple) and str(next(iter(named), "")).endswith("ForCausalLM")
             poolings = ("lasttoken",) if continues and stays_causal(config) else ("mean",)
             return cls(poolings=poolings, dim=dim, **_lengths({}, saved, config, longest))
@@ -272,7 +272,7 @@ def _lengths(
 
 
 def _prompts(saved: SavedFolder) -> dict[str, Any]:
-    """Read config_sentence_transformers.json: prompts, measure, and how many numbers of a vector are kept."""
+    """Read config_sentence_transformers.json: prompts, measure, and the number of dimensions to keep."""
     kind, files, settings = saved.kind, saved.files, saved.settings
     own = settings.get("prompts") or {}
     if not isinstance(own, dict) or not all(isinstance(text, str | None) for text in own.values()):

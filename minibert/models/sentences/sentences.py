@@ -272,7 +272,7 @@ class Sentences(Model):
     ) -> Any:
         """Turn texts into vectors as sentence-transformers does: one str -> (dim,), many -> (n, dim), none -> (0, dim).
 
-        The options are in `EncodeOptions`. They go by name, or in sentence-transformers' order: `prompt_name`,
+        The options are in `EncodeOptions`. They are passed by name, or in sentence-transformers' order: `prompt_name`,
         `prompt`, `batch_size`, `show_progress_bar`, `output_value`, `precision`, ... Its names for `texts` work too:
         `inputs`, and the older `sentences`. output_value="token_embeddings" returns the vectors of each text's tokens
         before pooling, a list of (tokens, dim).

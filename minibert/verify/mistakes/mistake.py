@@ -75,7 +75,7 @@ def reason(mistake: Mistake, model: EmbeddingLayer | Encoder) -> str:
 
 
 def with_mistake(mistake: Mistake, at: At) -> Plan | None:
-    """Return the steps with a mistake among them; None if it changes none of them."""
+    """Return the steps with a mistake among them; None if the mistake changes no step."""
     changed = {step.key: step for step in mistake.wrong(at)}
     return {**at.plan, **changed} if changed else None
 

@@ -119,7 +119,7 @@ def other_term(kind: type[Any], change: Callable[[Any], Any]) -> Wrong:
 
 
 def with_scheme(bound: Any, **changes: Any) -> Any:
-    """Return a term whose scheme has other fields."""
+    """Return the term with changed fields in its scheme."""
     return bound._replace(scheme=replace(bound.scheme, **changes))
 
 
@@ -297,7 +297,7 @@ def masked(formula: Callable[[Array, Any], Array]) -> Wrong:
 
 
 def no_mask(visible: Array, dtype: Any) -> Array:
-    """Hide nothing."""
+    """Use no mask."""
     return np.zeros((), dtype)
 
 

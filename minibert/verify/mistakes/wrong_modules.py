@@ -26,7 +26,7 @@ NormFormula = Callable[[Array, float], Array]  # x and eps -> the normed x, befo
 
 
 def to_float16(x: Array) -> Array:
-    """Round to float16; numbers that are too large become infinite."""
+    """Round to float16; numbers that are too large become infinity."""
     with np.errstate(over="ignore"):
         return x.astype(np.float32).astype(np.float16).astype(np.float32)
 
