@@ -174,7 +174,7 @@ def _computed(
 ) -> tuple[list[Any], Metadata]:
     """Compute the vectors of a shard's rows, in chunks, and the shard's metadata.
 
-    meta: the previous shard's. skip: a row without a text is left out; else it is a ValueError.
+    meta: the previous shard's. skip: leave out rows without a text; else they raise ValueError.
     """
     texts, places, pipeline = table[meta["text_column"]].to_pylist(), table[PLACE].to_pylist(), model.pipeline
     good, bad = ([i for i, text in enumerate(texts) if (text is None) is wrong] for wrong in (False, True))
@@ -224,7 +224,7 @@ def _refuse_text(texts: list[str], places: list[str], model: TextModel) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Callable[[], None]]:
-    """Make the folder and keep other runs out; yield a function that raises once the folder is not this run's.
+    """Make the folder and keep other runs out; yield a function that raises once the folder is no longer this run's.
 
     Raises ValueError if another run writes into it.
     """

@@ -1,10 +1,10 @@
-"""Reads a folder of `bulk`: its shards, which are tables in Arrow's or Parquet's format, and their vectors.
+"""Read a folder of `bulk`: its shards, which are tables in Arrow's or Parquet's format, and their vectors.
 
     vectors-00000.arrow     the columns of the input that are kept, and `vector`: a list of fixed size of numbers; for
                             late interaction a list of such lists; for a sparse vector a list of (id, weight)
 
-The metadata of a shard say what made it. A shard appears complete or not at all. A finished folder holds only shards;
-`.lock` is there while a run writes into it.
+A shard's metadata describe the run that wrote it. A shard appears complete or not at all. A finished folder holds only
+shards; `.lock` exists while a run writes into it.
 """
 
 from __future__ import annotations
@@ -257,12 +257,12 @@ class StoredVectors:
     def search(self, queries: Given, k: int = 10) -> tuple[Array, Array]:
         """Return the numbers and scores of the k best rows for each query: (n, dim) float32 -> (n, k) twice.
 
-        Equal scores stay in the order of the rows; a folder of fewer rows gives fewer results. A score is the model's
-        similarity of the query and the stored vector as float32 (for vectors of length 1, the dot product). With binary
-        and ubinary it is minus the number of bits that differ.
+        Equal scores stay in the order of the rows; a folder with fewer rows returns fewer results. A score is the
+        model's similarity of the query and the stored vector as float32 (for vectors of length 1, the dot product).
+        With binary and ubinary it is minus the number of bits that differ.
 
-        Raises ValueError for a k below 1, and for queries of another width; TypeError for queries of another kind, and
-        for quantized queries.
+        Raises ValueError for a k below 1, and for queries of the wrong width; TypeError for queries of the wrong kind,
+        and for quantized queries.
         """
         wanted: Any = token_vectors_of(queries, "queries") if self.late else vectors_of(queries, "queries")
         if self.sparse is not isinstance(wanted, list) and len(wanted):

@@ -1,4 +1,4 @@
-"""Files of many texts -> tables of Arrow, some rows at a time: Parquet, JSON lines, CSV, plain lines.
+"""Files of many texts -> Arrow tables, some rows at a time: Parquet, JSON lines, CSV, plain lines.
 
 pyarrow reads Parquet; Python's json and csv read lines one by one: pyarrow's JSON reader (26.0) ends the process at
 100,000 nested objects, accepts bytes that are not UTF-8, and refuses a whole file for one bad line. Here a row with a

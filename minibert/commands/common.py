@@ -144,7 +144,7 @@ def add_model(
 ) -> None:  # fmt: skip
     """Add --model and the Hub's options; with `threads` and `argument` also --threads and a positional model.
 
-    `default`: shown in the help instead of `usual`; `group`: the title under which the help has all of these.
+    `default`: shown in the help instead of `usual`; `group`: the title of all these options in the help.
     """
     parser.usual = usual
     to: Any = parser.add_argument_group(group) if group else parser

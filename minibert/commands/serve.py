@@ -98,7 +98,7 @@ def listen(host: str, port: int) -> socket.socket:
 def answer(
     server: Any, listening: socket.socket, ready: Callable[[Callable[[], None]], object], log_level: str = "warning"
 ) -> int:
-    """Answer requests until SIGTERM or Ctrl-C, then the accepted ones; return how many were not answered in time.
+    """Answer requests until SIGTERM or Ctrl-C, then the accepted ones; return how many got no answer in time.
 
     ready: called once the server listens, with a function that ends it.
     """

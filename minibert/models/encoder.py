@@ -1,7 +1,7 @@
 """`Encoder`: a whole model with all methods: ids -> hidden states; texts -> vectors, words, scores and labels.
 
-`Model` (model.py) computes hidden states and logits; `Sentences` adds vectors of texts; each further use adds its
-methods.
+`Model` (model.py) computes hidden states and logits; `Sentences` adds vectors of texts; each of the other base
+classes adds the methods of one use.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def restored(patched: Array, clean: float, corrupted: float) -> Array:
 
         y = (patched - corrupted) / (clean - corrupted)
 
-    patched (...), a number for each patched run -> (...). 0: the patch changes nothing; 1: it restores all; below 0:
-    it makes the difference larger. Source: Vig et al. 2020, the indirect effect over the total one.
+    patched (...), a number for each patched run -> (...). 0: the patch changes nothing; 1: it restores everything;
+    below 0: it makes the difference larger. Source: Vig et al. 2020, the indirect effect over the total one.
 
     >>> restored(np.array([-5.0, -4.0, -1.0]), clean=-1.0, corrupted=-5.0)
     array([0.  , 0.25, 1.  ])

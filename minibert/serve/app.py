@@ -1,4 +1,4 @@
-"""The server, an application of ASGI: the routes, the middleware that every request passes, the log and the metrics.
+"""The server, an ASGI application: the routes, the middleware that every request passes, the log and the metrics.
 
 The answers have OpenAI's, Cohere's or text-embeddings-inference's (TEI's) form.
 """

@@ -84,7 +84,8 @@ def _count(text: str) -> int:
 def from_variables() -> dict[str, Any]:
     """Read the values of all options from their variables, or return the defaults. Raises ValueError for a wrong value.
 
-    The result also has `by_variable`, the models of the variables, and `unknown`, the variables of no option.
+    The result also has `by_variable`, the models of the variables, and `unknown`, the variables that belong to no
+    option.
     """
     parser = ArgumentParser(add_help=False, exit_on_error=False)
     declare(parser)

@@ -1,4 +1,4 @@
-"""A request's body -> checked values: OpenAI's form, Jina's, Cohere's and that of text-embeddings-inference.
+"""A request's body -> checked values: the forms of OpenAI, Jina, Cohere and text-embeddings-inference.
 
 A form is a table of fields, as in `http_guard`. A field that clients add and that changes nothing is ignored. A field
 that would change the answer is refused.

@@ -26,7 +26,7 @@ ADVICE = "name a model such as BERT or GPT-2"
 def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
     """Split block 0's scores of one text without padding into nine: (3, 3, heads, query, key), float64, by `PARTS`.
 
-    Raises ValueError unless positions are added only in the input layer, and one LayerNorm and nothing else stands
+    Raises ValueError unless positions are added only in the input layer, and there is one LayerNorm and nothing else
     between the sum and block 0's queries.
     """
     norm, block, layer = _only_norm(encoder), encoder.stack.blocks[0], encoder.embeddings
@@ -51,7 +51,7 @@ def addend_keys(plan: Plan) -> list[str]:
 
 
 def shares_of(encoder: Encoder, terms: Array) -> Array:
-    """Compute each term's share by head, (3, 3, heads), over the keys that this model's queries see."""
+    """Compute each term's share by head, (3, 3, heads), over the keys that the model's queries see."""
     return term_shares(terms, np.tri(terms.shape[-1], dtype=bool) if encoder.stack.causal else None)
 
 
@@ -90,7 +90,7 @@ def opened_cell(
 ) -> dict[str, Any]:
     """Compute one cell of one head: `score = scale * sum of q * k + terms`, and its weight after softmax.
 
-    `trace` holds one text. The queries, keys and values are made of it by the block's own steps (norms of each head,
+    `trace` holds one text. The block's own steps compute the queries, keys and values from it (norms of each head,
     rotation, shared heads: see `families.parts.plan`). The fields of the result:
 
         q, k        the two rows that are multiplied; turned_q, turned_k are the same rows before a rotation

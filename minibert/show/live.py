@@ -1,4 +1,4 @@
-"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `live_server` serves them.
+"""Answers of the live page, `minibert explain --live`: JSON in, JSON out; `live_server` sends them.
 
 Every number comes from a `trace`, with `change=` for what is switched off or replaced, or from a formula of `equations`
 on it. The page is the page of `minibert explain --html` with one more part, and draws each state in the same way.

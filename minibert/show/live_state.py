@@ -153,7 +153,7 @@ def read_question(name: str, sent: Any) -> list[Any]:
 def change_of(
     encoder: Encoder, state: State, other: Mapping[str, Array] | None, batch: Mapping[str, Array]
 ) -> dict[str, Function]:
-    """Turn a state into an encoder's `change`; `other` is the trace of the text beside, `batch` holds the text's ids.
+    """Turn a state into an encoder's `change`; `other` is the trace of the second text, `batch` holds the text's ids.
 
     A feed-forward that is switched off adds 0; heads and blocks: see `knock_out`. A term subtracted from block 0's
     scores is computed from the text's own rows, even if a patch replaces them. Raises ValueError for a part that is not

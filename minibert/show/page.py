@@ -50,11 +50,11 @@ def page(
     name: str | None = None,
     beside: str | None = None,
 ) -> str:
-    """Write the page of an input layer; of a whole model the blocks are a second part, and its head is a third.
+    """Write the page of an input layer; for a whole model, the blocks are a second part, and the head is a third.
 
     `name` is the model's name on the page; default: the family's. `beside` is another text, whose tokens are compared
     with the tokens of the first after each block. Raises as `EmbeddingLayer.tokenize` and a call of the layer;
-    ValueError if the page would have more than 10 MB, and for a text beside if the model has no blocks.
+    ValueError if the page would have more than 10 MB, and for a second text if the model has no blocks.
     """
     layer, encoder = (model, None) if isinstance(model, EmbeddingLayer) else (model.embeddings, model)
     batch: dict[str, Any] = layer.tokenize(text, text_pair, truncation=truncation and layer.max_length is not None)

@@ -58,7 +58,7 @@ class Counterpart(ABC):
 
 
 class Port(Counterpart):
-    """Arrays that another program has recorded; each form of them is a subclass that defines `read`.
+    """Arrays that another program has recorded; each file format is a subclass that defines `read`.
 
     A batch under one of our names must state our inputs, all of them, and is compared with what we compute from them.
     A batch under another name is the port's own, and is compared with what we compute from its own inputs.

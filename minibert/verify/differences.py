@@ -11,7 +11,7 @@ from minibert.equations.input_layer import Array
 
 from .traces import Traces
 
-# The rms error against float64, divided by the other program's. Ours by torch's on all-MiniLM-L6-v2: at most
+# The rms error against float64, divided by the other program's. Ours by torch's, on all-MiniLM-L6-v2: at most
 # 1.10 with BLAS's Haswell kernel, 1.43 with its AVX-512 kernel, 1.48 with Sandybridge (single products; a block's
 # output 1.26). A port's by ours: 5.0 if it adds each product's terms one after the other, as plain loops do
 ERROR_SHARE, PORT_SHARE = 2.0, 10.0
@@ -140,7 +140,7 @@ def fits(ours: Array, theirs: Array) -> bool:
     """Whether two arrays can be compared: they have the same shape, or one is a batch of one that stands for all.
 
     References differ here: positions are (seq,), (1, seq) or (batch, seq). An array without a batch axis stands for all
-    only if all of ours are the same; else an axis was lost.
+    only if all of ours are the same; otherwise an axis was lost.
 
     >>> rows, same = np.arange(6).reshape(2, 3), np.ones((2, 3))
     >>> fits(rows, rows[:1]), fits(same, same[0]), fits(rows, rows[0]), fits(rows, rows[:0]), fits(rows, rows[None])
@@ -164,7 +164,7 @@ def rms(x: Array) -> float:
 def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
     """Combine all kinds: per intermediate the largest difference, the mean share, the root mean square errors.
 
-    For a port in a narrower format the batch counts that is furthest beyond its rounding.
+    For a port in a narrower format the batch that is furthest beyond its rounding is decisive.
     """
     grouped: dict[str, list[Difference]] = {}
     for difference in differences:

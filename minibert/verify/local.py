@@ -146,9 +146,10 @@ def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
 
 
 class Local(NamedTuple):
-    """A module that is wrong by itself: its key, how far from ours on the same input, and which mistakes fit it.
+    """A module that is wrong by itself: its key, its distance from ours on the same input, and the mistakes that fit.
 
-    excluded: the mistakes that were tried, if none fits. kind: of its step. share: how far as a share of its size
+    excluded: the mistakes that were tried, if none fits. kind: the kind of its step. share: the distance as a share of
+    its size
     """
 
     key: str

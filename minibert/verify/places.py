@@ -227,7 +227,7 @@ class Place:
         return in_float64(self._compare(ours, {}), ours, exactly, shares, self.follows, undecided)
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
-        """Whether it is the sum of values by attention weights that this batch lacks, and scores or weights are wrong.
+        """Whether `key` is the weighted sum of values, the batch lacks the weights, and scores or weights are wrong.
 
         Then the wrong weights make it wrong, and it is not judged.
         """
@@ -292,7 +292,7 @@ class Place:
 def weighed_up(evidence: Sequence[Array]) -> str:
     """Return "found" for a mistake, "excluded", or "hidden" below the rounding; "" if it changes too little to show.
 
-    A port with the mistake has about once of it more than our own computation, which rounds as the port does.
+    A port with the mistake has about one share of it more than our own computation, which rounds as the port does.
     """
     theirs, ours, square = np.concatenate(evidence, axis=1)
     whole = float(square.sum())

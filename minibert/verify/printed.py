@@ -1,4 +1,4 @@
-"""Numbers of two well-known checkpoints that public notebooks have printed, and the check of a layer against them.
+"""Numbers of two well-known checkpoints that public notebooks have printed, and the comparison of a layer with them.
 
 `data/*.json` ship with the package: a few hundred numbers of bert-base-uncased and gpt2, copied from notebooks that
 run the reference. The digits are kept as printed. Each number may be off by half a unit of its last digit, or by half

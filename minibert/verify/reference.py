@@ -1,6 +1,6 @@
 """The reference itself, run beside a subject, and the names of its modules' outputs and inputs in a trace.
 
-transformers on torch is watched through hooks; it needs both installed. A number that no module shows is not compared:
+transformers on torch is observed through hooks; both must be installed. A number that no module shows is not compared:
 shapes never decide what an array is.
 """
 

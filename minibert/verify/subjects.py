@@ -36,7 +36,7 @@ UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
 # The longest batch has LONG tokens, or BEYOND more than each length up to FARTHEST at which the model changes; a table
 # of at most FARTHEST positions is read to its end. Scores and attention weights, which grow with the square, are
-# compared there only if the other program has them
+# compared in this batch only if the other program has them
 LONG, BEYOND, FARTHEST = 300, 8, 1024
 END = "after the blocks"
 
@@ -281,7 +281,7 @@ def lengths(stack: Stack) -> dict[str, int]:
 
 
 def batches(layer: EmbeddingLayer) -> Traces:
-    """Make a batch of every kind the layer takes: kind -> keywords of a call (past_length as an array of one number).
+    """Make a batch of every kind that the layer takes: kind -> keywords of a call (past_length as a one-number array).
 
     plain; with a mask right_pad, left_pad, pads_inside_mask, mask_unlike_ids; without one pads_inside,
     right_pad_no_mask; inputs_embeds; types, languages, tasks; explicit_positions, full_length; cached and cached_mask.

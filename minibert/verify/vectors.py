@@ -1,7 +1,7 @@
 """Compare vectors with the model's, and name the setting or mistake behind wrong ones: `minibert verify --vectors`.
 
 Vectors pass if they are the model's, or the model's computed in a narrower format. Else each variant of the model is
-tried on the four shortest texts that differ, and a variant that fits there on all texts.
+tried on the four shortest texts that differ, and a variant that fits these four is tried on all texts.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def verify_vectors(
 def read_vectors(path: Path) -> tuple[Array, list[str] | None]:
     """Read vectors (n, dim), float32 or wider, and their texts if the file has them.
 
-    A .npy file, or .jsonl with a "vector" or an "embedding" on each line, and maybe a "text". Raises ValueError with
-    file and line.
+    The file is .npy, or .jsonl with a "vector" or an "embedding" on each line, and optionally a "text". Raises
+    ValueError with file and line.
     """
     ending = opened(path).suffix.lower()
     if ending == ".npy":

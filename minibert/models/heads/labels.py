@@ -1,5 +1,5 @@
 """Labels and scores: labels of texts and spans, and answers, as in transformers' pipelines; scores of pairs of texts,
-and documents in the order of their scores, as in sentence-transformers' CrossEncoder.
+and documents sorted by their scores, as in sentence-transformers' CrossEncoder.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def best_labels(probabilities: Array, id2label: Mapping[int, str]) -> list[Label
 def grouped(
     text: str, spans: Sequence[tuple[int, int] | None], probabilities: Array, id2label: Mapping[int, str]
 ) -> Iterator[Entity]:
-    """Join tokens of one label to spans, as transformers does with "simple".
+    """Join tokens with the same label into spans, as transformers does with "simple".
 
     spans: each token's place in the text, None for a special token; probabilities (tokens, labels). A token joins the
     span before it if its label has the same name and does not begin with "B-"; special tokens between them are ignored.

@@ -243,7 +243,7 @@ def _check_chance(temperature: Any, seed: Any) -> None:
 
 
 def read_generation(find: Find, config: Mapping[str, Any], where: str) -> frozenset[int]:
-    """Read the ids that end a text: from generation_config.json, without that file from config.json, with no default.
+    """Read the ids that end a text: from generation_config.json, or without that file from config.json; no default.
 
     Raises CheckpointError with the name of the entry.
     """

@@ -146,7 +146,7 @@ class Sparse(Sentences):
     def decode(self, vectors: SparseVector | Sequence[SparseVector], k: int | None = None) -> Any:
         """List the words of a sparse vector with their weights, the largest first: [(token, weight), ...].
 
-        Many vectors -> a list of lists. k: at most k words. Words of equal weights are in the order of their ids.
+        Many vectors -> a list of lists. k: at most k words. Words with equal weights are in the order of their ids.
 
         Raises TypeError for anything but results of `encode_sparse`, ValueError for a k below 1.
         """

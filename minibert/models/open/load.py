@@ -268,7 +268,7 @@ class LocalFolder(NamedTuple):
 class AdapterAlone(NamedTuple):
     """A folder that holds only an adapter: its base has config.json and the tensors.
 
-    The tokenizer's files are the adapter's or the base's, never some of each.
+    The tokenizer's files are the adapter's or the base's, never a mixture.
     """
 
     find: Find

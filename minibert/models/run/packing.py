@@ -411,9 +411,9 @@ def unpadded(inputs: Inputs, keep: Array, texts: Array | None = None) -> Packed:
 
 
 def tile_tokens(tokens: int) -> int:
-    """Return the tile size of a call. It does not depend on the number of threads, so results are bitwise equal.
+    """Return the tile size for a call. The size does not depend on the number of threads, so results are bitwise equal.
 
-    The aim is one tile or an even number of tiles: on two threads three tiles take as long as four.
+    The target is one tile or an even number of tiles: on two threads three tiles take as long as four.
 
     >>> [tile_tokens(tokens) for tokens in (100, 139, 410, 600, 4000, 100_000)]
     [100, 70, 205, 150, 500, 512]

@@ -3,7 +3,7 @@
     TextPipeline.all -> tokenize -> vectors -> run -> pool
 
 `run` packs the ids and computes rows tile by tile. A subclass overrides a step: heads compute logits in `pool`, pairs
-are split in `tokenize`, and an input layer alone has another `run`.
+are split in `tokenize`, and an input layer by itself has another `run`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BROKEN = "a weight in its file is NaN, or too large; fetch the file again"  # th
 
 
 class TextPipeline:
-    """Turns texts into one result each: a pooled vector, or without pooling the vectors of its tokens.
+    """Turns each text into one result: a pooled vector, or without pooling the vectors of its tokens.
 
     `steps` sets any of the attributes below and of a subclass.
     """

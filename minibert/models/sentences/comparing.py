@@ -43,7 +43,7 @@ class TokenVectors(Sequence[Array]):
 
     @classmethod
     def of(cls, texts: Sequence[Any] | Array, name: str) -> TokenVectors:
-        """Concatenate arrays (tokens, dim). Raises TypeError for anything else, ValueError for two widths.
+        """Concatenate arrays (tokens, dim). Raises TypeError for anything else, ValueError for different widths.
 
         In a batch (texts, tokens, dim) rows of zeros are padding.
         """
@@ -105,7 +105,7 @@ Compare = Callable[[Any, Any], Array]
 
 
 def similarity(measure: str | None, first: Given, second: Given, dim: int = 0) -> Array:
-    """Compare each with each: see `Encoder.similarity`. The default measure is cosine, of sparse vectors dot product.
+    """Compare all pairs: see `Encoder.similarity`. The default is cosine, or the dot product for sparse vectors.
 
     dim: the width of the model's vectors; integers of an eighth of it are refused as packed bits.
     """

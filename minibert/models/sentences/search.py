@@ -170,7 +170,7 @@ def semantic_search(
     *,
     precision: str | None = None,
 ) -> list[list[dict[str, Any]]]:
-    """Search as sentence-transformers' `semantic_search`: for each query a list of dicts, best first.
+    """Search as sentence-transformers' `semantic_search` does: for each query a list of dicts, best first.
 
     Each dict has corpus_id, the vector's index, and score. score_function and precision: as `compare` and `precision`
     of `search`. The chunk sizes have no effect. Raises as `search`.

@@ -249,7 +249,7 @@ def _check_settings(settings: dict[str, Any], saved: SavedFolder) -> None:
 def _lengths(
     settings: dict[str, Any], saved: SavedFolder, config: Mapping[str, Any], longest: int | None
 ) -> dict[str, Any]:
-    """Read the most tokens of a text and where it is written: in the transformer's settings, else in the tokenizer's,
+    """Read the maximum number of tokens and where it is set: the transformer's settings, else the tokenizer's,
     up to the config's positions; never more than the position table has."""
     tokenizer, files, named = saved.tokenizer, saved.beside, saved.transformer_file
     arguments: dict[str, Any] = next((settings[key] for key in TOKENIZER_ARGUMENTS if settings.get(key)), {})
@@ -332,7 +332,7 @@ class SentenceOptions(NamedTuple):
         return self._replace(prompts=None if prompts is None else dict(given), similarity_fn_name=measure)
 
     def applied_to(self, own: SentenceConfig) -> SentenceConfig:
-        """Return the folder's settings with these options, but for `max_seq_length`, which an encoder checks.
+        """Return the folder's settings with these options, except `max_seq_length`, which an encoder checks.
 
         Prompts of the folder stay unless one with the same name is passed. Raises ValueError for an option without
         effect on a folder of this class, and for an unknown default prompt.

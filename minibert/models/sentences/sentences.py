@@ -204,7 +204,7 @@ class Sentences(Model):
 
     @property
     def max_seq_length(self) -> int | None:
-        """The most tokens of a text, with special tokens; `encode` truncates longer texts. None: no limit.
+        """The maximum number of tokens per text, with special tokens; `encode` truncates longer texts. None: no limit.
 
         The folder sets it. A caller can set any integer from 1 to `max_length`, or None for `max_length`. A running
         call keeps the length it began with. `pickle` and `copy.deepcopy` keep a length that was set. If the folder has
@@ -319,7 +319,7 @@ class Sentences(Model):
         Many folders have no such prompt; then this is `encode` without a prompt. `prompts` and `minibert info` list the
         prompts; `load_encoder(prompts=...)` adds to them. With a SparseEncoder's folder the result is sparse vectors,
         as of `encode_sparse`. With a MultiVectorEncoder's it is one array (tokens, dim) for each text; the mask tokens
-        that fill a query up have rows in it.
+        that pad a query have rows in it.
         """
         return self._for_task("query", texts, prompt_name, prompt, given, options)
 
@@ -359,7 +359,7 @@ class Sentences(Model):
     def pipeline(self, *given: Any, held: bool = False, **options: Any) -> TextPipeline:
         """Return the pipeline of `encode`, for callers with their own loop. Options and errors are as in `encode`.
 
-        held: no bit of a vector depends on `threads`, even of one text alone: see `computing.compute`.
+        held: no bit of a vector depends on `threads`, even of a single text: see `computing.compute`.
         """
         own, asked = self.sentence_config, complete(ENCODE, self.encode, given, options)
         check_options(asked, own.late is not None)
@@ -429,7 +429,7 @@ class Sentences(Model):
         """Compare the i-th vectors of both by the folder's measure: (n, dim), (n, dim) -> (n,).
 
         One vector (dim,) is compared with each vector of the second argument; two single vectors return one number.
-        Raises as `similarity`, and ValueError if both have several vectors, but not equally many.
+        Raises as `similarity`, and ValueError if both have several vectors, but in different numbers.
         """
         return similarity_pairwise(self.sentence_config.similarity, embeddings1, embeddings2, self.sentence_config.dim)
 

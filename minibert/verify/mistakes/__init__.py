@@ -1,6 +1,6 @@
 """The mistakes that ports make. Whole traces, single modules, heads and vectors all try this list.
 
-A mistake that changes no step of a place is not tried there. `MISTAKES.md` is made from the list.
+A mistake that changes no step in a place is not tried there. `MISTAKES.md` is made from the list.
 """
 
 from __future__ import annotations

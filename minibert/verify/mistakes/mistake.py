@@ -1,4 +1,4 @@
-"""A mistake is data: a name, one reason, and the steps that it puts in the place of a bound model's right ones.
+"""A mistake is data: a name, one reason, and the wrong steps that replace a bound model's right steps.
 
 `all_places` lists the places of a model, each with its right steps; `begin` makes the values with which the steps of a
 batch begin.
