@@ -39,7 +39,7 @@ class HubError(MinibertError):
 
 
 class TokenizerError(MinibertError):
-    """The tokenizer is absent or unreadable, or the text is not text."""
+    """The tokenizer is missing or unreadable, or an input is not valid text."""
 
 
 # -- messages that carry data --------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ E = TypeVar("E", bound=Exception)
 
 
 def error_of(kind: type[E], *parts: object, place: str = "") -> E:
-    """Return an error whose message is all parts in a row, after the place, if there is one.
+    """Return an error whose message is the place, if any, followed by all parts.
 
     >>> error = error_of(ValueError, Text(3), " is too long; pass ", Option("truncation", True))
     >>> str(error), parts_of(error)[2]

@@ -1,4 +1,4 @@
-"""`minibert bulk`: files of many texts -> a folder of vectors, which a killed run leaves consistent."""
+"""`minibert bulk`: files of many texts -> a folder of vectors, which stays consistent if the run is killed."""
 
 from __future__ import annotations
 

@@ -79,10 +79,10 @@ def alibi_slopes(heads: int) -> Array:
 
 
 def alibi_key_positions(attention_mask: ArrayLike) -> Array:
-    """Count the tokens that are not masked: `p = (cumsum(mask) - 1) * mask`; masked ones get 0.
+    """Count the tokens that are not masked: `p = (cumsum(mask) - 1) * mask`; masked tokens get 0.
 
     attention_mask (batch, key) of zeros and ones, cached tokens included -> (batch, key), int64. With padding
-    on the left the first real token stands at 0.
+    on the left the first real token is at 0.
 
     Raises ValueError for another shape or for values that are neither 0 nor 1. Source: BLOOM's reference.
 

@@ -57,7 +57,7 @@ class Panels(NamedTuple):
 
     @classmethod
     def of(cls, weight: Array) -> Panels:
-        """Lay out a weight (out, in), with `out` a multiple of PANEL; views if its memory is (in, out).
+        """Lay out a weight (out, in), with `out` a multiple of PANEL; without a copy if its memory is (in, out).
 
         >>> [panels.shape for _, panels in Panels.of(np.ones((128, 900))).pieces]
         [(2, 448, 64), (2, 240, 64), (2, 212, 64)]

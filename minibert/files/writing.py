@@ -19,7 +19,7 @@ from .reading import FileName, model_file
 Content = Any  # bytes, a memoryview, an array in C order; or an iterator of these
 
 STDOUT = 1  # its file descriptor
-KEPT = 50  # letters of a file's name in its temporary name; a name has at most 255 bytes
+KEPT = 50  # letters of a file's name that its temporary name keeps; a name has at most 255 bytes
 
 
 def output_ending(path: FileName, endings: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ class _Backward:
         if isinstance(norm, RMSNorm):
             size = np.sqrt((x * x).mean(axis=-1) + norm.eps)
         else:
-            scaled = scaled - scaled.mean(axis=-1, keepdims=True)  # the norm subtracts the mean of x: the same here
+            scaled = scaled - scaled.mean(axis=-1, keepdims=True)  # as the norm subtracts the mean of x
             size = np.sqrt(x.var(axis=-1) + norm.eps)
         self.g = scaled / size[:, None, None]
 
@@ -150,7 +150,7 @@ def _tokens_of(head: BoundHead, input_ids: Array) -> Array:
 def _head_shares(
     back: _Backward, block: BoundBlock, part: BoundResidual, trace: Mapping[str, Array], tokens: Array
 ) -> Array:
-    """Compute the share of each head of one block, (tokens, k, heads); the output map's bias goes to the biases."""
+    """Compute the share of each head of one block, (tokens, k, heads); the output map's bias counts as a bias."""
     attention, inside = part.work, _Backward(back.g, back.biases)
     assert isinstance(attention, BoundAttention)
     if part.within:

@@ -254,7 +254,7 @@ class OnnxModel(Port):
             if each.key == SCOPES:
                 try:
                     scopes = ast.literal_eval(each.value)
-                except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # very many brackets too
+                except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # too many brackets
                     kind = type(error).__name__
                     raise ValueError(f"{self.name}: {SCOPES} of node {node.name!r} is no list ({kind})") from None
                 return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else None

@@ -189,7 +189,7 @@ class Search:
         return all(same(self._distances(self._computed(make, which), which)) for which in (self.few, self.every))
 
     def _computed(self, make: Make, which: Sequence[int]) -> Array:
-        """Compute a variant's vectors of some texts; they have no numbers if it cannot take these texts."""
+        """Compute a variant's vectors of some texts; no columns if the variant cannot take these texts."""
         try:
             return make([self.texts[i] for i in which])
         except (ValueError, TypeError, IndexError, KeyError, CheckpointError):

@@ -48,7 +48,7 @@ LARGEST_ATTENTION_FACTOR = 1e6  # models have 1 to 2; it enters every score twic
 
 
 class AttentionPosition(Frozen):
-    """Base class of the four schemes below; each has one method. Any other raises AttributeError, which names it.
+    """Base class of the four schemes below; each has one method. Any other raises AttributeError.
 
     >>> Alibi(heads=8).rotary([[0, 1]])
     Traceback (most recent call last):

@@ -184,7 +184,7 @@ class BoundHead(NamedTuple):
         return self.takes == "every" or (self.takes == "late" and key != "logits")
 
     def plan(self, x: str) -> dict[str, Step]:
-        """Return all steps from the last hidden states to the logits; rows of padding have numbers."""
+        """Return all steps from the last hidden states to the logits; padding rows hold numbers too."""
         from .bound_blocks import Dense
         from .modules import LayerNorm
         from .plan import IDS, REAL, Step, activated, by_key, mapped, normed

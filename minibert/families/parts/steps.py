@@ -378,9 +378,9 @@ class Norm(Step):
 
 
 class Mask(Step):
-    """x *= attention_mask: rows of padding become zero.
+    """x *= attention_mask: padding rows become zero.
 
-    counted  if no mask is passed, it has as many ones from the left as there are ids that are not padding (XLM, which
+    counted  if no mask is passed, the mask begins with as many ones as there are ids that are not padding (XLM, which
              therefore assumes right padding)
     """
 

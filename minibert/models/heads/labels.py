@@ -285,7 +285,7 @@ PREDICT: Mapping[str, Any] = {
 class PairPipeline(HeadPipeline):
     """The pipeline of `predict`: pairs (first, second), or texts (text,), -> logits."""
 
-    numbered: Callable[[int], int] = staticmethod(int)  # index here -> index at the caller, for messages
+    numbered: Callable[[int], int] = staticmethod(int)  # index in this call -> the caller's index, for messages
 
     def tokenize(self, pairs: list[tuple[str, ...]], start: int) -> list[Encoded]:
         """Return the ids of a chunk's pairs. Raises ValueError for a pair without a token."""

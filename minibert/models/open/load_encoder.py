@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
 
 NO_BLOCKS = Blocks(parts=())  # a static model is only an input layer
-# transformers' class name after the name of its model_type
+# the end of transformers' class name, after the model_type
 REFERENCE_CLASS = re.compile(r"(Text)?(Model|PreTrainedModel|LMHeadModel|DoubleHeadsModel|For[A-Z]\w+)")
 
 

@@ -275,7 +275,7 @@ def _pairs_of_sparse(compare: Compare, first: Vectors, second: Vectors) -> Array
 
 
 def _written(first: Vectors, second: Vectors) -> tuple[Array, Array]:
-    """Make both sides dense: two (n, width). width is that of an array on either side, else the largest id + 1."""
+    """Make both sides dense: two (n, width). An array on either side sets the width, else the largest id does."""
     ids = [vector.ids for vectors in (first, second) for vector in vectors if isinstance(vector, SparseVector)]
     least, most = (int(of(np.concatenate([[0], *ids]))) for of in (np.min, np.max))
     width = next((vectors.shape[1] for vectors in (first, second) if isinstance(vectors, np.ndarray)), most + 1)
