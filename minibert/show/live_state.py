@@ -25,8 +25,8 @@ PATCHED = (STREAM, ATTENTION, FEED_FORWARD)
 class Patch(NamedTuple):
     """Values of the other text that replace this text's.
 
-    what    which values: `stream`, the input of block `block`, or the output of the last block; else the rows that its attention or
-            feed-forward adds
+    what    which values: `stream`, the input of block `block`, or the output of the last block; else the rows that its
+            attention or feed-forward adds
     place   the token that receives the values of the other text's token `source`; both None: every token receives the
             values of the token at the same place
     """
