@@ -94,9 +94,7 @@ def may_not_read(path: FileName) -> str:
     return f"{user} may not read {path}; its owner can allow it (chmod, chown)"
 
 
-def read_object(
-    path: FileName | None, kind: type[Exception] = CheckpointError, advice: str = "fetch it again"
-) -> dict[str, Any]:
+def read_object(path: FileName | None, kind: type[Exception] = CheckpointError) -> dict[str, Any]:
     """Read a JSON file that holds an object; {} without a path. Raises `kind`, which names the file."""
     if path is None:
         return {}
@@ -106,7 +104,7 @@ def read_object(
         if not isinstance(data, dict):
             raise ValueError(f"expected an object, found {type(data).__name__}")
     except (ValueError, RecursionError, OSError) as error:
-        raise kind(f"{path}: not readable as JSON ({error}); {advice}") from None
+        raise kind(f"{path}: not readable as JSON ({error}); fetch it again") from None
     return data
 
 

@@ -129,7 +129,7 @@ def test_null_under_one_word_gives_way_to_a_value_under_another() -> None:
 )
 def test_a_first_step_that_is_not_tokens(tmp_path: Path, steps: tuple[Any, ...], found: str) -> None:
     row = Family(model_type="mine", steps=steps, checked_prefixes=())
-    with pytest.raises(ValueError, match=f"the first step of mine must be Tokens, whose rows .* found {found}"):
+    with pytest.raises(ValueError, match=f"the first step of mine must be Tokens, .* found {found}"):
         minibert.load(write(tmp_path), family=row)
 
 

@@ -161,6 +161,9 @@ def test_panels_with_every_kernel(name: str, tmp_path: Path, monkeypatch: pytest
     with minibert.load_encoder(folder) as encoder:
         assert encoder.stack.takes_panels(32)
         assert np.abs(encoder(ids, attention_mask=mask) - usual).max() < LAST_BITS
+    monkeypatch.setattr(load_encoder, "memory", lambda: 1000)  # bytes: no place for a copy
+    with minibert.load_encoder(folder) as encoder:
+        assert encoder.stack.takes_panels(32) == (name == "gpt2")  # whose panels are views
 
 
 @pytest.mark.parametrize("width", [40, 56])

@@ -379,7 +379,7 @@ def mapping(module: Dense, name: str) -> Work:
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
         out, columns = run.scratch[name, len(x), width], run.rows.columns
-        if run.few and panels:
+        if run.few and panels and len(x) <= FEW:  # in the last block few tokens may be taken of many
             return panels.linear(x, bias, out)
         if in_order or len(x) > columns:
             return linear(x, matrix, bias, out)
