@@ -159,6 +159,7 @@ def _shards(tables: Iterator[Any], meta: Metadata) -> Iterator[tuple[Any, bool]]
 
 def _shard_size(table: Any, most: int) -> int:
     """Count the first rows that make a shard: `most`, or fewer with LONGEST_SHARD bytes of strings; at least one."""
+    table = table.drop_columns([PLACE])  # not written: shards do not depend on the path of the input
     if table.nbytes <= LONGEST_SHARD:
         return most
     strings = [column for column in table.columns if str(column.type).endswith(("string", "binary"))]

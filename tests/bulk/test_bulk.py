@@ -254,7 +254,8 @@ def test_long_texts_and_columns_end_a_shard(
     monkeypatch.setattr(job_module, "LONGEST_SHARD", 1000)
     pages = ["x" * length for length in (400, 400, 3000, 0, 900, 500, 300)]
     rows = [{"text": text, "page": page} for text, page in zip(SHORT, pages, strict=False)]
-    source, out = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    (deep := tmp_path / ("long" * 40)).mkdir()  # a path counts for nothing
+    source, out = jsonl(deep / "a.jsonl", rows), tmp_path / "out"
     run(model, source, out, form=form)
     tables, whole = [next(stored.batches(path, 100)) for path in stored.shards_of(out)], content(out)
     assert [[len(page) for page in each["page"].to_pylist()] for each in tables] == [
