@@ -114,7 +114,7 @@ assert np.array_equal(layer.LayerNorm(in_order), whole)
 norm = layer.LayerNorm
 tables = [getattr(layer, f"{name}_embeddings").weight for name in ("word", "token_type", "position")]
 formula = bert_input(input_ids, np.zeros_like(input_ids), *tables, norm.weight, norm.bias, norm.eps)
-assert np.array_equal(formula, whole)
+assert np.abs(formula - whole).max() < 2e-6  # the layer computes the same norm faster
 
 # %% [markdown]
 # ## What two notebooks print of bert-base-uncased
