@@ -257,4 +257,4 @@ def test_a_model_without_a_head_and_its_kinds(browser: Any, minilm: Path) -> Non
             usual = trace["hidden_states.6"][0].mean(axis=0)
             cosine = moved @ usual / np.linalg.norm(moved) / np.linalg.norm(usual)
             tab.says("#changed", "block 3 is off")
-            assert float(tab.says("#nohead", r"(\d\.\d{6})\.")) == pytest.approx(cosine, abs=2e-6)
+            assert float(tab.says("#nohead", r"cosine (\d\.\d{6}) ")) == pytest.approx(cosine, abs=2e-6)
