@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from minibert.models.open.load_encoder import TextModel
 from minibert.models.run.pipeline import check_positive, chunked
 from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
-from minibert.threads.pool import behind, prefetch
+from minibert.threads.pool import prefetch
 
 from .stored import KEY, LOCK, Metadata, batches, checksum, compared, difference, metadata_of, shards_of
 from .texts import ID, NO_TEXT, PLACE, VECTOR, Texts, arrow
@@ -83,11 +82,10 @@ def bulk(
     with locked(folder) as check:
         meta, tables = _begun(folder, json.loads(json.dumps(settings)), texts)
         progress(meta["read"])
-        with behind(partial(_write, folder, check)) as submit:
-            for rows, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
-                vectors, meta = _computed(rows, {**meta, "last": last}, model, skip, progress)
-                submit((rows, vectors, meta))
-        return metadata_of(shards_of(folder)[-1])
+        for rows, last in prefetch(lambda shard: shard, _shards(tables, meta), model.pipeline.prefetching):
+            vectors, meta = _computed(rows, {**meta, "last": last}, model, skip, progress)
+            _write(folder, rows, vectors, meta, check)
+        return meta
 
 
 def last_metadata(folder: Path) -> Metadata:
@@ -265,9 +263,8 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
         lock.release()
 
 
-def _write(folder: Path, check: Callable[[], None], shard: tuple[Any, list[Any], Metadata]) -> None:
+def _write(folder: Path, table: Any, vectors: list[Any], meta: Metadata, check: Callable[[], None]) -> None:
     """Write a shard: its rows that have a text, their vectors in chunks, and its metadata."""
-    table, vectors, meta = shard
     if meta["result"] != "sparse":
         vectors = [
             changed(each, lambda rows: quantized(rows, meta["precision"], meta.get("ranges"))) for each in vectors

@@ -13,11 +13,9 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -127,44 +125,3 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
             return
         _help(make_next)
         yield from found
-
-
-@contextmanager
-def behind(work: Callable[[K], object]) -> Iterator[Callable[[K], None]]:
-    """Return, as a context, a function that runs `work` with its argument on another thread.
-
-    There is one job at a time, and no queue. The calling thread, which receives Ctrl-C, runs no job, unless Ctrl-C
-    comes while a job begins. At the end of the context all jobs are done, even after an error: only a second Ctrl-C
-    leaves a job unfinished. An error of `work` is raised by the next call, or at the end.
-    """
-    busy, waiting, failed = Lock(), deque[K](), list[BaseException]()
-    begun: SimpleQueue[None] = SimpleQueue()
-
-    def take() -> None:
-        with busy:
-            while waiting:
-                key = waiting.popleft()
-                begun.put(None)
-                try:
-                    work(key)
-                except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
-                    failed.append(error)
-
-    def finish() -> None:
-        take()  # if no helper has done it
-        if failed:
-            raise failed.pop()
-
-    def submit(key: K) -> None:
-        finish()
-        waiting.append(key)
-        if _help(take):
-            begun.get()
-
-    try:
-        yield submit
-    finally:
-        try:
-            take()
-        finally:
-            finish()  # once more: Ctrl-C may have interrupted the first call
