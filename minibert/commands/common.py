@@ -175,6 +175,17 @@ def add_whole(parser: Parser) -> None:
     parser.add_argument("--whole", action="store_true", help="fetch whole tables, not only the needed rows")
 
 
+def add_precision(parser: Parser, ranges: str) -> None:
+    """Add --precision; `ranges`: what int8 and uint8 take their ranges from."""
+    from minibert.equations.quantization import PRECISIONS
+
+    parser.add_argument(
+        "--precision", choices=tuple(PRECISIONS), default="float32",
+        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
+        f"int8 and uint8 take their ranges from {ranges}",
+    )  # fmt: skip
+
+
 def add_prompts(parser: Any) -> None:
     """Add --prompt-name and --prompt."""
     parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt with this name before each text")
@@ -266,23 +277,21 @@ def coloured() -> bool:
 
 
 def tell(what: str) -> None:
-    """Print a message on stderr."""
-    print(f"minibert: {escaped(what)}", file=sys.stderr)
+    """Print a message on stderr, if there is one."""
+    if sys.stderr is not None:
+        print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
 def tell_truncated(count: int, what: str = "text") -> None:
     """Print how many texts or pairs were truncated, if any."""
-    _tell_count(count, what, "truncated: too long for this model")
+    if count:
+        tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")
 
 
 def tell_empty(count: int) -> None:
     """Print how many empty lines were skipped, if any."""
-    _tell_count(count, "empty line", "skipped")
-
-
-def _tell_count(count: int, what: str, became: str) -> None:
-    if count and sys.stderr is not None:
-        tell(f"{count} {what}{'s' * (count > 1)} {became}")
+    if count:
+        tell(f"{count} empty line{'s' * (count > 1)} skipped")
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:

@@ -17,6 +17,7 @@ from .common import (
     Command,
     Parser,
     add_model,
+    add_precision,
     add_prompts,
     add_whole,
     load_layer,
@@ -41,8 +42,6 @@ FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched fro
 
 def declare_encode(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.equations.quantization import PRECISIONS
-
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),
@@ -50,11 +49,7 @@ def declare_encode(parser: Parser) -> None:
              "other settings for the task",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
-    parser.add_argument(
-        "--precision", choices=tuple(PRECISIONS), default="float32",
-        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "int8 and uint8 take their ranges from all texts, so all are read first",
-    )  # fmt: skip
+    add_precision(parser, "all texts, so all are read first")
     add_prompts(parser)
     add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)

@@ -3,7 +3,7 @@
 The page is one string that needs nothing else: no network, no framework, no font. `templates/page.html` is its frame,
 with the style; `page_base.js` and `page_rows.js` are its script. The numbers are those of the trace, to the bit: the
 script only draws them. A page has 4 bytes for each number, times 4/3 for base64: about 16 kB for a token of a layer
-that is 768 wide. `page_parts` has its first part, `page_blocks` the blocks, `prediction` the head.
+that is 768 wide. `page_parts` has its parts, `prediction` the head's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from minibert.models.input_layer import EmbeddingLayer
 
 from . import page_parts as parts
 from .explain import expression, first_of_text, lookup_ids
-from .page_blocks import block_numbers, blocks_part
 from .prediction import prediction_numbers, prediction_part, shown_head
 from .text import counted, visible
 
@@ -181,7 +180,7 @@ def contents(run: Run) -> Contents:
         }
     }  # fmt: skip
     if encoder is not None:
-        numbers["blockdata"] = block_numbers(encoder, run.trace)
+        numbers["blockdata"] = parts.block_numbers(encoder, run.trace)
         if run.head is not None:
             numbers["predictdata"] = prediction_numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
         if (other := run.beside) is not None:
@@ -206,7 +205,7 @@ def render_page(
     plan = layer_plan(layer.steps, layer.config)
     family, formulas = layer.family.model_type, _formulas(layer, plan)
     data = {id_: parts.as_json(numbers) for id_, numbers in shown.numbers.items()}
-    more = [] if encoder is None else [blocks_part(encoder, data["blockdata"], formulas)]
+    more = [] if encoder is None else [parts.blocks_part(encoder, data["blockdata"], formulas)]
     if encoder is not None and run.head is not None:
         more.append(prediction_part(encoder, run.head, data["predictdata"]))
     if run.beside is not None:

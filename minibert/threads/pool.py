@@ -49,9 +49,9 @@ def checked_threads(threads: Any) -> int | None:
 
 def usable_threads(numbers: int, threads: int | None) -> int:
     """Return the threads to use: at most `threads` or the number of cores, each with enough numbers to be worth it."""
-    given = checked_threads(threads)
+    wanted = checked_threads(threads)
     worth = numbers // NUMBERS_A_THREAD
-    return 1 if worth <= 1 else min(cores() if given is None else given, worth)
+    return 1 if worth <= 1 else min(cores() if wanted is None else wanted, worth)
 
 
 def parallel_for(work: Callable[[K], object], blocks: Iterable[K], threads: int) -> None:
@@ -103,9 +103,9 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
     An error is raised after all earlier results. A caller that stops early does not wait: the next key may come from a
     silent pipe.
     """
-    made = map(make, keys)
+    results = map(make, keys)
     if not at_once:
-        yield from made
+        yield from results
         return
     turn, ready, failed = Lock(), deque[list[T]](), list[BaseException]()
 
@@ -113,7 +113,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
         with turn:
             if not ready and not failed:
                 try:
-                    ready.append([*islice(made, 1)])
+                    ready.append([*islice(results, 1)])
                 except BaseException as error:  # noqa: BLE001 - not swallowed: the caller raises it
                     failed.append(error)
 
@@ -121,7 +121,7 @@ def prefetch(make: Callable[[K], T], keys: Iterable[K], at_once: bool) -> Iterat
         make_next()  # if no helper has made it
         if failed:
             raise failed.pop()
-        if not (found := ready.pop()):
+        if not (following := ready.pop()):
             return
         _help(make_next)
-        yield from found
+        yield from following
