@@ -36,7 +36,7 @@ def escaped(text: str, styled: bool = False) -> str:
     >>> print(escaped("name\x1b]0;title\x07 of\nit"))
     name\x1b]0;title\x07 of\nit
     """
-    return _STYLE_OR_CONTROL.sub(lambda found: found[0] if styled and found[1] else repr(found[0])[1:-1], text)
+    return _STYLE_OR_CONTROL.sub(lambda match: match[0] if styled and match[1] else repr(match[0])[1:-1], text)
 
 
 def refusal(command: str, wrong: str) -> str:
@@ -253,11 +253,11 @@ def not_empty(lines: Iterable[list[str]], empty: list[int]) -> Iterator[list[str
 
 def texts_of(file: str, empty: list[int]) -> Iterator[str]:
     """Read the texts of a file, one per line; see `not_empty`. Raises ValueError for a file without a text."""
-    found = False
+    any_text = False
     for texts in not_empty(arriving_texts(file), empty):
-        found = True
+        any_text = True
         yield from texts
-    if not found:
+    if not any_text:
         raise ValueError(f"{shown_file(file)}: expected texts, one on each line, found none")
 
 

@@ -101,12 +101,12 @@ def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
 
     if output is None:
         for chunk in vectors:
-            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*each, strict=True)) for each in chunk)
+            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*vector, strict=True)) for vector in chunk)
         return
-    every = [each for chunk in vectors for each in chunk]
+    every = [vector for chunk in vectors for vector in chunk]
     none = np.empty(0, np.int64), np.empty(0, np.float32)
-    ids, weights = (np.concatenate(each) for each in zip(none, *every, strict=True))
-    offsets = np.cumsum([0, *(len(each.ids) for each in every)])
+    ids, weights = (np.concatenate(parts) for parts in zip(none, *every, strict=True))
+    offsets = np.cumsum([0, *(len(vector.ids) for vector in every)])
     arrays = {"ids": ids, "weights": weights, "offsets": offsets}
     write_arrays(output, arrays)
     tell(f"wrote {output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))

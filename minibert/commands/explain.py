@@ -142,8 +142,8 @@ def _explain_block(arguments: Any) -> None:
     from minibert.show.explain import explain_block
 
     with load_model(arguments) as encoder:
-        given = arguments.pair, coloured(), arguments.truncate
-        print_lines(explain_block(encoder, arguments.text, arguments.block, arguments.head or 0, *given))
+        choices = arguments.pair, coloured(), arguments.truncate
+        print_lines(explain_block(encoder, arguments.text, arguments.block, arguments.head or 0, *choices))
 
 
 # -- info ----------------------------------------------------------------------------------------------------------

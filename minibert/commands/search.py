@@ -112,15 +112,15 @@ def _read(file: str) -> Iterator[str]:
     if ENDINGS.get(Path(file).suffix.lower(), "lines") == "lines":
         yield from texts_of(file, [])
         return
-    found = False
+    any_text = False
     for table in Texts([file], keep=()).rows():
         for text, place in zip(table["text"].to_pylist(), table[PLACE].to_pylist(), strict=True):
             if text is None:
                 raise ValueError(f"{place}: {NO_TEXT}")
             if text.strip():
-                found = True
+                any_text = True
                 yield text
-    if not found:
+    if not any_text:
         raise ValueError(f"{file}: expected questions, found none")
 
 
@@ -131,19 +131,20 @@ def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments:
     numbers, scores = stored.search(steps.all(questions), arguments.k)
     names = arguments.show or [stored.meta["text_column"]]
     ids, columns = stored.ids(numbers.ravel()), {name: stored.column(name, numbers.ravel()) for name in names}
-    for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
+    for question, rows, row_scores in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
         every = [{name: column[row] for name, column in columns.items()} for row in rows]
         if arguments.json:
-            told = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
-            results = [{"score": score, "id": ids[row], **x} for row, score, x in zip(rows, found, told, strict=True)]
+            shown = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
+            triples = zip(rows, row_scores, shown, strict=True)
+            results = [{"score": score, "id": ids[row], **fields} for row, score, fields in triples]
             # an id may be a date
             yield json.dumps({"question": question, "measure": stored.measure, "results": results}, default=str)
             continue
         if not alone:
             yield question
-        for row, score, values in zip(rows, found, every, strict=True):
-            shown = ("null" if value is None else str(value) for value in values.values())
-            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *shown]).rstrip()
+        for row, score, values in zip(rows, row_scores, every, strict=True):
+            cells = ("null" if value is None else str(value) for value in values.values())
+            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *cells]).rstrip()
             yield line if alone else f"  {line}"
 
 

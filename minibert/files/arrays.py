@@ -113,14 +113,14 @@ def write_model(target: Path, entries: Entries, others: Mapping[str, bytes], che
     """
     parent = target.absolute().parent  # all input has been read: later disk errors concern the target
     with naming(target), tempfile.TemporaryDirectory(prefix=f".{target.name[:KEPT]}.", dir=parent) as scratch:
-        made = Path(scratch) / "made"
-        made.mkdir()
-        write_safetensors(made / SINGLE, entries)
+        folder = Path(scratch) / "made"
+        folder.mkdir()
+        write_safetensors(folder / SINGLE, entries)
         for name, content in others.items():
-            atomic_write(made / name, content)
-        check(made)
-        size = (made / SINGLE).stat().st_size
-        made.rename(target)
+            atomic_write(folder / name, content)
+        check(folder)
+        size = (folder / SINGLE).stat().st_size
+        folder.rename(target)
     return size
 
 

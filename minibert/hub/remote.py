@@ -127,8 +127,8 @@ class RemoteFile(SafetensorsFile):
         servers reported different sizes in two runs.
         """
         with suppress(OSError):
-            found = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
-            read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in found]
+            paths = [path for path in self._folder.iterdir() if re.fullmatch(r"\d+-\d+-\d+", path.name)]
+            read = [(*map(int, path.name.split("-")), path.read_bytes()) for path in paths]
             spans = [(start, content, size) for start, stop, size, content in read if len(content) == stop - start]
             same = len({size for *_, size in spans}) == 1
             return spans if same and any(start == 0 for start, *_ in spans) else []

@@ -288,12 +288,12 @@ class Server:
         """Return the model with a name, or the first with a use. Raises Refusal."""
         able = [model for model in self.models if use is None or use in model.kinds]
         usual = [self.reranker] if use == SCORES and self.reranker else able
-        found = usual if name is None else [model for model in self.models if name in model.names]
-        if found and found[0] in able:
-            return found[0]
+        models = usual if name is None else [model for model in self.models if name in model.names]
+        if models and models[0] in able:
+            return models[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
         message = f"this server has {known}, and not the model {name!r:.80}"
-        if found or name is None:
+        if models or name is None:
             subject = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
             message = f"{subject} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
         raise Refusal(404, message, "model", code="model_not_found")
