@@ -61,7 +61,10 @@ def run(arguments: Any) -> None:
     model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(truncated)
+        prompt_name, prompt = arguments.prompt_name, arguments.prompt
+        if prompt_name is prompt is None and "query" in model.model.prompts:
+            prompt_name = "query"
+        steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
     tell_truncated(len(truncated), "question")
@@ -96,13 +99,6 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
             f"models cannot be compared; name {meta['model_path']} as it was then, or run bulk again"
         )
     return model
-
-
-def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
-    """Return the steps from questions to vectors, with the prompt for queries."""
-    encoder = model.model
-    name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
-    return encoder.pipeline(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from minibert.equations.input_layer import Array
 from .checkpoint import SINGLE
 from .writing import KEPT, atomic_write, naming, refuse_model_file, write_output
 
-BLOCK = 1 << 20  # bytes copied at a time
+COPY_BYTES = 1 << 20  # bytes copied at a time
 Entries = dict[str, tuple[str, Array]]
 """Name -> (format, numbers as the file holds them)."""
 
@@ -75,7 +75,7 @@ def write_vectors(
             arrays["offsets"] = np.cumsum(lengths, dtype=np.int64)
         spool.seek(0)
         # read block by block: the pages of a map would count as memory of this process
-        numbers = iter(lambda: spool.read(BLOCK), b"")
+        numbers = iter(lambda: spool.read(COPY_BYTES), b"")
         if ending == ".npy":
             write_output(path, npy_header(dtype, shape), numbers)
         else:  # int64 offsets are the widest numbers, so they come first

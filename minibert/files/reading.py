@@ -25,7 +25,7 @@ STDIN = "-"
 LONGEST_LINE = 1 << 26  # bytes: a file without line ends must not be read whole
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 UTF8 = b"\xef\xbb\xbf"
-BLOCK = 1 << 18  # bytes read at a time
+READ_BYTES = 1 << 18  # bytes read at a time
 _MODEL_FILES: dict[tuple[int, int], str] = {}  # device and number of a file -> its path when it was opened
 
 
@@ -53,7 +53,7 @@ def sha256_of(path: FileName) -> str:
 
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
 
@@ -170,7 +170,7 @@ def _arriving(name: str) -> Iterator[list[bytes]]:
     block = b"more"
     with reading(shown_file(name), "lines"), _opened(name) as file:
         while block:
-            block = file.read1(BLOCK)  # waits only if nothing has arrived
+            block = file.read1(READ_BYTES)  # waits only if nothing has arrived
             end = block.rfind(b"\n") + 1
             if end or not block:  # whole lines, or at last a line without an end
                 lines = io.BytesIO(b"".join([*begun, block[:end]])).readlines()

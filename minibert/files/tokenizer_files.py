@@ -333,7 +333,7 @@ def _put_template(reader: Any, class_: TokenizerClass, config: Json, older: bool
         template = Template(f"{begin} $A {end}", f"{begin} $A {end} {begin and begin + ':1'} $B:1 {end and end + ':1'}")
     from tokenizers import processors
 
-    def filled(parts: str) -> list[str]:
+    def with_tokens(parts: str) -> list[str]:
         steps = (part.partition(":") for part in parts.split())
         return [f"{part if part[0] == '$' else tokens[part]}:{segment or 0}" for part, _, segment in steps]
 
@@ -347,7 +347,7 @@ def _put_template(reader: Any, class_: TokenizerClass, config: Json, older: bool
         reader.post_processor = processors.RobertaProcessing((sep, ids[sep]), (cls, ids[cls]), trims, spaced)
         return
     reader.post_processor = processors.TemplateProcessing(
-        single=filled(template.single), pair=filled(template.pair), special_tokens=list(ids.items())
+        single=with_tokens(template.single), pair=with_tokens(template.pair), special_tokens=list(ids.items())
     )
 
 

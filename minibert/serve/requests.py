@@ -125,7 +125,6 @@ def _check_count(items: list[Any], name: str, limits: Limits) -> None:
 
 
 def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
-    """Check a list of texts. Raises Refusal."""
     if not isinstance(sent, list):
         raise wrong(name, expected, sent)
     _check_count(sent, name, limits)
@@ -137,7 +136,6 @@ def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
 
 
 def _text(text: Any, field: str, longest: int) -> str:
-    """Check a text. Raises Refusal."""
     if not isinstance(text, str):
         raise wrong(field, "a string", text)
     if len(text) > longest:

@@ -231,7 +231,6 @@ class Live:
         return Runs(run, run._replace(beside=None) if as_typed else self._runs(state.typed).typed)
 
     def _live(self, state: State, runs: Runs) -> dict[str, Any]:
-        """Compute the numbers of the page's live part."""
         numbers: dict[str, Any] = {
             "state": state.as_json,
             "family": self.layer.family.model_type,
@@ -263,7 +262,8 @@ class Live:
         logits = [run.trace["logits"].reshape(-1, self.head.labels) for run in runs]
         now, before = map(activate, logits)
         k = min(COMPARED, self.head.labels)
-        labels = [_union(*rows) for rows in zip(*(top_indices(x, k) for x in logits), strict=True)]
+        likeliest = zip(*(top_indices(x, k) for x in logits), strict=True)
+        labels = [np.concatenate([first, second[~np.isin(second, first)]]) for first, second in likeliest]
         names = names_of(encoder, self.head, np.concatenate(labels))
         rows = [
             [[names[i], float(before[row, i]), float(now[row, i])] for i in likely.tolist()]
@@ -281,10 +281,6 @@ def _terms(encoder: Encoder, batch: Mapping[str, Array]) -> dict[str, Any] | Non
     numbers = shares.astype(object)
     numbers[~np.isfinite(shares)] = None
     return {"parts": PARTS, "shares": numbers.tolist()}
-
-
-def _union(first: Array, second: Array) -> Array:
-    return np.concatenate([first, second[~np.isin(second, first)]])
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
