@@ -127,9 +127,7 @@ def _begun(folder: Path, settings: Metadata, texts: Texts) -> tuple[Metadata, It
             raise ValueError(f"the input has changed: {wrong}; choose another folder, or put the input back")
         rows = _after(chain([first], rows), read - at)
     if meta["last"] and next(rows, None) is not None:
-        raise ValueError(
-            f"the input has changed: it has more than the {read:,} rows of {folder}; choose another folder"
-        )
+        raise ValueError(f"the input has changed: it has more than the {read:,} rows of {folder}; choose another")
     return {**meta, **settings}, chain([none], rows)
 
 

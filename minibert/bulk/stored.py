@@ -182,9 +182,7 @@ def finished(folder: Path) -> tuple[list[Path], list[int], Metadata]:
     if not shards:
         raise ValueError(f"{folder}: it holds no shard; name a folder that bulk wrote")
     if not meta["last"]:
-        raise ValueError(
-            f"{folder}: not complete; run `bulk` again as before, and it continues after {shards[-1].name}"
-        )
+        raise ValueError(f"{folder}: not complete; run `bulk` again as before to continue after {shards[-1].name}")
     return shards, ends, meta
 
 

@@ -182,10 +182,8 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
         return ""
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
     if pooling is None and ending == ".npy":
-        raise ValueError(
-            f"{output}: texts have different numbers of tokens or weights, and a .npy file holds one array; use "
-            ".safetensors, which gets offsets too: text i has the rows offsets[i] to offsets[i + 1] - 1"
-        )
+        wrong = f"{output}: a .npy file holds one array, and the texts have different numbers of rows"
+        raise ValueError(f"{wrong}; use .safetensors, which gets offsets: text i begins at row offsets[i]")
     return ending
 
 
@@ -209,9 +207,7 @@ def _refuse_files(texts: list[str]) -> None:
 
     for text in texts:
         if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text
-            raise ValueError(
-                f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads the texts of files"
-            )
+            raise ValueError(f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads its texts")
 
 
 def streamed(

@@ -94,9 +94,7 @@ def _serve_page(arguments: Any) -> None:
 
     for name in ("html", "pair", "block", "head", "beside"):
         if getattr(arguments, name) is not None:
-            raise ValueError(
-                f"--live shows every block, head and token, and takes a second text there; leave out --{name}"
-            )
+            raise ValueError(f"--live shows every block and head, and has a second text; leave out --{name}")
     arguments.whole = True  # a page that computes needs the whole model
     with load_layer(arguments) as layer, _with_blocks(arguments, layer) as model:
         live = Live(model, shown_name(arguments.model))

@@ -94,10 +94,8 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     if found != wanted:
         model.model.close()
         other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
-        raise ValueError(
-            f"{stored.path} was made with another model than {name}: {other} is not the same file; vectors of two "
-            f"models cannot be compared; name {meta['model_path']} as it was then, or run bulk again"
-        )
+        wrong = f"{stored.path} was made with another model than {name}: {other} is not the same file"
+        raise ValueError(f"{wrong}; name {meta['model_path']} as it was then, or run bulk again")
     return model
 
 

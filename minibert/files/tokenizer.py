@@ -36,9 +36,7 @@ def without_panic(file: str) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         wrong = f"the tokenizers library broke off ({str(error) or 'without a reason'})"
-        raise TokenizerError(
-            f"{file}: {wrong}; a rule in this file is damaged or does not end; fetch it again"
-        ) from None
+        raise TokenizerError(f"{file}: {wrong}; a rule in this file is damaged; fetch it again") from None
 
 
 class Encoded(NamedTuple):

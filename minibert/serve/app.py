@@ -237,11 +237,8 @@ class Server:
             if not has_token(headers.get("authorization", ""), self.token):
                 raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
         elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *LOCAL)):
-            raise Refusal(
-                403,
-                f"without a token this server answers at names of this machine, found {host!r:.80} at "
-                f"{address or 'a socket'}; ask 127.0.0.1, or start the server with a token",
-            )
+            found = f"found {host!r:.80} at {address or 'a socket'}; ask 127.0.0.1, or start the server with a token"
+            raise Refusal(403, f"without a token this server answers at names of this machine, {found}")
 
     # -- handlers ----------------------------------------------------------------------------------------------
 

@@ -95,11 +95,8 @@ def check_size(model: EmbeddingLayer | Encoder, *counts: int, size: float | None
         pairs += len(model.stack.blocks) * model.stack.heads
     size = pairs * itemsize * parts.BYTES * sum(count * count for count in counts) if size is None else size
     if size > parts.LARGEST:
-        tokens = " and ".join(map(str, counts))
-        raise ValueError(
-            f"the page of {tokens} tokens would have {size / 1e6:.1f} MB, expected at most "
-            f"{parts.LARGEST / 1e6:.0f} MB; give less text"
-        )
+        wrong = f"the page of {' and '.join(map(str, counts))} tokens would have {size / 1e6:.1f} MB"
+        raise ValueError(f"{wrong}, expected at most {parts.LARGEST / 1e6:.0f} MB; give less text")
 
 
 def shown_tokens(layer: EmbeddingLayer, input_ids: Array) -> list[str]:
