@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -264,9 +265,8 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
 def _write(folder: Path, table: Any, vectors: list[Any], meta: Metadata, check: Callable[[], None]) -> Metadata:
     """Write a shard: its rows that have a text, their vectors in chunks, and its metadata, which are returned."""
     if meta["result"] != "sparse":
-        vectors = [
-            changed(part, lambda rows: quantized(rows, meta["precision"], meta.get("ranges"))) for part in vectors
-        ]
+        smaller = partial(quantized, precision=meta["precision"], ranges=meta.get("ranges"))
+        vectors = [changed(part, smaller) for part in vectors]
     column = arrow().chunked_array([column_of(part) for part in vectors or [no_vectors(meta)]])
     table = table.filter(table[meta["text_column"]].is_valid()).select([*meta["columns"]])
     path = folder / f"vectors-{meta['shards'] - 1:05}.{meta['format']}"

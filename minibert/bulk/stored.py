@@ -318,9 +318,8 @@ class StoredVectors:
         for path, end in zip(self._shards, self._ends, strict=True):
             some = [row for row in wanted if start <= row < end]
             for batch in batches(path, BLOCK, [name]) if some else ():
-                values.update(
-                    (row, batch.column(0)[row - start].as_py()) for row in some if 0 <= row - start < len(batch)
-                )
+                inside = [row for row in some if 0 <= row - start < len(batch)]
+                values.update((row, batch.column(0)[row - start].as_py()) for row in inside)
                 start += len(batch)
             start = end
         return values

@@ -116,9 +116,7 @@ class Texts:
                 kinds.setdefault(re.sub(r"^(large_|u)|\W.*|\d+", "", kind), (name, kind))
         if len(kinds) > 1:
             (first, before), (name, kind), *_ = kinds.values()
-            wrong = (
-                f"column {ids!r} holds {kind}, and {before} in {shown_file(first)}: as one type an id would change; "
-            )
+            wrong = f"column {ids!r} holds {kind}, and {before} in {shown_file(first)}: as one type ids would change; "
             advice = "convert one, or name another column with ", Option("id_column")
             raise error_of(ValueError, wrong, *advice, place=shown_file(name))
 

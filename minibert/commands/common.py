@@ -93,9 +93,8 @@ class Parser(argparse.ArgumentParser):
         if unknown and unknown[0].startswith("-"):
             self._refuse_option(unknown[0])
         if unknown:
-            self.error(
-                f"unexpected argument {' '.join(map(repr, unknown))}; put a text or a path of several words in quotes"
-            )
+            wrong = f"unexpected argument {' '.join(map(repr, unknown))}"
+            self.error(f"{wrong}; put a text or a path of several words in quotes")
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
         for name, option in (("k", "-k"), ("threads", "--threads")):

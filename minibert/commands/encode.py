@@ -82,9 +82,8 @@ def run_encode(arguments: Any) -> None:
             _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
             tell_truncated(len(truncated))
             return
-        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task).noting(
-            truncated
-        )
+        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
+        steps = steps.noting(truncated)
         parts = (part for chunk in chunks for part in chunked(chunk, steps.chunk))
         vectors, dim = streamed(steps.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":

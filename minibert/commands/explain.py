@@ -14,6 +14,7 @@ from .common import (
     add_model,
     add_whole,
     coloured,
+    from_hub,
     load_layer,
     load_model,
     print_lines,
@@ -77,10 +78,8 @@ def _write_page(arguments: Any, html: Path) -> None:
 
     output_ending(html, (".html", ".htm"))
     with load_layer(arguments, lazy=not arguments.whole) as layer, _with_blocks(arguments, layer) as model:
-        written = page(
-            model, arguments.text, arguments.pair, arguments.truncate, shown_name(arguments.model), arguments.beside
-        )
-        write_output(html, written.encode())
+        name, pair, beside = shown_name(arguments.model), arguments.pair, arguments.beside
+        write_output(html, page(model, arguments.text, pair, arguments.truncate, name, beside).encode())
     tell(f"wrote {html}")
 
 
@@ -152,10 +151,7 @@ def run_info(arguments: Any) -> None:
     from minibert.models.open.load import assemble, family_of, open_model
     from minibert.show.info import info
 
-    # lazy: only sizes are needed
-    opened = open_model(
-        arguments.model, revision=arguments.revision, local_files_only=arguments.local_files_only, lazy=True
-    )
+    opened = open_model(arguments.model, **from_hub(arguments), lazy=True)  # only sizes are needed
     family = family_of(opened)
     source = opened.source()
     with assemble(opened, source, family, arguments.side) as layer:

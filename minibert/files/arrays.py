@@ -79,9 +79,8 @@ def write_vectors(
         if ending == ".npy":
             write_output(path, npy_header(dtype, shape), numbers)
         else:  # int64 offsets are the widest numbers, so they come first
-            write_output(
-                path, safetensors_header(_entries(arrays)), *([] if pooling else [arrays["offsets"].data]), numbers
-            )
+            offsets = [] if pooling else [arrays["offsets"].data]
+            write_output(path, safetensors_header(_entries(arrays)), *offsets, numbers)
     return {name: array.shape for name, array in arrays.items()}
 
 

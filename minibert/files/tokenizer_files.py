@@ -409,9 +409,8 @@ def static_tokenizer(old: Tokenizer) -> StaticTokenizer:
         if step.get("type") == "ByteLevel":
             step["add_prefix_space"] = True
     content = json.dumps(rules, ensure_ascii=False, separators=(",", ":"))
-    return StaticTokenizer(
-        Tokenizer(Reader.from_str(content)), content.encode(), tokens, [vocabulary[t] for t in tokens]
-    )
+    ids = [vocabulary[token] for token in tokens]
+    return StaticTokenizer(Tokenizer(Reader.from_str(content)), content.encode(), tokens, ids)
 
 
 def unknown_token(model: dict[str, Any]) -> str | None:

@@ -223,9 +223,8 @@ def _columns(attention: BoundAttention, head: int) -> str:
     if attention.key_heads != attention.heads:
         return f"head {head} uses key head {head // (attention.heads // attention.key_heads)} of {attention.key_heads}"
     parts = "" if len(attention.maps) == 3 else " (q, k and v side by side)"
-    return (
-        f"columns {head * attention.head_dim} to {(head + 1) * attention.head_dim - 1} of each are head {head}{parts}"
-    )
+    first, end = head * attention.head_dim, (head + 1) * attention.head_dim
+    return f"columns {first} to {end - 1} of each are head {head}{parts}"
 
 
 def pair_table(tokens: Sequence[str], x: Array, bold: Style) -> Iterator[str]:

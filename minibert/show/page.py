@@ -181,10 +181,9 @@ def contents(run: Run) -> Contents:
         if run.head is not None:
             numbers["predictdata"] = prediction_numbers(encoder, run.head, input_ids, run.trace, run.adds_up)
         if (other := run.beside) is not None:
-            shows = bool(other.tokens)
-            numbers["besidedata"] = (
-                parts.beside_numbers(encoder, run.trace, other.tokens, other.trace) if shows else None
-            )
+            numbers["besidedata"] = None
+            if other.tokens:
+                numbers["besidedata"] = parts.beside_numbers(encoder, run.trace, other.tokens, other.trace)
     pairs = zip(tokens, input_ids[0].tolist(), strict=True)
     choices = "\n".join(_choice(i, *pair, i == run.first) for i, pair in enumerate(pairs))
     about = f"{counted(len(tokens), 'token')} of {layer.family.model_type} → {(1, *output.shape)}, {output.dtype}"
@@ -242,10 +241,8 @@ def _choice(position: int, token: str, token_id: int, chosen: bool) -> str:
 
 def _positions_text(layer: EmbeddingLayer) -> str:
     if any(isinstance(step, Positions) for step, _ in layer.steps):
-        return (
-            "The cosine of the angle between the position rows of every two tokens. 1 is the same direction. The words "
-            "do not matter here."
-        )
+        about = "The cosine of the angle between the position rows of every two tokens. 1 is the same direction."
+        return f"{about} The words do not matter here."
     where = "they act inside attention" if layer.family.attention is not None else "it has none"
     return escape(f"{layer.family.model_type} adds no positions in its input layer: {where}.")
 
