@@ -264,7 +264,7 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
 
 def _write(folder: Path, table: Any, vectors: list[Any], meta: Metadata, check: Callable[[], None]) -> Metadata:
     """Write a shard: its rows that have a text, their vectors in chunks, and its metadata, which are returned."""
-    if meta["result"] != "sparse":
+    if meta["precision"] != "float32":
         smaller = partial(quantized, precision=meta["precision"], ranges=meta.get("ranges"))
         vectors = [changed(part, smaller) for part in vectors]
     column = arrow().chunked_array([column_of(part) for part in vectors or [no_vectors(meta)]])
