@@ -181,7 +181,7 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
         return ""
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
     if pooling is None and ending == ".npy":
-        wrong = f"{output}: a .npy file holds one array, and the texts have different numbers of rows"
+        wrong = f"{output}: a .npy file holds one array, and texts have different numbers of tokens or weights"
         raise ValueError(f"{wrong}; use .safetensors, which gets offsets: text i begins at row offsets[i]")
     return ending
 
