@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import replace
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, NORM, POSITION, WORD
@@ -41,12 +50,12 @@ DISTILBERT_BLOCKS = Blocks(
 
 DISTILBERT_HEADS = (
     masked_word(
-        HeadMap(path="vocab_transform"),
+        HeadLinear(path="vocab_transform"),
         Act(path="activation", act="activation"),
         Norm(path="vocab_layer_norm", eps=1e-12),
-        HeadMap(path="vocab_projector", out=WORDS, tied=True),
+        HeadLinear(path="vocab_projector", out=WORDS, tied=True),
     ),
-    classes(HeadMap(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
+    classes(HeadLinear(path="pre_classifier"), Act(path="pre_classifier.relu", word="relu"), CLASSIFIER),
     TOKEN_CLASSES,
     ANSWER,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadLinear, classes, masked_word
 
 from .llama import LLAMA, LLAMA_BLOCKS
 from .rows import ModelType
@@ -34,11 +34,11 @@ def _takes(config: Config) -> str:
 
 EUROBERT_HEADS = (
     masked_word(
-        HeadMap(path="lm_head", out=WORDS, biased="mlp_bias", tied=True),  # the blocks' key is read here too
+        HeadLinear(path="lm_head", out=WORDS, biased="mlp_bias", tied=True),  # the blocks' key is read here too
         architectures=("ForMaskedLM",),
     ),
     classes(
-        HeadMap(path="dense"),
+        HeadLinear(path="dense"),
         Act(path="activation", word="gelu"),  # regardless of hidden_act
         CLASSIFIER,
         takes=_takes,

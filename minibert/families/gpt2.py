@@ -6,7 +6,7 @@ import math
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import Config, replace
-from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadMap, classes
+from minibert.families.parts.heads import ANSWER, LABELS, TOKEN_CLASSES, WORDS, Head, HeadLinear, classes
 from minibert.families.parts.steps import Add, Norm, Positions, Tokens
 
 from .family import Family
@@ -90,8 +90,8 @@ GPT2_BLOCKS = Blocks(
 )  # fmt: skip
 
 
-SCORE = HeadMap(path="score", out=LABELS)
-LM_HEAD = HeadMap(path="lm_head", out=WORDS, biased=False, tied=True)
+SCORE = HeadLinear(path="score", out=LABELS)
+LM_HEAD = HeadLinear(path="lm_head", out=WORDS, biased=False, tied=True)
 
 GPT2_HEADS = (
     Head(name="next_word", architectures=("LMHeadModel", "DoubleHeadsModel"), steps=(LM_HEAD,), causal=True),

@@ -5,7 +5,16 @@ from __future__ import annotations
 from minibert.families.parts.block_names import Older
 from minibert.families.parts.block_parts import Blocks, Residual
 from minibert.families.parts.config import replace, typed
-from minibert.families.parts.heads import CLASSIFIER, POOLER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    CLASSIFIER,
+    POOLER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm
 
 from .bert import BERT, BERT_DEFAULTS, NORM, TYPE, WORD
@@ -50,10 +59,10 @@ GTE_BLOCKS = Blocks(
 
 GTE_HEADS = (
     masked_word(
-        HeadMap(path="lm_head.dense"),
+        HeadLinear(path="lm_head.dense"),
         Act(path="lm_head.gelu", word="gelu"),  # regardless of hidden_act
         Norm(path="lm_head.layer_norm", names=("lm_head.layer_norm", "lm_head.norm")),
-        HeadMap(path="lm_head.decoder", out=WORDS, tied=True),
+        HeadLinear(path="lm_head.decoder", out=WORDS, tied=True),
         architectures=("ForMaskedLM",),
     ),
     classes(*POOLER, CLASSIFIER),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from minibert.families.parts.block_parts import Attention, Blocks, FeedForward, Residual
 from minibert.families.parts.config import FULL, Config, layer_type, replace, switch
-from minibert.families.parts.heads import ANSWER, CLASSIFIER, TOKEN_CLASSES, WORDS, Act, HeadMap, classes, masked_word
+from minibert.families.parts.heads import (
+    ANSWER,
+    CLASSIFIER,
+    TOKEN_CLASSES,
+    WORDS,
+    Act,
+    HeadLinear,
+    classes,
+    masked_word,
+)
 from minibert.families.parts.steps import Norm, Tokens
 
 from .family import Family, scheme
@@ -73,7 +82,7 @@ def first_or_mean(config: Config) -> str:
 
 
 MODERNBERT_STEPS = (
-    HeadMap(path="head.dense", biased="classifier_bias"),
+    HeadLinear(path="head.dense", biased="classifier_bias"),
     Act(path="head.act", act="classifier_activation"),
     Norm(path="head.norm", eps="norm_eps", biased="norm_bias"),
 )
@@ -81,7 +90,7 @@ MODERNBERT_STEPS = (
 MODERNBERT_HEADS = (
     masked_word(
         *MODERNBERT_STEPS,
-        HeadMap(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
+        HeadLinear(path="decoder", out=WORDS, biased="decoder_bias", tied=True),
         architectures=("ForMaskedLM",),
     ),
     classes(*MODERNBERT_STEPS, CLASSIFIER, takes=first_or_mean),

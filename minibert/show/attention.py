@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from minibert.equations.blocks import Affine, softmax
+from minibert.equations import blocks as equations
+from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.nine_terms import normed_parts, score_terms, term_shares
-from minibert.families.parts.bound_blocks import Dense
-from minibert.families.parts.modules import LayerNorm
+from minibert.families.parts.modules import LayerNorm, Linear
 from minibert.families.parts.plan import REAL, Plan, layer_plan, value
 from minibert.families.parts.steps import Positions
 from minibert.files.tables import ScratchBuffer
@@ -40,7 +40,7 @@ def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
     maps = [block.modules[path] for path in attention.maps]
     if len(maps) == 1:
         maps = [maps[0].part(slice(*ends)) for ends in ((0, attention.edges[0]), attention.edges)]
-    query, key = map(_float64, maps[:2])
+    query, key = (equations.Linear(*_float64(module)) for module in maps[:2])
     return score_terms(normed_parts(parts, *_float64(norm), norm.eps), query, key, attention.heads, attention.scale)
 
 
@@ -75,11 +75,11 @@ def _only_norm(encoder: Encoder) -> LayerNorm:
     return norm
 
 
-def _float64(module: LayerNorm | Dense) -> Affine:
+def _float64(module: LayerNorm | Linear) -> tuple[Array, Array]:
     """Return weight and bias in float64; the weight of a map as (out, in)."""
-    weight = module.matrix(ScratchBuffer()) if isinstance(module, Dense) else module.weight
+    weight = module.matrix(ScratchBuffer()) if isinstance(module, Linear) else module.weight
     bias = np.zeros(len(weight)) if module.bias is None else module.bias
-    return Affine(weight.astype(np.float64), bias.astype(np.float64))
+    return weight.astype(np.float64), bias.astype(np.float64)
 
 
 # -- one cell ----------------------------------------------------------------------------------------------------

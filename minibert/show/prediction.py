@@ -25,9 +25,9 @@ from minibert.equations.blocks import softmax
 from minibert.equations.input_layer import Array
 from minibert.equations.similarity import top_indices
 from minibert.errors import CheckpointError
-from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundResidual
 from minibert.families.parts.heads import POOLED, BoundHead
-from minibert.families.parts.modules import LayerNorm, RMSNorm
+from minibert.families.parts.modules import LayerNorm, Linear, RMSNorm
 from minibert.models.encoder import Encoder
 from minibert.models.heads.heads import logit_pieces, positions_of
 from minibert.models.heads.labels import REGRESSION, SEVERAL
@@ -83,7 +83,7 @@ class _Backward:
         """Compute the logits that some rows (tokens, width) add: (tokens, k)."""
         return np.asarray(np.einsum("tkd,td->tk", self.g, added.astype(np.float64)))
 
-    def through_map(self, module: Dense) -> None:
+    def through_map(self, module: Linear) -> None:
         weight = module.weight.T if module.transposed else module.weight  # (out, in)
         if module.bias is not None:
             self.biases = self.biases + self.g @ module.bias.astype(np.float64)
@@ -173,7 +173,7 @@ def _through_head(trace: Mapping[str, Array], head: BoundHead, labels: Array, x:
     back, first = _Backward(g, biases), x.mean(axis=0, keepdims=True) if head.takes == "mean" else x
     inputs = [first, *(trace[path].reshape(len(labels), -1) for path, _ in head.works)]
     for (_, layer), entering, leaving in zip(head.works[::-1], inputs[-2::-1], inputs[:0:-1], strict=True):
-        if isinstance(layer, Dense):
+        if isinstance(layer, Linear):
             back.through_map(layer)
         elif isinstance(layer, LayerNorm):
             back.through_norm(layer, entering)
@@ -277,7 +277,7 @@ def prediction_numbers(
 
 def prediction_part(encoder: Encoder, head: BoundHead, data: str) -> dict[str, str]:
     """Render this part of the page: its elements ("prediction") and its script; data: its numbers, as JSON."""
-    activation = any(not isinstance(layer, Dense | LayerNorm) for _, layer in head.works)
+    activation = any(not isinstance(layer, Linear | LayerNorm) for _, layer in head.works)
     return rendered_part(
         "prediction",
         about=escape(ABOUT[head.name]),

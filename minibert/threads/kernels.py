@@ -52,14 +52,14 @@ class Rows(NamedTuple):
         rows = _multiple(max(rows, fewest), self.total)
         return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
 
-    def fewest(self, outputs: int, width: int, in_order: bool = False) -> int:
+    def fewest(self, outputs: int, width: int, column_major: bool = False) -> int:
         """Return the fewest rows for which the usual code computes a product with this weight.
 
         >>> rows = Rows(numbers=1200, volume=1_000_000)
-        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, in_order=True)
+        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, column_major=True)
         (4, 38, 7)
         """
-        volume = self.volume // (outputs * width) if in_order else 0
+        volume = self.volume // (outputs * width) if column_major else 0
         return max(self.numbers // outputs, volume) + 1
 
 

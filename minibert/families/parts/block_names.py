@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.equations.input_layer import Array
-from minibert.files.tables import StoredTable, Weight, in_order
+from minibert.files.tables import StoredTable, Weight, column_major
 
 if TYPE_CHECKING:
     from .steps import Tensors
@@ -57,7 +57,7 @@ class OtherNames:
         return found
 
     def weight(self, names: tuple[str, ...], shape: tuple[int, ...]) -> Weight:
-        found: Weight = self._find(lambda *asked: in_order(self._binder.weight(*asked)), names, shape)
+        found: Weight = self._find(lambda *asked: column_major(self._binder.weight(*asked)), names, shape)
         return found
 
     def _find(self, give: Callable[..., Any], asked: tuple[str, ...], shape: tuple[int, ...]) -> Any:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minibert.errors import CheckpointError
 from minibert.families.family import Family
-from minibert.files.tables import in_order
+from minibert.files.tables import column_major
 
 from .block_names import Older, older_names, shared_names
 from .config import Config, Frozen, decided, replace, stays_causal
+from .modules import Linear, steady
 from .steps import Norm
 
 if TYPE_CHECKING:
@@ -41,14 +42,12 @@ class Site(NamedTuple):
     scheme: Any  # the input row's positions in attention
     modules: Modules
 
-    def dense(self, name: str, out: int, width: int, biased: bool | str) -> str:
+    def linear(self, name: str, out: int, width: int, biased: bool | str) -> str:
         """Read a map's tensors, and return its path."""
-        from .bound_blocks import Dense
-
         path = self.prefix + name
         weight = self.tensors.weight((f"{path}.weight",), (width, out) if self.transposed else (out, width))
         bias = self.tensors.vector((f"{path}.bias",), (out,)) if decided(self.config, biased) else None
-        self.modules[path] = Dense(weight if self.transposed else in_order(weight), bias, self.transposed)
+        self.modules[path] = Linear(weight if self.transposed else column_major(weight), bias, self.transposed)
         return path
 
     def norm(self, norm: Norm, width: int) -> str:
@@ -95,7 +94,7 @@ class Attention(Frozen):
         config, (heads, key_heads, head_dim) = site.config, self.sizes(site.config)
         dim, widths = config.integer("hidden_size"), [n * head_dim for n in (heads, key_heads, key_heads)]
         outs = widths if len(self.maps) == 3 else [sum(widths)]
-        maps = tuple(site.dense(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
+        maps = tuple(site.linear(name, out, dim, self.biased) for name, out in zip(self.maps, outs, strict=True))
         inside, window = maps[0].rpartition(".")[0], self.window(config, site.i)
         return BoundAttention(
             maps=maps,
@@ -103,7 +102,7 @@ class Attention(Frozen):
             scores=f"{inside}.scores",
             probabilities=f"attentions.{site.i}",
             context=f"{inside}.context",
-            output=site.dense(self.output, dim, heads * head_dim, self.output_biased),
+            output=site.linear(self.output, dim, heads * head_dim, self.output_biased),
             heads=heads,
             key_heads=key_heads,
             head_dim=head_dim,
@@ -156,12 +155,12 @@ class FeedForward(Frozen):
         activate = activation_of(site.config, self.act)
         gate, up = (self.gate, self.up) if decided(site.config, self.gated) else ("", self.ungated)
         together = gate == up  # gate and up are one map
-        gate = gate and site.dense(gate, 2 * inner if together else inner, dim, self.biased)
-        up = gate if together else site.dense(up, inner, dim, self.biased)
+        gate = gate and site.linear(gate, 2 * inner if together else inner, dim, self.biased)
+        up = gate if together else site.linear(up, inner, dim, self.biased)
         activation = site.prefix + self.activation
         site.modules[activation] = activate
         biased = self.biased if self.output_biased is None else self.output_biased
-        down = site.dense(self.down, dim, inner, biased)
+        down = site.linear(self.down, dim, inner, biased)
         return BoundFeedForward(up, gate, activation, down, activate)
 
     def width(self, config: Config) -> int:
@@ -200,8 +199,6 @@ class TextVector(Frozen):
 
     def bind(self, config: Config, binder: Binder) -> dict[str, Any]:
         """Read the map, and return its fields of a `SentenceConfig`."""
-        from .bound_blocks import steady
-
         name, dim = f"{self.projection}.weight", config.integer("hidden_size")
         fields: dict[str, Any] = {"poolings": ("lasttoken",), "picks": self.token(config), "dim": dim}
         if not binder.stores(name):

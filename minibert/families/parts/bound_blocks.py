@@ -15,101 +15,17 @@ import numpy as np
 from minibert.equations import activations
 from minibert.equations import blocks as equations
 from minibert.equations.activations import Activation
-from minibert.equations.fast import PANEL, Panels, linear, steady_linear
+from minibert.equations.fast import PANEL, Panels
 from minibert.equations.input_layer import Array
-from minibert.files.tables import ScratchBuffer, StoredTable, Weight, forget, map_of
-from minibert.threads.kernels import kernel
+from minibert.files.tables import ScratchBuffer, forget, map_of
 
 from .config import Config
+from .modules import Linear
 
 if TYPE_CHECKING:
     from .plan import Step, Term
 
-HEAD_ROWS = 12  # enough for each kernel in `threads.kernels`, with at least `fast.OUTPUTS` outputs
-Modules = dict[str, Any]  # path -> Dense, a norm or the activation, in the order of computation
-
-
-def steady(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """Return `x @ weight^T + bias` for a head. With kernels that allow it, no row changes a bit of another.
-
-    With another kernel and `same_bits=True`, a call has one text.
-    """
-    return steady_linear(x, weight, bias, HEAD_ROWS, kernel().usual.columns)
-
-
-class Dense:
-    """`y = x @ weight^T + bias`: see `equations.blocks.linear`. `transposed`: the file holds (in, out).
-
-    panels: the weight once more, for products of few rows: see `lay_out`.
-
-    A weight that is a table stays as it is stored, and is converted for each use, to aligned numbers. A misaligned
-    array is copied once, or BLAS would do so at each call.
-    """
-
-    def __init__(self, weight: Weight, bias: Array | None, transposed: bool = False) -> None:
-        if isinstance(weight, np.ndarray) and not weight.flags.aligned:
-            weight = np.array(weight)
-        self._weight, self.bias, self.transposed = weight, bias, transposed
-        self.panels: Panels | None = None
-
-    @property
-    def weight(self) -> Array:
-        """The weight as the file has it, (out, in) or transposed; a stored one is converted anew each time."""
-        return self._weight.array() if isinstance(self._weight, StoredTable) else self._weight
-
-    @property
-    def source(self) -> Weight:
-        """The array or table that holds the weight."""
-        return self._weight
-
-    @property
-    def stored(self) -> bool:
-        """Whether the weight stays in its stored format, and is converted for each use."""
-        return isinstance(self._weight, StoredTable)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the numbers of one input stand side by side in memory: see `files.tables.in_order`."""
-        if self.stored:
-            return self.transposed
-        down, right = self.weight.strides
-        return (right < down) if self.transposed else (down < right)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its products."""
-        return self._weight.dtype
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(out, in)."""
-        out, width = self._weight.shape[::-1] if self.transposed else self._weight.shape
-        return out, width
-
-    def matrix(self, buffer: ScratchBuffer) -> Array:
-        """The weight as (out, in); a stored one is converted into `buffer`, valid until that is used again."""
-        weight = buffer.converted(self._weight) if isinstance(self._weight, StoredTable) else self._weight
-        return weight.T if self.transposed else weight
-
-    def part(self, numbers: slice) -> Dense:
-        """The map that gives some of its numbers; nothing is copied."""
-        where = (slice(None), numbers) if self.transposed else (numbers,)
-        weight = self._weight.part(*where) if isinstance(self._weight, StoredTable) else self._weight[where]
-        part = Dense(weight, None if self.bias is None else self.bias[numbers], self.transposed)
-        part.panels = self.panels and self.panels.part(slice(*numbers.indices(self.shape[0])[:2]))
-        return part
-
-    def __call__(self, x: Array) -> Array:
-        matrix = self.matrix(ScratchBuffer())
-        return linear(x, matrix, self.bias) if x.ndim != 2 else steady(x, matrix, self.bias)
-
-    def __repr__(self) -> str:
-        out, width = self.shape
-        if self.transposed:
-            return f"Conv1D(nf={out}, nx={width})"
-        return f"Linear(in_features={width}, out_features={out}, bias={self.bias is not None})"
-
-
+Modules = dict[str, Any]  # path -> Linear, a norm or the activation, in the order of computation
 # the name in config.json -> the equation
 ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": activations.gelu,
@@ -163,7 +79,7 @@ def activation_of(config: Config, key: Key) -> Activation:
     return ACTIVATIONS[name]
 
 
-def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
+def lay_out(maps: Sequence[Linear], halved: bool, copied: bool) -> None:
     """Split the weight that these maps share into panels, if possible; without `copied`, only as views of the weight.
 
     With `halved`, each half of the weight is one map. A weight that is converted at each use is left unchanged.
@@ -172,9 +88,9 @@ def lay_out(maps: Sequence[Dense], halved: bool, copied: bool) -> None:
     if first.stored or first.dtype != np.float32 or first.shape[0] % (PANEL * (1 + halved)):
         return
     weight = first.matrix(ScratchBuffer())
-    if first.in_order or copied:
+    if first.column_major or copied:
         panels = Panels.of(weight)
-        if map_of(weight) and not first.in_order:
+        if map_of(weight) and not first.column_major:
             forget(weight)
         for each in maps:
             each.panels = panels

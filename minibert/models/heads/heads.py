@@ -11,7 +11,6 @@ import numpy as np
 from minibert.equations.activations import tanh
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError, Load, Text, error_of
-from minibert.families.parts.bound_blocks import Dense, steady
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import (
     LABELS,
@@ -24,6 +23,7 @@ from minibert.families.parts.heads import (
     count_labels,
     positions_taken,
 )
+from minibert.families.parts.modules import Linear, Product, steady
 from minibert.families.parts.steps import Inputs
 from minibert.families.rows import HEADS
 from minibert.families.static import STATIC
@@ -38,7 +38,6 @@ from minibert.models.run.pipeline import BROKEN
 # with little memory beside the result. Tiles of up to TOKENS tokens have the same pieces.
 PIECE = 1 << 22
 TOKENS = 1024
-Product = Callable[[Array, Array, "Array | None"], Array]  # rows, weight, bias -> rows
 WEIGHTS = 1 << 22  # numbers of the table in a piece: weights that stay as stored are converted piece by piece
 
 
@@ -154,7 +153,7 @@ def logit_pieces(head: BoundHead, x: Array, product: Product = steady) -> Iterat
     yield from _pieces(head.last, x, product)
 
 
-def _pieces(last: Dense, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
+def _pieces(last: Linear, x: Array, product: Product = steady) -> Iterator[tuple[slice, Array]]:
     """Yield `last(x)` in pieces. Weights in their stored format have the same pieces, and therefore the same bits."""
     labels, width = last.shape
     step, buffer = max(1, min(PIECE // max(TOKENS, len(x)), WEIGHTS // width)), ScratchBuffer()

@@ -13,10 +13,10 @@ import numpy as np
 
 from minibert.errors import CheckpointError, UnknownFamilyError, warn
 from minibert.families.parts.block_parts import Blocks
-from minibert.families.parts.bound_blocks import BoundBlock, Dense, lay_out
+from minibert.families.parts.bound_blocks import BoundBlock, lay_out
 from minibert.families.parts.config import Config
 from minibert.families.parts.heads import architectures
-from minibert.families.parts.modules import Embedding
+from minibert.families.parts.modules import Embedding, Linear
 from minibert.families.rows import BLOCKS
 from minibert.files.checkpoint import INDEX, SINGLE
 from minibert.files.reading import sha256_of
@@ -305,9 +305,9 @@ def _lay_out(blocks: tuple[BoundBlock, ...], copied: bool, threads: int | None) 
 
     copied: also weights that must be copied for this, if all together need at most half of this process's memory.
     """
-    shared: dict[int, list[Dense]] = {}  # a weight -> its linear layers: blocks may share a module
+    shared: dict[int, list[Linear]] = {}  # a weight -> its linear layers: blocks may share a module
     for module in (module for block in blocks for module in block.modules.values()):
-        if isinstance(module, Dense):
+        if isinstance(module, Linear):
             shared.setdefault(id(module.source), []).append(module)
     halved = {id(block.modules[own.up].source) for block in blocks if (own := block.feed_forward).up == own.gate}
     size = sum(math.prod(maps[0].shape) * maps[0].dtype.itemsize for maps in shared.values())

@@ -16,13 +16,8 @@ import numpy as np
 
 from minibert.equations.fast import FEW, activated, attention_scores, faster, linear, softmax
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import (
-    BoundAttention,
-    BoundBlock,
-    BoundFeedForward,
-    Dense,
-    Modules,
-)
+from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, Modules
+from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
 from minibert.threads.computing import compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
@@ -74,7 +69,7 @@ class Stack:
         self.by_distance = any(own.terms or own.window is not None for own in attentions)
         self.schemes = {term.scheme: term for own in attentions for term in own.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
-        self._maps = [(path, module) for path, module in modules if isinstance(module, Dense)]
+        self._maps = [(path, module) for path, module in modules if isinstance(module, Linear)]
         self._same_bits = same_bits
         if same_bits:
             self.rows  # noqa: B018  raises if the kernel cannot keep it
@@ -89,8 +84,8 @@ class Stack:
         """The shapes of the weights of all matrix products."""
         parts = [part.work for block in self.blocks for part in block.parts]
         halved = {own.up for own in parts if isinstance(own, BoundFeedForward) and own.gate == own.up}
-        sizes = ((each.shape, path in halved, each.in_order) for path, each in self._maps)
-        return [(outputs // (2 if half else 1), width, in_order) for (outputs, width), half, in_order in sizes]
+        sizes = ((each.shape, path in halved, each.column_major) for path, each in self._maps)
+        return [(outputs // (2 if half else 1), width, column_major) for (outputs, width), half, column_major in sizes]
 
     @cached_property
     def rows(self) -> Rows:
@@ -367,21 +362,21 @@ def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F,
     return both, lambda *given: later.pop()  # type: ignore[return-value]
 
 
-def mapping(module: Dense, name: str) -> Work:
+def mapping(module: Linear, name: str) -> Work:
     """Return a linear layer as a step of a run; `name`: its buffer in `Scratch`.
 
     The output is always row-major, even for few rows: the bits of the next step depend on it.
     """
     width, bias, panels = module.shape[0], module.bias, module.panels
     weight = None if module.stored else module.matrix(ScratchBuffer())
-    in_order = module.in_order
+    column_major = module.column_major
 
     def work(run: _Run, x: Array) -> Array:
         matrix = module.matrix(run.weights) if weight is None else weight
         out, columns = run.scratch[name, len(x), width], run.rows.columns
         if run.few and panels and len(x) <= FEW:  # in the last block few tokens may be taken of many
             return panels.linear(x, bias, out)
-        if in_order or len(x) > columns:
+        if column_major or len(x) > columns:
             return linear(x, matrix, bias, out)
         y = linear(x, matrix, None, run.scratch["columns", len(x), width], columns)
         if bias is not None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual
 from minibert.families.parts.config import replace
 from minibert.families.parts.heads import taken
-from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
+from minibert.families.parts.modules import Embedding, LayerNorm, Linear, RMSNorm
 from minibert.families.parts.plan import Plan, Step, looked_up, times
 from minibert.files.tables import convert, narrowed
 
@@ -56,7 +56,7 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
         return None if found is None else times(module.scale, rounding(found))
 
     yield from linear(
-        lambda dense: Dense(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
+        lambda dense: Linear(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
                             dense.transposed))(at)  # fmt: skip
     for step in at.plan.values():
         part = step.part
@@ -76,10 +76,10 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
 # -- linear maps -------------------------------------------------------------------------------------------------
 
 
-def linear(change: Callable[[Dense], Dense], when: Callable[[Dense], Any] = bool) -> Wrong:
+def linear(change: Callable[[Linear], Linear], when: Callable[[Linear], Any] = bool) -> Wrong:
     """Replace the linear maps for which `when` is true; a new map is made at its first call."""
 
-    def make(dense: Dense) -> Formula | None:
+    def make(dense: Linear) -> Formula | None:
         changed = cache(lambda: change(dense))
         return (lambda x: changed()(x)) if when(dense) else None
 
@@ -91,10 +91,10 @@ def biased(module: Any) -> bool:
     return module.bias is not None
 
 
-def weight_in_int8(dense: Dense) -> Dense:
+def weight_in_int8(dense: Linear) -> Linear:
     """Round the weight to int8, with one scale for each output."""
     weight = to_int8(dense.weight.T).T if dense.transposed else to_int8(dense.weight)
-    return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
+    return Linear(np.ascontiguousarray(weight), dense.bias, dense.transposed)
 
 
 # -- norms -------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def without_pooler(at: At) -> Iterator[Step]:
     """Leave out a head's first map and its activation, if the last map is as wide as the first."""
     for take in at.steps("take"):
         head = take.part
-        first = next((work for _, work in head.works if isinstance(work, Dense)), head.last)
+        first = next((work for _, work in head.works if isinstance(work, Linear)), head.last)
         if head.takes != "every" and head.last.shape[1] == first.shape[1]:
             yield from replanned(at, head._replace(works=()).plan(take.of[0]))
 
@@ -246,7 +246,7 @@ def by_the_word_table(at: At) -> Iterator[Step]:
     for take in at.steps("take"):
         table, last = at.layer.steps[0].module.table.array(), take.part.last
         if table.shape == last.weight.shape and not np.array_equal(table, last.weight):
-            yield at.plan[take.part.path]._replace(formula=Dense(table, last.bias))
+            yield at.plan[take.part.path]._replace(formula=Linear(table, last.bias))
 
 
 # -- the lists ---------------------------------------------------------------------------------------------------
@@ -263,9 +263,9 @@ TAKES = "A head that takes one token of a text takes the first in BERT and simil
 # fmt: off
 MODULES: tuple[Mistake, ...] = (
     # linear maps
-    Mistake("bias missing", BIAS, linear(lambda dense: Dense(dense.weight, None, dense.transposed), biased)),
+    Mistake("bias missing", BIAS, linear(lambda dense: Linear(dense.weight, None, dense.transposed), biased)),
     Mistake("weight transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
-            linear(lambda dense: Dense(dense.weight, dense.bias, not dense.transposed),
+            linear(lambda dense: Linear(dense.weight, dense.bias, not dense.transposed),
                    lambda dense: dense.shape[0] == dense.shape[1])),
     *(Mistake(f"parameters in {name}", ROUNDED, partial(rounded, rounding), on_vectors=True, rounding=name)
       for name, rounding in ROUNDINGS.items()),
