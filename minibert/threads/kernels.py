@@ -41,17 +41,6 @@ class Rows(NamedTuple):
     wide: int = 1
     columns: int = 0
 
-    def filled(self, rows: int, fewest: int = 1) -> int:
-        """Return the number of rows after padding, `fewest` or more: see `fewest`.
-
-        >>> [Rows(total=4, wide=16).filled(rows) for rows in (0, 1, 5, 8, 9, 17, 27)]
-        [0, 4, 8, 8, 16, 20, 32]
-        """
-        if not rows:
-            return 0
-        rows = _multiple(max(rows, fewest), self.total)
-        return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
-
     def fewest(self, outputs: int, width: int, column_major: bool = False) -> int:
         """Return the fewest rows for which the usual code computes a product with this weight.
 
@@ -146,8 +135,3 @@ def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
             "leave same_bits out"
         )
     return found.same
-
-
-def _multiple(number: int, of: int) -> int:
-    """Round up to a multiple of `of`."""
-    return -(-number // of) * of

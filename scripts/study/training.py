@@ -151,7 +151,7 @@ def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Arr
     def half(i: int) -> None:
         found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places)
 
-    compute(half, range(2), held=True)
+    compute(half, range(2), blas="held")
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
 

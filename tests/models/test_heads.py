@@ -25,6 +25,7 @@ from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads as computing
 from minibert.models.heads.heads import logit_pieces, logits_of, tokens_of
 from minibert.models.run import blocks
+from minibert.models.run.packing import padded
 from minibert.threads.kernels import kernel
 
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
@@ -177,7 +178,7 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
     with HEAD_CASE["bert-classes"].load() as encoder:
         encoder.logits(IDS)
         stack = encoder.stack
-    all_, first = (stack.rows.filled(tokens, stack.fewest) for tokens in (8, 2))
+    all_, first = (padded(tokens, stack.rows, stack.fewest) for tokens in (8, 2))
     assert first < all_ or kernel().usual.numbers  # where small products are filled up, both are less than the fewest
     assert rows == [all_] * 3 + [first] * 3  # query, key, value; then output, up and down of the two first tokens
 

@@ -248,7 +248,7 @@ def open_vectors(
     if encoder.result != "dense":  # these models encode queries and documents differently
         task = "document"
         prompt_name = task if prompt_name is None and prompt is None and task in own.prompts else prompt_name
-    pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, held=True)
+    pipeline = encoder.pipeline(prompt_name, prompt, task=task, threads=threads, single_threaded=True)
     return TextModel(encoder, opened, pipeline)
 
 

@@ -19,7 +19,7 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.bound_blocks import BoundAttention, BoundBlock, BoundFeedForward, Modules
 from minibert.families.parts.modules import Linear
 from minibert.files.tables import ScratchBuffer
-from minibert.threads.computing import compute, spreads
+from minibert.threads.computing import Blas, compute, spreads
 from minibert.threads.kernels import PAIRS, Rows, Shape, kernel, one_sum, rows_for
 
 from .attention import KeyValueCache
@@ -100,6 +100,16 @@ class Stack:
     def takes_panels(self, tokens: int) -> bool:
         """Return whether products for this many tokens use panels of the weights."""
         return tokens <= FEW and self._panels
+
+    def layout(self, lengths: Array, rows: Rows | None, panels: bool) -> tuple[Layout, bool]:
+        """Return the layout of sequences of these lengths, and whether their products use panels, if `panels` permits.
+
+        rows: None for no padding rows, the fastest for a single row: generation runs one text token by token.
+        """
+        if rows is None:
+            return Layout.of(lengths, Rows()), False
+        few = panels and self.takes_panels(int(lengths.sum()))
+        return Layout.of(lengths, *((PAIRS, 1) if few else (rows, self.fewest))), few
 
     @cached_property
     def _panels(self) -> bool:
@@ -197,28 +207,31 @@ def run_model(
     packed: Packed,
     put: Callable[[Packed, Array], object],
     threads: int | None = None,
-    held: bool = False,
+    single_threaded: bool = False,
     take: Callable[[Packed], Array | None] | None = None,
 ) -> None:
     """Run packed tokens through the input layer (`rows`) and all blocks, tile by tile, and call `put` with each result.
 
     take: returns the tokens of a tile that are needed, None for all; the last block returns only these, (taken, dim).
-    threads, held: see `computing.compute`.
+    threads: see `computing.compute`. single_threaded: no bit depends on `threads`.
     """
-    each_text = stack.each_text
-
-    def work(tile: Packed) -> None:
-        taken = take(tile) if take and not each_text else None
-        x = run_blocks(stack, rows(tile), tile, taken, panels=panels)
-        for part, own in _by_text(tile, x, take) if each_text else [(tile, x)]:
-            put(part, own)
-
+    tiles = packed.tiles(None if stack.blocks else TILE_ROWS)
     # hold BLAS to one thread, even for one short text, if promised bits depend on it, through the weights' products
     # or through attention's sums over a text's tokens
-    held = (held or stack.promised) and not (stack.shares and one_sum(int(packed.lengths.max(initial=0))))
+    shares = stack.shares and one_sum(int(packed.lengths.max(initial=0)))
+    single_threaded = (single_threaded or stack.promised) and not shares
     # on idle cores BLAS's threads share a short text's products; otherwise use panels, which need no BLAS threads
-    panels = stack.takes_panels(packed.inputs.seq) and (held or not spreads(threads))
-    compute(work, packed.tiles(None if stack.blocks else TILE_ROWS), threads, None if panels else held)
+    blas: Blas = "small" if stack.takes_panels(packed.inputs.seq) else "held"
+    if not single_threaded and len(tiles) == 1 and spreads(threads):
+        blas = "own"
+
+    def work(tile: Packed) -> None:
+        taken = take(tile) if take and not stack.each_text else None
+        x = run_blocks(stack, rows(tile), tile, taken, panels=blas == "small")
+        for part, own in _by_text(tile, x, take) if stack.each_text else [(tile, x)]:
+            put(part, own)
+
+    compute(work, tiles, threads, blas)
 
 
 def _by_text(tile: Packed, x: Array, take: Callable[[Packed], Array | None] | None) -> Iterator[tuple[Packed, Array]]:
@@ -246,17 +259,10 @@ def run_blocks(
     """
     blocks, last = stack.bound if hook is None else stack.bind(hook)
     past, whole, dtype = cache.length if cache else 0, hook is not None, x.dtype
-    rows = stack.rows
-    if hook and rows.text > 1:
-        rows = kernel().usual  # a hook receives the tokens of a tile without padding rows
+    # a hook receives the tokens of a tile without padding rows
+    rows = kernel().usual if hook and stack.rows.text > 1 else stack.rows
 
-    def laid_out(lengths: Array) -> tuple[Layout, bool]:
-        if cache:  # generation runs one text, and one row is fastest without padding rows
-            return Layout.of(lengths, Rows()), False
-        few = panels and stack.takes_panels(int(lengths.sum()))
-        return Layout.of(lengths, *((PAIRS, 1) if few else (rows, stack.fewest))), few
-
-    layout, few = laid_out(tile.lengths)
+    layout, few = stack.layout(tile.lengths, None if cache else rows, panels)
     x = layout.filled(x)
     if blocks:
         groups = [group for group in tile.groups(stack.by_distance, rows.text) if group.length or whole]
@@ -272,9 +278,17 @@ def run_blocks(
         if hook and i:
             hook.rows(f"hidden_states.{i}", x)
         if take is not None and i + 1 == len(blocks):
-            layout, few = laid_out(np.array([len(take)]))
+            layout, few = stack.layout(np.array([len(take)]), None if cache else rows, panels)
             run = run._replace(take=layout.filled(take), few=few)
-        x = _one_block(run, block, x)
+        for works, add, after, attends in block:
+            y = x
+            for work in works:
+                y = work(run, y)
+            if attends and run.take is not None:  # y has only the taken tokens
+                x = x[run.take]
+            x = add(x, y, x)
+            for norm in after:
+                norm(x)
     for norm in last:
         norm(x)
     if hook:
@@ -282,19 +296,6 @@ def run_blocks(
     if cache:
         cache.length += tile.inputs.seq
     return x[layout.tokens]
-
-
-def _one_block(run: _Run, block: Parts, x: Array) -> Array:
-    for works, add, after, attends in block:
-        y = x
-        for work in works:
-            y = work(run, y)
-        if attends and run.take is not None:  # y has only the taken tokens
-            x = x[run.take]
-        x = add(x, y, x)
-        for norm in after:
-            norm(x)
-    return x
 
 
 def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
