@@ -67,11 +67,11 @@ ALBERT_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attention(maps=("attention.query", "attention.key", "attention.value"), output="attention.dense"),
-            after=Norm(path="attention.LayerNorm"),
+            post_norm=Norm(path="attention.LayerNorm"),
         ),
         Residual(
             work=FeedForward(up="ffn", down="ffn_output", activation="activation"),
-            after=Norm(path="full_layer_layer_norm"),
+            post_norm=Norm(path="full_layer_layer_norm"),
         ),
     ),
     count=_albert_count,

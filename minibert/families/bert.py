@@ -97,7 +97,7 @@ CONVBERT = replace(
 
 BERT_FEED = Residual(
     work=FeedForward(up="intermediate.dense", activation="intermediate.intermediate_act_fn", down="output.dense"),
-    after=Norm(path="output.LayerNorm"),
+    post_norm=Norm(path="output.LayerNorm"),
 )
 
 BERT_BLOCKS = Blocks(
@@ -107,7 +107,7 @@ BERT_BLOCKS = Blocks(
                 maps=("attention.self.query", "attention.self.key", "attention.self.value"),
                 output="attention.output.dense",
             ),
-            after=Norm(path="attention.output.LayerNorm"),
+            post_norm=Norm(path="attention.output.LayerNorm"),
         ),
         BERT_FEED,
     ),
@@ -131,7 +131,7 @@ BERT_HEADS = (
         name="next_sentence",
         architectures=("ForNextSentencePrediction",),
         steps=(*POOLER, HeadLinear(path="cls.seq_relationship", out=2)),
-        takes="first",
+        pooling="first",
     ),
 )
 

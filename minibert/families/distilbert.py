@@ -34,14 +34,14 @@ DISTILBERT_BLOCKS = Blocks(
     parts=(
         Residual(
             work=Attention(maps=("attention.q_lin", "attention.k_lin", "attention.v_lin"), output="attention.out_lin"),
-            after=Norm(path="sa_layer_norm", eps=1e-12),
+            post_norm=Norm(path="sa_layer_norm", eps=1e-12),
         ),
         Residual(
             work=FeedForward(
                 up="ffn.lin1", down="ffn.lin2", activation="ffn.activation",
                 act="activation", inner="hidden_dim",
             ),
-            after=Norm(path="output_layer_norm", eps=1e-12),
+            post_norm=Norm(path="output_layer_norm", eps=1e-12),
         ),
     ),
     checked_prefixes=("transformer.",),

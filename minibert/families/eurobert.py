@@ -25,7 +25,7 @@ EUROBERT_BLOCKS = replace(LLAMA_BLOCKS, causal=lambda config: False)
 POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 
 
-def _takes(config: Config) -> str:
+def _pooling(config: Config) -> str:
     pooling = config.get("classifier_pooling")
     if pooling not in POOLINGS:
         raise config.refused(f"'classifier_pooling' must be one of {', '.join(POOLINGS)}, found {pooling!r}")
@@ -41,7 +41,7 @@ EUROBERT_HEADS = (
         HeadLinear(path="dense"),
         Act(path="activation", word="gelu"),  # regardless of hidden_act
         CLASSIFIER,
-        takes=_takes,
+        pooling=_pooling,
     ),
     TOKEN_CLASSES,
 )

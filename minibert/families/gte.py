@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.families.parts.block_names import Older
+from minibert.families.parts.block_names import LegacyName
 from minibert.families.parts.block_parts import Blocks, Residual
 from minibert.families.parts.config import replace, typed
 from minibert.families.parts.heads import (
@@ -40,20 +40,20 @@ GTE_BLOCKS = Blocks(
     parts=(
         Residual(
             work=replace(ROTATED, key_heads="", biased=True, output_biased=True),
-            after=Norm(path="post_attention_layernorm"),
+            post_norm=Norm(path="post_attention_layernorm"),
         ),
-        Residual(work=replace(GATED, output_biased=True), after=Norm(path="post_mlp_layernorm")),
+        Residual(work=replace(GATED, output_biased=True), post_norm=Norm(path="post_mlp_layernorm")),
     ),
     only={"logn_attention_scale": False, "pack_qkv": True},
     checked_prefixes=("layers.", "encoder.layer."),
     older_path="encoder.layer.{i}",
     older={
-        **{f"self_attn.{name}_proj": Older("attention.qkv_proj", part, 3) for part, name in enumerate("qkv")},
-        "self_attn.o_proj": Older("attention.o_proj"),
-        **{f"mlp.{name}_proj": Older("mlp.up_gate_proj", part, 2) for part, name in enumerate(("up", "gate"))},
-        "mlp.down_proj": Older("mlp.down_proj"),
-        "post_attention_layernorm": Older("attn_ln"),
-        "post_mlp_layernorm": Older("mlp_ln"),
+        **{f"self_attn.{name}_proj": LegacyName("attention.qkv_proj", part, 3) for part, name in enumerate("qkv")},
+        "self_attn.o_proj": LegacyName("attention.o_proj"),
+        **{f"mlp.{name}_proj": LegacyName("mlp.up_gate_proj", part, 2) for part, name in enumerate(("up", "gate"))},
+        "mlp.down_proj": LegacyName("mlp.down_proj"),
+        "post_attention_layernorm": LegacyName("attn_ln"),
+        "post_mlp_layernorm": LegacyName("mlp_ln"),
     },
 )
 

@@ -58,7 +58,7 @@ MPNET_BLOCKS = Blocks(
                 maps=("attention.attn.q", "attention.attn.k", "attention.attn.v"), output="attention.attn.o",
                 terms=(relative_term,),
             ),
-            after=Norm(path="attention.LayerNorm"),
+            post_norm=Norm(path="attention.LayerNorm"),
         ),
         BERT_FEED,
     ),

@@ -93,7 +93,7 @@ ULTRABERT_HEADS = (
         HeadLinear(path="head.decoder", out=WORDS, biased=False, tied=True, in_file="cls"),
         architectures=("ForMaskedLM",),
     ),
-    classes(CLASSIFIER, takes=first_or_mean),
+    classes(CLASSIFIER, pooling=first_or_mean),
     TOKEN_CLASSES,
     ANSWER,
 )

@@ -173,7 +173,7 @@ class StoredTable(Table):
         return self._raw
 
     @property
-    def at_hand(self) -> bool:
+    def zero_copy(self) -> bool:
         """Whether the file holds the numbers in the computed dtype, aligned: then nothing is copied or converted."""
         return self._same and self._aligned
 

@@ -39,7 +39,7 @@ def terms_of(encoder: Encoder, batch: Mapping[str, Any]) -> Array:
     attention = block.attention
     maps = [block.modules[path] for path in attention.maps]
     if len(maps) == 1:
-        maps = [maps[0].part(slice(*ends)) for ends in ((0, attention.edges[0]), attention.edges)]
+        maps = [maps[0].part(slice(*ends)) for ends in ((0, attention.qkv_splits[0]), attention.qkv_splits)]
     query, key = (equations.Linear(*_float64(module)) for module in maps[:2])
     return score_terms(normed_parts(parts, *_float64(norm), norm.eps), query, key, attention.heads, attention.scale)
 
@@ -67,7 +67,7 @@ def _only_norm(encoder: Encoder) -> LayerNorm:
     if more := [term.says for term in block.attention.terms]:
         raise ValueError(f"{family} adds {more[0]} to block 0's scores, so they have more than nine terms; {ADVICE}")
     modules = [step.part for step in list(steps.values())[list(steps).index("sum") + 1 :]]
-    modules += [block.modules[path] for path in (block.parts[0].before, *block.attention.norms) if path]
+    modules += [block.modules[path] for path in (block.parts[0].pre_norm, *block.attention.norms) if path]
     if len(modules) != 1 or type(norm := modules[0]) is not LayerNorm:
         found = " and ".join(map(repr, modules)) or "nothing"
         raise ValueError(f"nine terms need one LayerNorm between the sum and block 0's queries, but {family} has "

@@ -232,9 +232,9 @@ def plain_block(block: BoundBlock) -> Block:
     own, feed = block.attention, block.feed_forward
     qkv = [linear(path) for path in own.maps]
     if len(qkv) == 1:
-        qkv = [Linear(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
+        qkv = [Linear(*parts) for parts in zip(*(np.split(array, own.qkv_splits) for array in qkv[0]), strict=True)]
     q, k, v = qkv
-    norms = (block.modules[part.before or part.after] for part in block.parts)
+    norms = (block.modules[part.pre_norm or part.post_norm] for part in block.parts)
     first, second = (Affine(norm.weight, norm.bias) for norm in norms)
     return Block(q, k, v, linear(own.output), first, linear(feed.up), linear(feed.output), second)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .steps import Tensors
 
 
-class Older(NamedTuple):
+class LegacyName(NamedTuple):
     """The older name of a map or a norm. If one tensor holds several maps, this one is number `part` of `parts`."""
 
     path: str
@@ -75,7 +75,7 @@ def shared_names(binder: Tensors) -> OtherNames:
     return OtherNames(binder, lambda asked: (tuple(map(module_path, asked)), 0, 1))
 
 
-def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, Older]) -> OtherNames:
+def older_names(binder: Tensors, prefix: str, older: str, known: Mapping[str, LegacyName]) -> OtherNames:
     """Return one block's tensors in a file with older names; one stored tensor may hold the rows of several."""
 
     def names(asked: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:

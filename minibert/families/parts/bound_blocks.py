@@ -121,7 +121,7 @@ class BoundAttention(NamedTuple):
         return self.norms if self.heads_first else ()
 
     @property
-    def edges(self) -> tuple[int, int]:
+    def qkv_splits(self) -> tuple[int, int]:
         """Return the first columns of keys and of values if one map holds queries, keys and values."""
         queries = self.heads * self.head_dim
         return queries, queries + self.key_heads * self.head_dim
@@ -139,7 +139,7 @@ class BoundAttention(NamedTuple):
         if len(self.maps) == 1:
             projections = tuple(f"{at}{letter} cut" for letter in "qkv")
             for number, key in enumerate(projections):
-                yield Step(key, "cut", partial(_cut, self.edges, number), (self.maps[0],), self, "qkv"[number])
+                yield Step(key, "cut", partial(_cut, self.qkv_splits, number), (self.maps[0],), self, "qkv"[number])
         names, ends = list[str](), list[str]()
         for letter, last, norm in zip("qkv", projections, (*self.norms, ""), strict=True):
             own, heads = f"{at}{letter}", self.heads if letter == "q" else self.key_heads
@@ -192,8 +192,8 @@ class BoundAttention(NamedTuple):
         return f"{self.scale:.6g} * {q} @ {k}^T{terms}{root}{rotation}"
 
 
-def _cut(edges: tuple[int, int], number: int, x: Array) -> Array:
-    return np.split(x, edges, axis=-1)[number]
+def _cut(splits: tuple[int, int], number: int, x: Array) -> Array:
+    return np.split(x, splits, axis=-1)[number]
 
 
 def _in_heads(head_dim: int, x: Array) -> Array:
@@ -266,26 +266,26 @@ def _half(number: int, x: Array) -> Array:
 class BoundResidual(NamedTuple):
     """One `Residual` bound to a checkpoint: paths of the norms ("" for none), and of the sum."""
 
-    before: str
+    pre_norm: str
     work: BoundAttention | BoundFeedForward
-    within: str
+    output_norm: str
     sum: str
-    after: str
+    post_norm: str
 
     def plan(self, x: str, i: int, modules: Modules, stack: Any) -> Iterator[Step]:
-        """Yield the steps of `after(x + within(work(before(x))))`."""
+        """Yield the steps of `post_norm(x + output_norm(work(pre_norm(x))))`."""
         from .plan import Step, normed
 
-        if self.before:
-            yield normed(self.before, modules[self.before], x)
-        steps = list(self.work.plan(self.before or x, i, modules, stack))
+        if self.pre_norm:
+            yield normed(self.pre_norm, modules[self.pre_norm], x)
+        steps = list(self.work.plan(self.pre_norm or x, i, modules, stack))
         yield from steps
         output = steps[-1].key
-        if self.within:
-            yield normed(self.within, modules[self.within], output)
-        yield Step(self.sum, "sum", np.add, (x, self.within or output), self, "{0} + {1}")
-        if self.after:
-            yield normed(self.after, modules[self.after], self.sum)
+        if self.output_norm:
+            yield normed(self.output_norm, modules[self.output_norm], output)
+        yield Step(self.sum, "sum", np.add, (x, self.output_norm or output), self, "{0} + {1}")
+        if self.post_norm:
+            yield normed(self.post_norm, modules[self.post_norm], self.sum)
 
 
 class BoundBlock(NamedTuple):
@@ -301,7 +301,7 @@ class BoundBlock(NamedTuple):
         x, steps = f"hidden_states.{i}", list[Step]()
         for part in self.parts:
             steps += part.plan(x, i, self.modules, stack)
-            x = part.after or part.sum
+            x = part.post_norm or part.sum
         if i + 1 == len(stack.blocks) and stack.last_norm:
             steps.append(normed(stack.last_norm, stack.others[stack.last_norm], x))
             x = stack.last_norm

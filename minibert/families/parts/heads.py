@@ -101,7 +101,7 @@ class Head(Frozen):
     """One head of a model_type.
 
     architectures  ends of the reference's class names that have it: "ForMaskedLM" of BertForMaskedLM
-    takes          the tokens: "every"; "first"; "last", the last token whose id is not `pad_token_id`; the "mean" of
+    pooling        the tokens: "every"; "first"; "last", the last token whose id is not `pad_token_id`; the "mean" of
                    all; "late": every token, then the mean of the logits; or a function of the config
     refuses        config keys that change the logits in a way that is not computed
     causal         the head is only in causal models (True), or only in the other models (False)
@@ -111,7 +111,7 @@ class Head(Frozen):
     name: str
     architectures: tuple[str, ...]
     steps: tuple[HeadLinear | Act | Norm, ...]
-    takes: str | Callable[[Config], str] = "every"
+    pooling: str | Callable[[Config], str] = "every"
     refuses: tuple[str, ...] = ()
     causal: bool | None = None
     single: bool = False
@@ -150,9 +150,9 @@ class Head(Frozen):
         assert isinstance(last, Linear)  # every row ends with a map
         named = labels_of(config) if self.maps[-1].out == LABELS else {}
         pad_id = config.get("pad_token_id")
-        takes = self.takes(config) if callable(self.takes) else self.takes
+        pooling = self.pooling(config) if callable(self.pooling) else self.pooling
         return BoundHead(
-            self.name, takes, self.single, tuple(works), path, last, width, named,
+            self.name, pooling, self.single, tuple(works), path, last, width, named,
             pad_id if type(pad_id) is int else None,
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ class BoundHead(NamedTuple):
     """
 
     name: str
-    takes: str
+    pooling: str
     single: bool
     works: tuple[tuple[str, Callable[[Array], Array]], ...]
     path: str
@@ -177,18 +177,18 @@ class BoundHead(NamedTuple):
 
     def of_tokens(self, key: str) -> bool:
         """Return whether a trace has a row for each token under this key of the head, not one for each text."""
-        return self.takes == "every" or (self.takes == "late" and key != "logits")
+        return self.pooling == "every" or (self.pooling == "late" and key != "logits")
 
     def plan(self, x: str) -> dict[str, Step]:
         """Return all steps from the last hidden states to the logits; padding rows hold numbers too."""
         from .plan import IDS, REAL, Step, activated, by_key, mapped, normed
 
-        steps = [Step(".taken", "take", partial(taken, self.takes, self.pad_id), (x, REAL, IDS), self)]
+        steps = [Step(".taken", "take", partial(select_tokens, self.pooling, self.pad_id), (x, REAL, IDS), self)]
         for path, work in self.works:
             make: Any = mapped if isinstance(work, Linear) else normed if isinstance(work, LayerNorm) else activated
             steps.append(make(path, work, steps[-1].key))
         steps.append(mapped(self.path, self.last, steps[-1].key))
-        if self.takes == "late":
+        if self.pooling == "late":
             return by_key([*steps, Step("logits", "logits", mean_of_texts, (self.path, REAL), self)])
         single = partial(np.squeeze, axis=-1) if self.single else np.asarray
         return by_key([*steps, Step("logits", "logits", single, (self.path,), self)])
@@ -199,24 +199,24 @@ def mean_of_texts(x: Array, real: Array) -> Array:
     return np.asarray((x * real[..., None]).sum(1) / real.sum(1, keepdims=True).astype(x.dtype))
 
 
-def taken(takes: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
+def select_tokens(pooling: str, pad_id: int | None, x: Array, real: Array, ids: Array | None) -> Array:
     """Select a head's tokens from hidden states (batch, seq, dim): all, or a row for each text (batch, dim)."""
-    if takes == "mean":
+    if pooling == "mean":
         return mean_of_texts(x, real)
-    found = positions_taken(takes, pad_id, real.shape, ids)
+    found = positions_taken(pooling, pad_id, real.shape, ids)
     return x if found is None else np.asarray(x[np.arange(len(x)), found])
 
 
-def positions_taken(takes: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
+def positions_taken(pooling: str, pad_id: int | None, shape: tuple[int, ...], ids: Array | None) -> Array | None:
     """Return the position in each sequence of the one token that a head takes, (batch,); None if it takes all.
 
     "last" is the last id that is not `pad_id`, or the first if all are; without ids or `pad_id` the last position.
     """
-    if takes not in ("first", "last"):
+    if pooling not in ("first", "last"):
         return None
     words = np.ones(shape, bool) if ids is None or pad_id is None else ids != pad_id
     last = shape[1] - 1 - np.argmax(words[:, ::-1], axis=1)
-    return np.where(words.any(1) & (takes == "last"), last, 0)
+    return np.where(words.any(1) & (pooling == "last"), last, 0)
 
 
 def architectures(config: Config) -> list[str]:
@@ -276,9 +276,9 @@ def word_heads(
     return masked, replace(masked, name="next_word", architectures=("LMHeadModel", "ForCausalLM"), causal=True)
 
 
-def classes(*steps: HeadLinear | Act | Norm, takes: str | Callable[[Config], str] = "first") -> Head:
+def classes(*steps: HeadLinear | Act | Norm, pooling: str | Callable[[Config], str] = "first") -> Head:
     """Return the head that classifies each text."""
-    return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, takes=takes)
+    return Head(name="classes", architectures=("ForSequenceClassification",), steps=steps, pooling=pooling)
 
 
 CLASSIFIER = HeadLinear(path="classifier", out=LABELS)

@@ -80,7 +80,7 @@ class HeadPipeline(TextPipeline):
     def pool(self, tile: Packed, x: Array) -> Any:
         """Return the logits of a tile's texts, (texts, labels), or one array (tokens, labels) of each text."""
         logits = logits_of(self.head, tile, x)
-        return np.split(logits, tile.starts[1:]) if self.head.takes == "every" else logits
+        return np.split(logits, tile.starts[1:]) if self.head.pooling == "every" else logits
 
 
 class ClassPipeline(HeadPipeline):

@@ -406,7 +406,7 @@ def assemble(
         tokenizer=tokenizer,
         attention_position=None if family.attention is None else partial(family.attention, config, binder, side),
         closing=source.close,
-        tensors=binder.taken(),
+        tensors=binder.requested_tensors(),
         stored=source.known,
         reopen=reopen,
     )

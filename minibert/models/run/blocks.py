@@ -136,7 +136,7 @@ class Stack:
         return [path for block in self.blocks for path in block.attention.transposed_in_reference]
 
     @property
-    def entering(self) -> dict[str, str]:
+    def module_inputs(self) -> dict[str, str]:
         """Path of a module -> the name of its input in a trace: attention's context, or a sum.
 
         A sum is the input of the norm after it, or else of the first norm of the next part.
@@ -144,12 +144,12 @@ class Stack:
         found: dict[str, str] = {}
         summed = ""
         for part in (part for block in self.blocks for part in block.parts):
-            if summed and part.before:
-                found[part.before] = summed
+            if summed and part.pre_norm:
+                found[part.pre_norm] = summed
             if isinstance(part.work, BoundAttention):
                 found[part.work.output] = part.work.context
-            summed = "" if part.after else part.sum
-            found |= {part.after: part.sum} if part.after else {}
+            summed = "" if part.post_norm else part.sum
+            found |= {part.post_norm: part.sum} if part.post_norm else {}
         return found | ({self.last_norm: summed} if summed and self.last_norm else {})
 
 
@@ -193,11 +193,11 @@ Norms = tuple[Callable[[Array], Array], ...]  # in place, in turn; empty if ther
 
 
 class Ready(NamedTuple):
-    """One part of a block, ready to run: `x = after(x + works(x))`; `works` include the norms before and within."""
+    """One part of a block, ready to run: `x = post_norm(x + works(x))`; `works` include the other norms."""
 
     works: tuple[Work, ...]
     add: Callable[[Array, Array, Array | None], Array]
-    after: Norms
+    post_norm: Norms
     attends: bool
 
 
@@ -280,14 +280,14 @@ def run_blocks(
         if take is not None and i + 1 == len(blocks):
             layout, few = stack.layout(np.array([len(take)]), None if cache else rows, panels)
             run = run._replace(take=layout.filled(take), few=few)
-        for works, add, after, attends in block:
+        for works, add, post_norm, attends in block:
             y = x
             for work in works:
                 y = work(run, y)
             if attends and run.take is not None:  # y has only the taken tokens
                 x = x[run.take]
             x = add(x, y, x)
-            for norm in after:
+            for norm in post_norm:
                 norm(x)
     for norm in last:
         norm(x)
@@ -301,12 +301,12 @@ def run_blocks(
 def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
     made = list[Ready]()
-    for before, own, within, summed, after in block.parts:
+    for pre_norm, own, output_norm, summed, post_norm in block.parts:
         attends = isinstance(own, BoundAttention)
         bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
-        works = _normed(norming(block.modules, before, hook), copied=True) + bind(block.modules, own, hook)
-        works += _normed(norming(block.modules, within, hook))
-        norms = norming(block.modules, after, hook)
+        works = _normed(norming(block.modules, pre_norm, hook), copied=True) + bind(block.modules, own, hook)
+        works += _normed(norming(block.modules, output_norm, hook))
+        norms = norming(block.modules, post_norm, hook)
         made.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
     return tuple(made)
 
@@ -400,7 +400,7 @@ def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -
 
     def gather(run: _Run, x: Array) -> Array:
         qkv = [project(run, x) for project in maps]
-        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.edges, axis=1)  # each (tokens, width)
+        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.qkv_splits, axis=1)  # each (tokens, width)
         for change in of_queries:
             q = change(run, q)
         for change in of_keys:
