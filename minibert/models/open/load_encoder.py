@@ -37,7 +37,7 @@ from minibert.threads.kernels import kernel
 from minibert.threads.pool import checked_threads, parallel_for
 
 from .binder import TensorBinder, unread
-from .load import ModelFiles, assemble, check_dtype, family_of, load, named_model, open_model
+from .load import ModelFiles, assemble, check_dtype, family_of, load, open_model
 
 if TYPE_CHECKING:
     from minibert.families.parts.attention_schemes import Rotary
@@ -120,7 +120,7 @@ def load_encoder(
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
     threads = checked_threads(threads)
     files = open_model(
-        named_model(name), revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap, whole=True,
+        name, revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap, whole=True,
         saved=True, cache_folder=cache_folder, token=token,
     )  # fmt: skip
     if lazy and not files.static:
@@ -240,9 +240,7 @@ def open_vectors(
     `load_encoder`.
     """
     threads = checked_threads(threads)
-    opened = open_model(
-        named_model(name), revision=revision, local_files_only=local_files_only, mmap=mmap, whole=True, saved=True
-    )
+    opened = open_model(name, revision=revision, local_files_only=local_files_only, mmap=mmap, whole=True, saved=True)
     encoder = encoder_of(opened, same_bits=same_bits, asked=asked.checked())
     own, task = encoder.sentence_config, None
     if encoder.result != "dense":  # these models encode queries and documents differently
