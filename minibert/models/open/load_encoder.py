@@ -116,9 +116,9 @@ def load_encoder(
     have.
     """
     accept_habits(load_encoder, habits)
-    check_dtype(dtype)
     asked = SentenceOptions(prompts, default_prompt_name, truncate_dim, similarity_fn_name, max_seq_length).checked()
     threads = checked_threads(threads)
+    check_dtype(dtype)
     files = open_model(
         name, revision=revision, local_files_only=local_files_only, lazy=lazy, mmap=mmap, whole=True,
         saved=True, cache_folder=cache_folder, token=token,

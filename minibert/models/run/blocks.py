@@ -63,11 +63,11 @@ class Stack:
         self.blocks, self.heads, self.causal, self.last_norm = blocks, heads, causal, last_norm
         self.rotary, self.others = rotary, others
         attentions = [block.attention for block in blocks]
-        self.windows = {own.window for own in attentions}
-        self.rotations = {own.layer_type for own in attentions if own.rotated}
+        self.windows = {attention.window for attention in attentions}
+        self.rotations = {attention.layer_type for attention in attentions if attention.rotated}
         # whether scores depend on the distance of two tokens, and so on padding between them
-        self.by_distance = any(own.terms or own.window is not None for own in attentions)
-        self.schemes = {term.scheme: term for own in attentions for term in own.terms}
+        self.by_distance = any(attention.terms or attention.window is not None for attention in attentions)
+        self.schemes = {term.scheme: term for attention in attentions for term in attention.terms}
         modules = ((path, module) for block in blocks for path, module in block.modules.items())
         self._maps = [(path, module) for path, module in modules if isinstance(module, Linear)]
         self._same_bits = same_bits
@@ -141,16 +141,16 @@ class Stack:
 
         A sum is the input of the norm after it, or else of the first norm of the next part.
         """
-        found: dict[str, str] = {}
+        inputs: dict[str, str] = {}
         summed = ""
         for part in (part for block in self.blocks for part in block.parts):
             if summed and part.pre_norm:
-                found[part.pre_norm] = summed
+                inputs[part.pre_norm] = summed
             if isinstance(part.work, BoundAttention):
-                found[part.work.output] = part.work.context
+                inputs[part.work.output] = part.work.context
             summed = "" if part.post_norm else part.sum
-            found |= {part.post_norm: part.sum} if part.post_norm else {}
-        return found | ({self.last_norm: summed} if summed and self.last_norm else {})
+            inputs |= {part.post_norm: part.sum} if part.post_norm else {}
+        return inputs | ({self.last_norm: summed} if summed and self.last_norm else {})
 
 
 # -- computing ---------------------------------------------------------------------------------------------------
@@ -169,9 +169,9 @@ class Scratch(dict[tuple[str, int, int], Array]):
         name, rows, width = key
         if (name, width) not in self.memory:
             self.memory[name, width] = np.zeros(self.tokens * width, self.dtype)  # padding rows need valid numbers too
-        found: Array = self.memory[name, width][: rows * width].reshape(rows, width)
-        self[key] = found
-        return found
+        buffer: Array = self.memory[name, width][: rows * width].reshape(rows, width)
+        self[key] = buffer
+        return buffer
 
 
 class _Run(NamedTuple):
@@ -300,15 +300,15 @@ def run_blocks(
 
 def ready(block: BoundBlock, hook: Hook | None = None) -> Parts:
     """Return one block, ready to run. Absent norms and gates are dropped here, not in each call."""
-    made = list[Ready]()
-    for pre_norm, own, output_norm, summed, post_norm in block.parts:
-        attends = isinstance(own, BoundAttention)
+    parts = list[Ready]()
+    for pre_norm, sublayer, output_norm, summed, post_norm in block.parts:
+        attends = isinstance(sublayer, BoundAttention)
         bind: Callable[..., tuple[Work, ...]] = attending if attends else feeding
-        works = _normed(norming(block.modules, pre_norm, hook), copied=True) + bind(block.modules, own, hook)
+        works = _normed(norming(block.modules, pre_norm, hook), copied=True) + bind(block.modules, sublayer, hook)
         works += _normed(norming(block.modules, output_norm, hook))
         norms = norming(block.modules, post_norm, hook)
-        made.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
-    return tuple(made)
+        parts.append(Ready(works, hooked(hook, summed, np.add), norms, attends))
+    return tuple(parts)
 
 
 def norming(modules: Modules, path: str, hook: Hook | None = None) -> Norms:
@@ -336,10 +336,10 @@ def hooked(hook: Hook | None, name: str, work: F, pairs: bool = False) -> F:
     if hook is None:
         return work
 
-    def then(*given: Any) -> Array:
-        x: Array = work(*given)
+    def then(*arguments: Any) -> Array:
+        x: Array = work(*arguments)
         if pairs:
-            hook.pairs(name, x, given[0].group)
+            hook.pairs(name, x, arguments[0].group)
         else:
             hook.rows(name, x)
         return x
@@ -353,14 +353,14 @@ def hooked_halves(hook: Hook | None, name: str, first: F, second: F) -> tuple[F,
         return first, second
     later: list[Array] = []
 
-    def both(*given: Any) -> Array:
-        x = np.concatenate([first(*given), second(*given)], axis=1)
+    def both(*arguments: Any) -> Array:
+        x = np.concatenate([first(*arguments), second(*arguments)], axis=1)
         hook.rows(name, x)
-        one, other = np.split(x, 2, axis=1)
-        later.append(other)
-        return one.copy()  # contiguous
+        left, right = np.split(x, 2, axis=1)
+        later.append(right)
+        return left.copy()  # contiguous
 
-    return both, lambda *given: later.pop()  # type: ignore[return-value]
+    return both, lambda *arguments: later.pop()  # type: ignore[return-value]
 
 
 def mapping(module: Linear, name: str) -> Work:
@@ -388,101 +388,101 @@ def mapping(module: Linear, name: str) -> Work:
     return work
 
 
-def attending(modules: Modules, own: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
+def attending(modules: Modules, attention: BoundAttention, hook: Hook | None = None) -> tuple[Work, ...]:
     """Compute `equations.self_attention` piece by piece, then the output layer."""
-    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(own.maps)]
-    output = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-    of_queries, of_keys = (_each_head(modules, own, path, hook) for path in own.norms)
-    score, weigh = (partial(each, own) for each in (_scores, _weights))
-    score, weigh = hooked(hook, own.scores, score, True), hooked(hook, own.probabilities, weigh, True)
-    shared = own.key_heads != own.heads
-    key_head = np.arange(own.heads) // (own.heads // own.key_heads)  # the key head of each query head
+    maps = [hooked(hook, path, mapping(modules[path], f"projection {i}")) for i, path in enumerate(attention.maps)]
+    output = hooked(hook, attention.output, mapping(modules[attention.output], "sum"))
+    of_queries, of_keys = (_each_head(modules, attention, path, hook) for path in attention.norms)
+    score, weigh = (partial(each, attention) for each in (_scores, _weights))
+    score, weigh = hooked(hook, attention.scores, score, True), hooked(hook, attention.probabilities, weigh, True)
+    shared, head_dim = attention.key_heads != attention.heads, attention.head_dim
+    key_head = np.arange(attention.heads) // (attention.heads // attention.key_heads)  # the key head of each query head
 
     def gather(run: _Run, x: Array) -> Array:
         qkv = [project(run, x) for project in maps]
-        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], own.qkv_splits, axis=1)  # each (tokens, width)
+        q, k, v = qkv if len(qkv) == 3 else np.split(qkv[0], attention.qkv_splits, axis=1)  # each (tokens, width)
         for change in of_queries:
             q = change(run, q)
         for change in of_keys:
             k = change(run, k)
         if run.cache:
-            k, v = run.cache.joined(own.scores, k, v)
+            k, v = run.cache.joined(attention.scores, k, v)
         context = run.scratch["context", len(x), q.shape[1]]
         for piece in run.pieces:  # on one thread: BLAS's threads still spin, so a second one gains nothing
-            heads, queries, visible = piece.heads, piece.queries, piece.visible[own.window]
+            heads, queries, visible = piece.heads, piece.queries, piece.visible[attention.window]
             their = key_head[heads] if shared else heads
             # views (texts, heads, length, head_dim) of the rows of some sequences
             q_, context_ = (
-                piece.group.of(x.reshape(len(x), own.heads, own.head_dim)).swapaxes(1, 2)[:, heads, queries]
+                piece.group.of(x.reshape(len(x), attention.heads, head_dim)).swapaxes(1, 2)[:, heads, queries]
                 for x in (q, context)
             )
             k_, v_ = (
-                piece.keys.of(x.reshape(len(x), own.key_heads, own.head_dim)).swapaxes(1, 2)[:, their, visible]
+                piece.keys.of(x.reshape(len(x), attention.key_heads, head_dim)).swapaxes(1, 2)[:, their, visible]
                 for x in (k, v)
             )
             np.matmul(weigh(piece, score(piece, run.shared, q_, k_)), v_, out=context_)
         return context if run.take is None else context[run.take]
 
-    return hooked(hook, own.context, gather), output
+    return hooked(hook, attention.context, gather), output
 
 
-def _scores(own: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
+def _scores(attention: BoundAttention, piece: Piece, shared: Mapping[Any, Any], q: Array, k: Array) -> Array:
     """Return the scores of some queries for the keys that they see: (texts, heads, query, key)."""
-    scores = attention_scores(q, k, own.scale)
-    for term in own.terms:
+    scores = attention_scores(q, k, attention.scale)
+    for term in attention.terms:
         gaps, past = piece.group.positions, piece.keys.length + piece.group.unseen - piece.group.length
         queries = slice(past + piece.queries.start, past + piece.queries.stop)
-        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[own.window]))
+        positions = (some if gaps is None else gaps[some] for some in (queries, piece.visible[attention.window]))
         scores += term.piece(shared[term.scheme], q, k, piece.heads, *positions)
     return scores
 
 
-def _weights(own: BoundAttention, piece: Piece, scores: Array) -> Array:
+def _weights(attention: BoundAttention, piece: Piece, scores: Array) -> Array:
     """Softmax over visible keys, in place."""
     if not scores.size:
         return scores
     if piece.masks:
-        queries, visible = piece.queries, piece.visible[own.window]
-        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, own.window):
+        queries, visible = piece.queries, piece.visible[attention.window]
+        for some, mask in piece.masks(queries.start, queries.stop, visible.start, visible.stop, attention.window):
             scores[..., some] += mask
     y = softmax(scores, out=scores)
-    if own.window is not None and piece.group.unseen:  # the last queries may see no key at all
-        y[..., max(0, piece.keys.length + own.window - piece.queries.start) :, :] = 0
+    if attention.window is not None and piece.group.unseen:  # the last queries may see no key at all
+        y[..., max(0, piece.keys.length + attention.window - piece.queries.start) :, :] = 0
     return y
 
 
-def _each_head(modules: Modules, own: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
+def _each_head(modules: Modules, attention: BoundAttention, path: str, hook: Hook | None) -> tuple[Work, ...]:
     """Return the norm and rotation of queries or keys in each head; empty if there are none."""
     norms = norming(modules, path, hook)
-    if not norms and not own.rotated:
+    if not norms and not attention.rotated:
         return ()
     from minibert.equations.rotary import rotate  # imported here: most models do not need it
 
     def work(run: _Run, x: Array) -> Array:
-        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // own.head_dim, own.head_dim)
+        y = np.ascontiguousarray(x).reshape(len(x), x.shape[1] // attention.head_dim, attention.head_dim)
         for norm in norms:
             norm(y)
-        if own.rotated:
-            cos, sin, pairing = run.angles[own.layer_type]
+        if attention.rotated:
+            cos, sin, pairing = run.angles[attention.layer_type]
             y = rotate(y, cos[:, None], sin[:, None], pairing)
         return y.reshape(x.shape)
 
     return (work,)
 
 
-def feeding(modules: Modules, own: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
+def feeding(modules: Modules, feed: BoundFeedForward, hook: Hook | None = None) -> tuple[Work, ...]:
     """Return `feed_forward` of the equations."""
-    down = hooked(hook, own.output, mapping(modules[own.output], "sum"))
-    activate = hooked(hook, own.activation, partial(activated, faster(own.activate)))
+    down = hooked(hook, feed.output, mapping(modules[feed.output], "sum"))
+    activate = hooked(hook, feed.activation, partial(activated, faster(feed.activate)))
     gate: Work | None = None
-    if own.gate == own.up:
-        both, width = modules[own.up], modules[own.up].shape[0] // 2
+    if feed.gate == feed.up:
+        both, width = modules[feed.up], modules[feed.up].shape[0] // 2
         halves = (both.part(slice(width)), both.part(slice(width, None)))  # views: neither is copied
-        gate, up = hooked_halves(hook, own.up, *map(mapping, halves, ("gate", "hidden")))
+        gate, up = hooked_halves(hook, feed.up, *map(mapping, halves, ("gate", "hidden")))
     else:
-        up = hooked(hook, own.up, mapping(modules[own.up], "hidden"))
-        if own.gate:
-            gate = hooked(hook, own.gate, mapping(modules[own.gate], "gate"))
+        up = hooked(hook, feed.up, mapping(modules[feed.up], "hidden"))
+        if feed.gate:
+            gate = hooked(hook, feed.gate, mapping(modules[feed.gate], "gate"))
 
     def work(run: _Run, x: Array) -> Array:
         if gate is None:
