@@ -328,7 +328,7 @@ def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
 
 
 def listed(texts: Texts, name: str = "texts") -> list[str]:
-    """Return the texts as a list of its own, one text as a list of one. Raises TypeError."""
+    """Return a new list of the texts. Raises TypeError."""
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, list):

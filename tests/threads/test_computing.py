@@ -512,10 +512,14 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     file = tmp_path / "texts.txt"
     file.write_text("we lived\nabove\n", encoding="utf-8")
     given = [str(file), "-o", str(tmp_path / "out")] if command == "bulk" else ["we lived", "above"]
-    with mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed:
+    with (
+        mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed,
+        mock.patch("minibert.models.run.blocks.spreads", return_value=True),
+    ):
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
-    assert {call.args[2:4] for call in computed.call_args_list} == {(3, command == "bulk" and not kernel().always)}
+    expected = "held" if command == "bulk" and not kernel().always else "own"
+    assert {call.args[2:4] for call in computed.call_args_list} == {(3, expected)}
     wrong = failure(capsys, command, *given, "-m", str(MODEL), "--threads", "0")
     assert "threads must be an integer >= 1, found 0" in wrong
 

@@ -271,19 +271,22 @@ class Blocks(Frozen):
 
     def bind_all(self, config: Config, binder: Binder, scheme: Any = None) -> tuple[BoundBlock, ...]:
         """Bind all blocks to the checkpoint's tensors; `scheme` is the input layer's `attention_position`."""
+        tensors = None if self.shared is None else shared_names(binder)
+        return tuple(self.bind(config, binder, i, tensors, scheme) for i in range(self.count(config)))
+
+    def bind(
+        self, config: Config, binder: Binder, i: int, tensors: Tensors | None = None, scheme: Any = None
+    ) -> BoundBlock:
+        """Bind one block; `tensors` has the tensors that several blocks share."""
         from .bound_blocks import BoundBlock
 
-        bound = []
-        tensors: Tensors = binder if self.shared is None else shared_names(binder)
-        for i in range(self.count(config)):
-            prefix = self.prefix(config, i)
-            context = BindContext(config, tensors, prefix, i, self.transposed, scheme, {})
-            if self.older and not binder.stored_under((prefix,)):
-                older = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
-                context = context._replace(tensors=older)
-            parts = self.parts if i or not self.first else self.first
-            bound.append(BoundBlock(context.modules, tuple(part.bind(context) for part in parts)))
-        return tuple(bound)
+        prefix = self.prefix(config, i)
+        tensors = tensors or (binder if self.shared is None else shared_names(binder))
+        if self.older and not binder.stored_under((prefix,)):
+            tensors = older_names(binder, prefix, f"{self.older_path.format(i=i)}.", self.older)
+        context = BindContext(config, tensors, prefix, i, self.transposed, scheme, {})
+        parts = self.parts if i or not self.first else self.first
+        return BoundBlock(context.modules, tuple(part.bind(context) for part in parts))
 
     def prefix(self, config: Config, i: int) -> str:
         """Return the prefix of block i's keys; if several blocks share a module, the number comes last."""
