@@ -291,12 +291,13 @@ def test_a_kernel_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blas_keeps_its_threads_from_a_text_where_the_bits_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    asked: list[computing.Blas] = []
     monkeypatch.setattr(blocks, "compute", lambda *given: [asked.append(given[3]), computing.compute(*given)])
+    monkeypatch.setattr(blocks, "spreads", lambda threads: True)
     for same in (False, True):
         encoder = minibert.load_encoder(CASE["bert"].folder, same_bits=same)
         encoder(np.array([[5, 6]]))
-        assert asked.pop() is (same and not kernel().always)
+        assert asked.pop() == ("held" if same and not kernel().always else "own")
 
 
 def test_all_doors_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
