@@ -250,7 +250,7 @@ class Recorder:
         keys = (*(key for block in stack.blocks for key in block.modules), *filter(None, [stack.last_norm]))
         for path, own in by_module({key: key for key in keys}).items():
             modules[path].register_forward_hook(lambda _m, _given, output, own=own: self.keep(own, output))
-        for path, own in by_module(stack.entering).items():
+        for path, own in by_module(stack.module_inputs).items():
             modules[path].register_forward_pre_hook(lambda _m, given, own=own: self.keep(own, given))
 
     def keep(self, keys: list[str], value: Any) -> None:

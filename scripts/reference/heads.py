@@ -270,7 +270,7 @@ def run(case: HeadCase, model: torch.nn.Module, folder: Path, inputs: dict[str, 
         kept["logits"] = torch.stack([result["start_logits"], result["end_logits"]], dim=-1)
     else:
         kept["logits"] = result["logits"] if "logits" in result else result["prediction_logits"]
-    if head.takes == "last":
+    if head.pooling == "last":
         del kept[head.path]  # the reference computes it for every token
     return {key: np.array(value.numpy()) for key, value in kept.items()}
 

@@ -22,7 +22,7 @@ import texts
 import training
 
 import minibert
-from minibert.equations.blocks import Affine, split_heads
+from minibert.equations.blocks import Linear, split_heads
 from minibert.equations.nine_terms import normed_parts, score_terms
 from minibert.show import plot
 from minibert.show.attention import PARTS, shares_of, terms_of
@@ -70,7 +70,7 @@ assert np.abs(entered.sum(axis=0) - trace["hidden_states.0"][0]).max() < CLOSE, 
 # %%
 part, heads = "encoder.layer.0.attention.self", encoder.stack.heads
 maps = [encoder[f"{part}.{name}"] for name in ("query", "key")]
-query, key = (Affine(each.weight, each.bias) for each in maps)
+query, key = (Linear(each.weight, each.bias) for each in maps)
 terms = score_terms(entered, query, key, heads, scale=1 / np.sqrt(encoder.dim // heads))
 print(f"{terms.shape}: query's part, key's part, head, query, key")
 print(f"head 2: the query of {tokens[3]!r} with the key of {tokens[2]!r}, whose parts are {', '.join(PARTS)}")

@@ -22,6 +22,7 @@ from minibert.equations.activations import erf, gelu_tanh
 from minibert.equations.blocks import (
     Affine,
     Block,
+    Linear,
     attention,
     attention_scores,
     join_heads,
@@ -150,10 +151,10 @@ class SelfAttentionGradients(NamedTuple):
     """Gradients of `self_attention`: x has the shape of x, the four maps those of the block."""
 
     x: Array
-    query: Affine
-    key: Affine
-    value: Affine
-    output: Affine
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
 
 
 def self_attention_gradient(
@@ -163,9 +164,9 @@ def self_attention_gradient(
 
         g_x = g_q @ W_q + g_k @ W_k + g_v @ W_v
 
-    grad and x (batch, seq, dim), mask (batch, 1, query, key) -> x (batch, seq, dim), and one `Affine` for each map.
+    grad and x (batch, seq, dim), mask (batch, 1, query, key) -> x (batch, seq, dim), and one `Linear` for each map.
 
-    >>> one = Affine(np.eye(1), np.zeros(1))
+    >>> one = Linear(np.eye(1), np.zeros(1))
     >>> g = self_attention_gradient(np.array([[[1.0], [2.0]]]), np.zeros((1, 2, 1)), Block(*[one] * 8), heads=1)
     >>> g.x.ravel(), g.output.bias  # all scores are equal: each token took half of each value
     (array([1.5, 1.5]), array([3.]))
@@ -176,9 +177,9 @@ def self_attention_gradient(
     output = linear_gradient(grad, context, block.output.weight)
     each_head = attention_gradient(split_heads(output.x, heads), q, k, v, mask)
     maps = [linear_gradient(join_heads(g), x, part.weight) for g, part in zip(each_head, parts, strict=True)]
-    query, key, value = (Affine(g.weight, g.bias) for g in maps)
+    query, key, value = (Linear(g.weight, g.bias) for g in maps)
     return SelfAttentionGradients(
-        maps[0].x + maps[1].x + maps[2].x, query, key, value, Affine(output.weight, output.bias)
+        maps[0].x + maps[1].x + maps[2].x, query, key, value, Linear(output.weight, output.bias)
     )
 
 
@@ -186,16 +187,16 @@ class FeedForwardGradients(NamedTuple):
     """Gradients of `feed_forward`: x has the shape of x, the two maps those of the block."""
 
     x: Array
-    up: Affine
-    down: Affine
+    up: Linear
+    down: Linear
 
 
-def feed_forward_gradient(grad: Array, x: Array, up: Affine, down: Affine) -> FeedForwardGradients:
+def feed_forward_gradient(grad: Array, x: Array, up: Linear, down: Linear) -> FeedForwardGradients:
     """Backward of `feed_forward` with GPT-2's gelu: down, the activation, up.
 
-    grad and x (..., dim) -> x (..., dim), and one `Affine` for each map.
+    grad and x (..., dim) -> x (..., dim), and one `Linear` for each map.
 
-    >>> up, down = Affine(np.array([[1.0]]), np.zeros(1)), Affine(np.array([[4.0]]), np.zeros(1))
+    >>> up, down = Linear(np.array([[1.0]]), np.zeros(1)), Linear(np.array([[4.0]]), np.zeros(1))
     >>> g = feed_forward_gradient(np.array([[1.0]]), np.array([[0.0]]), up, down)
     >>> g.x, g.down.bias  # gelu' is 1/2 at 0
     (array([[2.]]), array([1.]))
@@ -203,7 +204,7 @@ def feed_forward_gradient(grad: Array, x: Array, up: Affine, down: Affine) -> Fe
     inner = linear(x, *up)
     g_down = linear_gradient(grad, gelu_tanh(inner), down.weight)
     g_up = linear_gradient(gelu_tanh_gradient(g_down.x, inner), x, up.weight)
-    return FeedForwardGradients(g_up.x, Affine(g_up.weight, g_up.bias), Affine(g_down.weight, g_down.bias))
+    return FeedForwardGradients(g_up.x, Linear(g_up.weight, g_up.bias), Linear(g_down.weight, g_down.bias))
 
 
 class BlockGradients(NamedTuple):
@@ -224,7 +225,7 @@ def pre_norm_block_gradient(
     grad and x (batch, seq, dim) -> x (batch, seq, dim), and a `Block` of gradients. The first terms reach the first
     block without a factor, however many blocks there are.
 
-    >>> silent, norm = Affine(np.zeros((2, 2)), np.zeros(2)), Affine(np.ones(2), np.zeros(2))
+    >>> silent, norm = Linear(np.zeros((2, 2)), np.zeros(2)), Affine(np.ones(2), np.zeros(2))
     >>> block = Block(silent, silent, silent, silent, norm, silent, silent, norm)
     >>> pre_norm_block_gradient(np.array([[[7.0, 3.0]]]), np.array([[[1.0, 5.0]]]), block, heads=1).x
     array([[[7., 3.]]])

@@ -29,6 +29,7 @@ from minibert.equations.activations import gelu_tanh
 from minibert.equations.blocks import (
     Affine,
     Block,
+    Linear,
     additive_mask,
     feed_forward,
     linear,
@@ -84,8 +85,8 @@ def random_weights(seed: int = 0) -> BertWeights:
     def table(rows: int) -> Array:
         return (0.02 * random.standard_normal((rows, DIM))).astype(np.float32)
 
-    def dense(out: int, into: int) -> Affine:
-        return Affine((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
+    def dense(out: int, into: int) -> Linear:
+        return Linear((0.1 * random.standard_normal((out, into))).astype(np.float32), np.zeros(out, np.float32))
 
     norm = Affine(np.ones(DIM, np.float32), np.zeros(DIM, np.float32))
     square, up, down = (DIM, DIM), (4 * DIM, DIM), (DIM, 4 * DIM)
@@ -175,7 +176,7 @@ def loss_and_gradient(weights: BertWeights, words: Masked) -> tuple[float, BertW
     rows = bert_input_gradient(grad, words.ids, np.zeros_like(words.ids), *tables, weights.norm.weight, EPS)
     gradient = BertWeights(
         rows.word + decoder.weight, rows.token_type, rows.position, Affine(rows.weight, rows.bias), found,
-        Affine(dense.weight, dense.bias), Affine(head_norm.weight, head_norm.bias), decoder.bias,
+        Linear(dense.weight, dense.bias), Affine(head_norm.weight, head_norm.bias), decoder.bias,
     )  # fmt: skip
     return float(cross_entropy(logits, targets).mean()), gradient
 

@@ -32,7 +32,7 @@ import numpy as np
 import training
 
 import minibert
-from minibert.equations.blocks import Affine, Block
+from minibert.equations.blocks import Affine, Block, Linear
 from minibert.equations.input_layer import Array
 from minibert.verify.printed import half_units
 
@@ -225,17 +225,18 @@ def tiny(case: str) -> minibert.EmbeddingLayer:
 def plain_block(block: BoundBlock) -> Block:
     """Give a bound block's arrays as the equations expect them: (out, in); query, key and value separate."""
 
-    def affine(path: str) -> Affine:
+    def linear(path: str) -> Linear:
         module = block.modules[path]
-        return Affine(module.weight.T if getattr(module, "transposed", False) else module.weight, module.bias)
+        return Linear(module.weight.T if module.transposed else module.weight, module.bias)
 
     own, feed = block.attention, block.feed_forward
-    qkv = [affine(path) for path in own.maps]
+    qkv = [linear(path) for path in own.maps]
     if len(qkv) == 1:
-        qkv = [Affine(*parts) for parts in zip(*(np.split(array, own.edges) for array in qkv[0]), strict=True)]
+        qkv = [Linear(*parts) for parts in zip(*(np.split(array, own.qkv_splits) for array in qkv[0]), strict=True)]
     q, k, v = qkv
-    first, second = (affine(part.before or part.after) for part in block.parts)
-    return Block(q, k, v, affine(own.output), first, affine(feed.up), affine(feed.output), second)
+    norms = (block.modules[part.pre_norm or part.post_norm] for part in block.parts)
+    first, second = (Affine(norm.weight, norm.bias) for norm in norms)
+    return Block(q, k, v, linear(own.output), first, linear(feed.up), linear(feed.output), second)
 
 
 def assert_printed(rows: Array, printed: str) -> int:

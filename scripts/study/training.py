@@ -17,7 +17,7 @@ import numpy as np
 from block_gradients import cross_entropy_gradient
 from model_gradients import adam, gpt2_model_gradient
 
-from minibert.equations.blocks import Affine, Block
+from minibert.equations.blocks import Affine, Block, Linear
 from minibert.equations.heads import cross_entropy
 from minibert.equations.input_layer import Array
 from minibert.equations.whole_models import Gpt2Weights, gpt2_model
@@ -99,21 +99,21 @@ def model_of(vector: Array) -> Gpt2Weights:
         begun, taken = taken, taken + math.prod(shape)
         return vector[begun:taken].reshape(shape)
 
-    def affine(*shape: int) -> Affine:
-        return Affine(take(*shape), take(shape[0]))
+    def parameters(*shape: int) -> Linear | Affine:
+        return (Linear if len(shape) > 1 else Affine)(take(*shape), take(shape[0]))
 
     square, up, down, norm = (dim, dim), (4 * dim, dim), (dim, 4 * dim), (dim,)
     tables = take(VOCAB, dim), take(POSITIONS, dim)
-    blocks = [Block(*(affine(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
-    model = Gpt2Weights(*tables, blocks, affine(*norm))
+    blocks = [Block(*(parameters(*s) for s in (*[square] * 4, norm, up, down, norm))) for _ in range(BLOCKS)]
+    model = Gpt2Weights(*tables, blocks, parameters(*norm))
     assert taken == len(vector)
     return model
 
 
 def vector_of(model: Gpt2Weights) -> Array:
     """Join the arrays of a model, or of its gradient, to one vector."""
-    affines = [affine for block in model.blocks for affine in block] + [model.last_norm]
-    arrays = [model.wte, model.wpe, *(array for affine in affines for array in affine)]
+    parts = [part for block in model.blocks for part in block] + [model.last_norm]
+    arrays = [model.wte, model.wpe, *(array for part in parts for array in part)]
     return np.concatenate([array.ravel() for array in arrays])
 
 
@@ -151,7 +151,7 @@ def batch_gradient(vector: Array, words: Words, rows: Array) -> tuple[float, Arr
     def half(i: int) -> None:
         found[i] = loss_and_gradient(vector, words.of(rows[i::2]), places)
 
-    compute(half, range(2), held=True)
+    compute(half, range(2), blas="held")
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
 
@@ -171,7 +171,7 @@ def tensors_of(model: Gpt2Weights) -> dict[str, Array]:
     named = {"wte.weight": model.wte, "wpe.weight": model.wpe}
     for i, block in enumerate(model.blocks):
         three = block.query, block.key, block.value
-        together = Affine(np.concatenate([one.weight for one in three]), np.concatenate([one.bias for one in three]))
+        together = Linear(np.concatenate([one.weight for one in three]), np.concatenate([one.bias for one in three]))
         maps = {"attn.c_attn": together, "attn.c_proj": block.output, "mlp.c_fc": block.up, "mlp.c_proj": block.down}
         for name, (weight, bias) in maps.items():
             named |= {f"h.{i}.{name}.weight": weight.T, f"h.{i}.{name}.bias": bias}
