@@ -34,7 +34,7 @@ model = study.load("bert")
 
 
 def mistaken(layer: EmbeddingLayer, name: str) -> Mistake:
-    """Find the mistake of this name that a layer can have."""
+    """Return the mistake of this name that a layer can have."""
     (at,) = all_places(layer)
     return next(mistake for mistake in MISTAKES if mistake.name == name and with_mistake(mistake, at))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# what the study files need
+# packages of the study files
 BACKWARD = ("gradients.py", "block_gradients.py", "model_gradients.py")
 SHARED = (
     *("study.py", "probes.py", "texts.py", *BACKWARD, "training.py", "masked.py"),

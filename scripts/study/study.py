@@ -6,7 +6,7 @@ A study file is a plain script and, through jupytext, a notebook:
     sh scripts/study/build                        makes executed notebooks and HTML pages of all of them
 
 Without --model the variable MINIBERT_BERT, MINIBERT_GPT2 or MINIBERT_T5 names the model, after the family that the file
-is about; then MINIBERT_MODEL, where its family fits. Each is a folder or a name on the Hub. If none names a BERT, a
+is about; then MINIBERT_MODEL, if its family fits. Each is a folder or a name on the Hub. If none names a BERT, a
 notebook loads the BERT that `build` has written beside it; a notebook of the lab always loads that BERT. A script
 writes its pictures into build/study/ or the folder of --output; a notebook shows them.
 """
@@ -252,7 +252,7 @@ def assert_printed(rows: Array, printed: str) -> int:
 
 
 def show(drawn: Axes | Sequence[Axes], name: str, of: str, alt: str = "") -> None:
-    """Show a picture in a notebook; as a script, write it as a file. `of` stands above it: a model's name.
+    """Show a picture in a notebook; as a script, write it as a file. `of`, a model's name, becomes its title.
 
     `alt` describes the picture for readers who cannot see it; the notebook and its page contain it.
     """

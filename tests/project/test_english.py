@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PATTERNS = {
     "begins with of": r"^of\b",
-    "begins with a pronoun": r"^(which|whose|what|who|that|those|others?|such)\b(?!.*\?$)",  # a question may
+    "begins with a pronoun": r"^(which|whose|what|who|that|those|others|such)\b(?!.*\?$)",  # except in questions
     "where for if": r"(?<!^)\bwhere\b(?! (it|they|he) (runs?|stands?|lies?|comes? from)\b)|^where\b(?!.*\?$)",
     "vague noun": r"\b(others|those|such as?|of its own|so many|the same way|as it is|as they are|what is|at hand)\b",
     "vague verb": r"^(gives?|says?|tells?|puts?|takes?|lets?|goes|stands?|finds?)\b",
@@ -24,7 +24,7 @@ PATTERNS = {
 }
 LIMITS = {  # files -> the most hits of each pattern, in the order of PATTERNS
     "minibert/*.py": (0, 0, 40, 40, 30, 0),
-    "scripts/*.py": (0, 0, 40, 40, 30, 0),
+    "scripts/*.py :!scripts/bench": (0, 0, 40, 40, 30, 0),
     "*.md": (0, 0, 40, 40, 30, 0),
 }
 SENTENCE = re.compile(r"(?<=[.;:!?])\s+(?=[A-Z`*])|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s")
@@ -59,7 +59,7 @@ def page_texts(page: str) -> Iterator[tuple[int, str]]:
 
 def hits(files: str) -> Iterator[tuple[str, str]]:
     """Return pattern and `file:line: sentence` of each hit in the tracked files of this form."""
-    listed = subprocess.run(["git", "ls-files", files], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "ls-files", *files.split()], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.split():
         text = (ROOT / name).read_text(encoding="utf-8")
         for line, piece in (page_texts if name.endswith(".md") else code_texts)(text):

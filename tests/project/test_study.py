@@ -175,7 +175,11 @@ GLOSSARY = {
 @pytest.mark.parametrize("word", GLOSSARY)
 def test_no_word_stands_before_the_cell_that_explains_it(word: str) -> None:
     links = r"\[[^\]]+\]\([^)]*\)|`[^`]+`"
-    cells = [(name, re.sub(links, "", text)) for name in TITLES for text in texts_of(STUDY / f"{name}.py")]
+    cells = [
+        (name, re.sub(r"\s+", " ", re.sub(links, "", text)))
+        for name in TITLES
+        for text in texts_of(STUDY / f"{name}.py")
+    ]
     first = next((name, text) for name, text in cells if re.search(rf"\b(?:{word})\b", text, re.IGNORECASE))
     assert re.search(GLOSSARY[word], first[1]), f"{first[0]}: {first[1][:300]}"
 
