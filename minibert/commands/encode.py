@@ -53,7 +53,7 @@ def declare_encode(parser: Parser) -> None:
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
         help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "int8 and uint8 take their ranges from all texts, so all are read first",
+        "the ranges of int8 and uint8 come from all texts, so all are read first",
     )  # fmt: skip
     add_prompts(parser)
     add_options(parser, "sentences")
@@ -275,8 +275,8 @@ COMMANDS = {
 folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read. A
-model of late interaction (MultiVectorEncoder) gives a line for each token, and
-an empty line after each text; a SparseEncoder gives a line of id:weight. Their
+model of late interaction (MultiVectorEncoder) prints a line for each token, and
+an empty line after each text; a SparseEncoder prints a line of id:weight. Their
 files end in .safetensors.""",
         'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy',
         declare_encode,

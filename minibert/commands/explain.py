@@ -20,7 +20,7 @@ EXAMPLE = 'minibert explain "We lived above the clouds"'
 
 def declare(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text; optional with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
     parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")

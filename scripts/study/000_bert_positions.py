@@ -36,7 +36,8 @@ assert layer.family.model_type == config.model_type == "bert"
 #
 #     y[i] = table[ids[i]]
 #
-# The result has three axes: the texts of the batch, the tokens of a text, the numbers of a row.
+# The result has three axes: the texts of the *batch* (the texts of one call), the tokens of a text, the numbers of a
+# row.
 
 # %%
 batch = layer.tokenize("let's tokenize something?")

@@ -71,9 +71,9 @@ assert np.abs(alone - worked[:, 2:3]).max() < CLOSE
 # %% [markdown]
 # ## Step 3: all blocks
 #
-# The output of one block enters the next; there is nothing between them. The output of the last block is the last
-# hidden state. (A BERT file may also hold a *pooler*: one more map, for the first row only. all-MiniLM-L6-v2 has a
-# pooler, and its sentence vectors do not use it.)
+# The output of one block enters the next; there is nothing between them. These rows are the *hidden states*; the output
+# of the last block is the last hidden state. (A BERT file may also hold a *pooler*: one more map, for the first row
+# only. all-MiniLM-L6-v2 has a pooler, and its sentence vectors do not use it.)
 
 # %%
 for i, block in enumerate(blocks):

@@ -2,8 +2,8 @@
 # # Training a GPT-2
 #
 # A GPT-2 begins as random numbers. This file trains a small one in NumPy: 3 blocks, 64 wide, with letters as tokens. It
-# learns words, and then makes up new words. In the end it is saved as a checkpoint; every program that reads GPT-2
-# opens it.
+# learns words, and then makes up new words. In the end it is saved as a *checkpoint*, a folder with weights, settings
+# and tokenizer; every program that reads GPT-2 opens it.
 #
 # Training needs the formulas forward (`minibert/equations/whole_models.py`), the same formulas backward
 # (`gradients.py`, `block_gradients.py` and `model_gradients.py` beside this file), and Adam, which takes a step.

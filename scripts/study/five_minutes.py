@@ -1,7 +1,7 @@
 # %% [markdown]
 # # BERT's input layer in five minutes
 #
-# After this page you can compute BERT's first layer by hand. It turns each word into a row of numbers: it looks up
+# After this page you can compute BERT's first layer by hand. It turns each word into a *row* of numbers: it looks up
 # three rows, adds them, and normalises the sum. Here is all of it for one sentence, with four numbers a row where BERT
 # has 768. The numbers are made up, so that you can check each of them.
 

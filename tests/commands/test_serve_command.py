@@ -273,7 +273,7 @@ def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("MINIBERT_MODEL", raising=False)
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"], "model": RERANKER}).json) == 2
-        assert "no model of this server gives vectors; it was started with" in address.embed("dog").error
+        assert "no model of this server computes vectors; it was started with" in address.embed("dog").error
 
 
 def test_the_help_names_the_better_choice(capsys: Printed) -> None:

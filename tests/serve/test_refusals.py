@@ -82,7 +82,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (V, {"input": ["a", {"text": "b"}]}, 400, "input[1] must be a string, found an object with 'text'"),
     (V, b'{"input": "a", "in\\u0070ut": "b"}', 400, "the field 'input' is given twice; send it once"),
     (V, b'{"input": "a", "\\ud800": 1}', 400, "there is no field '\\ud800'"),
-    (V, {"input": "a", "model": "other"}, 404, f"and {PAIRS!r}, and not the model 'other'"),
+    (V, {"input": "a", "model": "other"}, 404, f"this server has no model 'other'; it has {NORMED!r} and"),
     (V, {"input": "a", "model": 7}, 400, "model must be a string, found 7"),
     (V, {"input": "a", "output_dimension": 2}, 400, "output_dimension is not known here, and would"),
     (V, {"input": "a", "prompt": "b"}, 400, "would change the answer; send prompt_name, or put the prompt before each"),
@@ -91,8 +91,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (V, {"input": "a", "task": "query", "input_type": "document"}, 400, "are names of one field here"),
     (V, {"input": {"source_sentence": "a", "sentences": ["b"]}}, 400, "no similarities are computed here; send all"),
     (V, {"input": "a", "truncate": "no"}, 400, "truncate must be true or false, found 'no'"),
-    (R, {"query": "a"}, 400, "to be ordered, found neither"),
-    (R, ASKED | {"texts": ["b"]}, 400, "to be ordered, found both"),
+    (R, {"query": "a"}, 400, "to sort, found neither"),
+    (R, ASKED | {"texts": ["b"]}, 400, "to sort, found both"),
     (R, {"documents": ["b"]}, 400, "query must be a string, found nothing"),
     (R, ASKED | {"documents": "b"}, 400, "documents must be a list of strings, found 'b'"),
     (R, ASKED | {"documents": [{"\ud800": "b"}]}, 400, "documents[0] must be a string, found an object with '\\ud800'"),
@@ -105,7 +105,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (R, ASKED | {"top_n": 1, "top_k": 2}, 400, "top_n and top_k are names of one field here; send one of them"),
     (R, ASKED | {"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc must be an integer >= 1, found 0"),
     (R, ASKED | {"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc must be an integer >= 1, found 0"),
-    (R, ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not give scores of documents; ask {RERANKER!r}"),
+    (R, ASKED | {"model": NORMED}, 404, f"the model {NORMED!r} does not compute scores of documents; ask {RERANKER!r}"),
     (V, {"input": "a", "dimensions": 9}, 400, "at most 8, found 9"),
     (
         V,
@@ -133,19 +133,19 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (P, {"inputs": ["a", "b", "c"]}, 400, OF_PREDICT),
     (P, {"inputs": ["a", ["b"]]}, 400, OF_PREDICT),
     # of the longest text that the model takes none is refused, of a longer one each
-    (V, {"input": ["dog", LONG], "truncate": False}, 400, "input[1] has more tokens than this model takes"),
+    (V, {"input": ["dog", LONG], "truncate": False}, 400, "input[1] has more tokens than this model allows"),
     (V, {"input": ["dog"] * 2000 + [LONG], "truncate": False}, 400, "input[2000] has more tokens"),  # a later step
-    ("/embed", {"inputs": ["dog", LONG], "truncate": False}, 400, "inputs[1] has more tokens than this model takes"),
+    ("/embed", {"inputs": ["dog", LONG], "truncate": False}, 400, "inputs[1] has more tokens than this model allows"),
     ("/embed_sparse", {"inputs": ["dog", LONG], "truncate": False}, 400, "inputs[1] has more tokens"),
     (P, {"inputs": [["dog"], ["dog", LONG]], "truncate": False, "model": RERANKER}, 400, "inputs[1] has more tokens"),
     (R, {"query": "a", "texts": ["dog", LONG], "truncate": False}, 400, "texts[1] has more tokens"),
     (R, {"query": "a", "documents": ["dog", LONG], "truncate": False}, 400, "documents[1] has more tokens"),
     # another use, another path
-    (V, {"input": "a", "model": RERANKER}, 404, f"the model {RERANKER!r} does not give vectors; ask {NORMED!r}"),
-    ("/embed_sparse", {"inputs": "a", "model": NORMED}, 404, f"does not give sparse vectors; ask {SPARSE!r}"),
-    (R, ASKED | {"model": PAIRS}, 404, f"does not give scores of documents; ask {RERANKER!r}"),
-    (P, {"inputs": "a", "model": SPARSE}, 404, f"the model {SPARSE!r} does not give labels; ask {RERANKER!r}"),
-    ("/v1/models/other", None, 404, "and not the model 'other'"),
+    (V, {"input": "a", "model": RERANKER}, 404, f"the model {RERANKER!r} does not compute vectors; ask {NORMED!r}"),
+    ("/embed_sparse", {"inputs": "a", "model": NORMED}, 404, f"does not compute sparse vectors; ask {SPARSE!r}"),
+    (R, ASKED | {"model": PAIRS}, 404, f"does not compute scores of documents; ask {RERANKER!r}"),
+    (P, {"inputs": "a", "model": SPARSE}, 404, f"the model {SPARSE!r} does not compute labels; ask {RERANKER!r}"),
+    ("/v1/models/other", None, 404, "this server has no model 'other'"),
     ("/embeds", {}, 404, "GET /v1/models, /v1/models/NAME, /info, /metrics, /health"),
     ("/", None, 405, "POST /v1/embeddings"),
     (V, None, 405, "Method Not Allowed"),
@@ -182,7 +182,7 @@ def test_a_path_that_is_not_there_leads_nowhere(address: Address) -> None:
 def test_without_a_reranker_nothing_is_ordered() -> None:
     answer = straight(server(NORMED), "/rerank", b'{"query": "a", "documents": ["b"]}')
     assert answer.status == 404
-    assert answer.error == f"no model of this server gives scores of documents; it was started with {NORMED!r}"
+    assert answer.error == f"no model of this server computes scores of documents; it was started with {NORMED!r}"
 
 
 def test_numbers_that_json_has_no_word_for_are_an_error() -> None:
