@@ -71,7 +71,7 @@ def modernbert(folder: Path, **settings: Any) -> str:
     """Two blocks with a window of four tokens on either side, then one block without a window."""
     special = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")} | {"pad_token_id": 0}
     config = SIZES | {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 3} | special
-    # with a larger spread float32 itself is 1e-5 from float64
+    # with a larger spread float32 would differ from float64 by 1e-5
     return raw(folder, transformers.ModernBertModel, transformers.ModernBertConfig(**config | settings), spread=4)
 
 

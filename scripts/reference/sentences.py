@@ -34,7 +34,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling
 from torch import nn
 
-TOLERANCE = 3e-6  # of a vector's largest number; measured between torch's AVX-512, AVX2 and SSE4.1: 1.1e-6
+TOLERANCE = 3e-6  # times a vector's largest number; measured between torch's AVX-512, AVX2 and SSE4.1: 1.1e-6
 TEXTS = (
     "", "we", "We lived above the clouds!", "clouds above", "a b c d e f g h i j k l m n o p q r s t u v w x y z",
     "[CLS] the [SEP]", "ÉTÉ été", "THE CLOUDS", "the clouds",

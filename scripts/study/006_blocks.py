@@ -161,7 +161,7 @@ if model.is_minilm:
 # * a negation: in none of ten is a denial in other words nearer than the opposite statement in the same words. The
 #   encoder places "The movie was good." nearer to "The movie was not good." (0.800) than "I did not enjoy the film."
 #   (0.738).
-# * who does what: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985; over ten pairs
+# * exchanged roles: "The cat chased the mouse." and "The mouse chased the cat." have a cosine of 0.985; over ten pairs
 #   like this it is 0.970 to 0.996.
 
 

@@ -121,7 +121,7 @@ if sentence[1] == "bites":
 # - Places: [BERT's positions](000_bert_positions.py)
 # - Where the rows come from: [BERT's three tables are learned](learned_tables.py)
 # - Why three rows may be added: [Nine terms](011_nine_terms.py)
-# - What comes next: [Attention, one head by hand](005_attention.py)
+# - The next page: [Attention, one head by hand](005_attention.py)
 #
 # ## Exercises
 #

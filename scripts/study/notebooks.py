@@ -4,7 +4,7 @@
     sh scripts/study/build 003_bert_step_by_step    some
     sh scripts/study/build --lab                    the lab's notebooks with blanks, and with answers in a folder apart
 
-Needs the extra `study`, and `lab` to open the lab; that command installs them. Which models: `study.py` says.
+Needs the extra `study`, and `lab` to open the lab; that command installs them. `study.py` chooses the models.
 """
 
 from __future__ import annotations
