@@ -149,7 +149,7 @@ def write(source: Path, folder: Path, encoder: minibert.Encoder, arguments: argp
     texts, prompts = arguments.text_column, {"prompt_name": arguments.prompt_name, "prompt": arguments.prompt}
 
     class Worker:
-        """One actor. Tables go in and out as Arrow has them: NumPy would change null, nested and other columns."""
+        """One actor. Tables stay Arrow's: NumPy would change null, nested and other columns."""
 
         def __init__(self) -> None:
             # tokenizers would start a thread for each of the machine's cores in each of its workers

@@ -292,7 +292,7 @@ class Server:
         if found and found[0] in able:
             return found[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
-        message = f"this server has no model {name!r:.80}; it has {known}"
+        message = f"this server does not have the model {name!r:.80}; it has {known}"
         if found or name is None:
             subject = f"the model {name!r:.80} does not compute" if name else "no model of this server computes"
             message = f"{subject} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")

@@ -226,10 +226,10 @@ measure("mask not applied to the rows", on="xlm")
 # %% [markdown]
 # ## All of them
 #
-# Each mistake's largest difference in the output, divided by the typical size of that output. 1 means: as wrong as the
-# numbers are large. Above are the mistakes of the BERT that you named: one model, the same inputs. Below are the
-# mistakes of the tiny checkpoints, one family each, with random numbers: only the order of magnitude means something
-# there. The mistakes with the shortest lines would never be noticed by looking at numbers.
+# Each mistake's largest difference in the output, divided by the typical size of that output. 1 means an error as large
+# as the numbers. Above are the mistakes of the BERT that you named: one model, the same inputs. Below are the mistakes
+# of the tiny checkpoints, one family each, with random numbers: only the order of magnitude means something there. The
+# mistakes with the shortest lines would never be noticed by looking at numbers.
 
 # %%
 assert {each.name for each in ROWS if each.where != "local"} <= set(measured), "each mistake of rows has been made"

@@ -138,8 +138,8 @@ def adamw(
     """Compute a step of `adam` from a weight that is first pulled towards 0: `weight = weight - rate * decay * weight`.
 
     As `adam`. A weight that the data does not need decays to 0 (weight decay). The older method adds decay / 2 *
-    weight^2 to the loss; Adam then divides this pull like a gradient, so it is weak if gradients are large. Often
-    biases and norms get decay 0. Raises as `adam`. Source: Loshchilov, Hutter 2017.
+    weight^2 to the loss; Adam then divides this pull like a gradient, so it is weak if gradients are large. Biases and
+    norms often get decay 0. Raises as `adam`. Source: Loshchilov, Hutter 2017.
 
     >>> none = np.zeros(1)
     >>> adamw(np.array([10.0]), none, none, none, step=1, rate=0.5, decay=0.1).weight

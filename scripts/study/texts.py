@@ -96,7 +96,7 @@ NEXT = "llonsgttnu"
 
 
 def long_texts() -> list[str]:
-    """Draw ten texts of 25 of the sentences above each: 175 to 202 tokens."""
+    """Draw ten texts, each of 25 of the sentences above: 175 to 202 tokens."""
     four = [text for texts in MEANINGS.values() for text in texts]
     pool = sorted({*SENTENCES, *four, *(text for texts in (*QUESTIONS, *ROLES) for text in texts)})
     return [" ".join(np.random.default_rng(seed).choice(pool, 25, replace=False)) for seed in range(10)]
