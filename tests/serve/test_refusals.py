@@ -98,7 +98,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (R, ASKED | {"documents": [{"\ud800": "b"}]}, 400, "documents[0] must be a string, found an object with '\\ud800'"),
     (R, ASKED | {"rank_fields": ["title"]}, 400, "would change the answer; send each document as one string"),
     (R, {"query": "a", "texts": [{"text": "b"}]}, 400, "texts[0] must be a string, found an object"),
-    (R, ASKED | {"query": "a" * (DEFAULTS.query + 1)}, 400, f"at most {DEFAULTS.query} are read"),
+    (R, ASKED | {"query": "a" * (DEFAULTS.query + 1)}, 400, f"at most {DEFAULTS.query} are allowed"),
     (R, ASKED | {"top_n": -1}, 400, "top_n must be an integer >= 1"),
     (R, ASKED | {"truncation_direction": "Left"}, 400, "must be 'Right': the end of a text is cut off here"),
     (R, ASKED | {"truncate_prompt_tokens": 9}, 400, "must be -1; to truncate documents send max_tokens_per_doc"),
