@@ -1,4 +1,5 @@
-"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` of each kind of folder: what is printed, what is refused."""
+"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: the printed lines and the
+errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`minibert serve` as a process: where it listens, what it refuses at the start, and how it ends."""
+"""`minibert serve` as a process: its address, its errors at the start, and its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serving(
     said: str = "sentences-last-token",
     path: str = "/v1/embeddings",
 ) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """Start the command and wait until it says where it is."""
+    """Start the command and wait until it prints its address."""
     command = [sys.executable, "-m", "minibert", "serve", *models, "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -74,7 +74,7 @@ def test_every_exercise_is_tried(lab: ModuleType) -> None:
 
 
 def said(lab: ModuleType, name: str, answer: Answer, printed: Printed) -> str:
-    """Give the lines that the check prints of an answer, called by the exercise's name."""
+    """Return the lines that the check prints for an answer, called by the exercise's name."""
 
     def tried(*arguments: Any) -> Any:
         return answer(*arguments)
@@ -255,7 +255,7 @@ CELLS: tuple[tuple[str, str], ...] = (
 
 
 def test_a_name_from_outside_the_function_is_the_mistake_that_is_named(lab: ModuleType, capsys: Printed) -> None:
-    """Not an attribute, an argument or a local of the same name, nor where the answer is right."""
+    """Not an attribute, an argument or a local of the same name, nor if the answer is right."""
     for source, words in CELLS:
         assert checked(lab, cell(source), capsys).startswith(words), source
 

@@ -1,4 +1,5 @@
-"""Several modules of a port wrong at once: each is found by itself, named where its formula has that mistake."""
+"""Several modules of a port wrong at once: each is found by itself, and named if the mistake is in the list of its
+formula."""
 
 from __future__ import annotations
 
