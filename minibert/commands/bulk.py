@@ -49,7 +49,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
         help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "the ranges of int8 and uint8 come from the first shard",
+        "int8 and uint8 take their ranges from the first shard",
     )  # fmt: skip
     parser.add_argument(
         "--rows-per-shard", type=int, metavar="N",

@@ -53,7 +53,7 @@ def declare_encode(parser: Parser) -> None:
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="float32",
         help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "the ranges of int8 and uint8 come from all texts, so all are read first",
+        "int8 and uint8 take their ranges from all texts, so all are read first",
     )  # fmt: skip
     add_prompts(parser)
     add_options(parser, "sentences")

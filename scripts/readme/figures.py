@@ -16,7 +16,7 @@ from installed_size import NAME, closure
 RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "results.md"
 SECTION = "sentences"
 PEERS = {"sentence-transformers": ("sentence-transformers",), "ONNX Runtime": ("onnxruntime", "tokenizers")}
-# README's first cell, and the first cell of the benchmark's row
+# what README says, and the first cell of the benchmark's row
 ROWS = {
     "start, load the model, encode one sentence": "import, load, encode one sentence",
     "peak memory of that process": "its peak memory",
@@ -27,13 +27,13 @@ ROWS = {
 
 
 def section() -> str:
-    """Return the benchmark's section of sentences: its table, and the line about the machine below it."""
+    """Give the benchmark's section of sentences: its table, and the line about the machine below it."""
     _, text = re.split(rf"(?m)^### {SECTION}(?: \(.*\))?$", RESULTS.read_text(encoding="utf-8"))
     return text.partition("\n### ")[0]
 
 
 def figures(row: str) -> list[str]:
-    """Return our figure in a row of the benchmark, and each peer's. Raises LookupError if the run has none."""
+    """Find our figure in a row of the benchmark, and each peer's. Raises LookupError where the run has none."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section().splitlines()]
     cells = {peer: line for peer in PEERS for line in lines if line[0] == row and line[2].endswith(f" {peer}")}
     if cells.keys() != PEERS.keys():
@@ -44,19 +44,19 @@ def figures(row: str) -> list[str]:
 
 
 def difference(peer: str) -> str:
-    """Return the largest difference from a peer's vectors in the benchmark."""
+    """Give the largest difference from a peer's vectors that the benchmark found."""
     found = re.findall(rf"\| encode [^\n]* {peer} \|[^\n]* results differ by ([\de-]+)", section())
     return max(found, key=float)
 
 
 def machine() -> str:
-    """Name the machine and the versions of these figures."""
+    """Name the machine and the versions that these figures are of."""
     (line,) = [line for line in section().splitlines() if re.search("[0-9] cores, ", line)]
     return re.sub(r" (?:L\d|tokenizers|safetensors|transformers|model2vec) [^,;]+[,;]", "", line.partition(". ")[0])
 
 
 def measured() -> str:
-    """Write the benchmark's rows, and the line about the machine."""
+    """Make the rows that the benchmark has, and the line about the machine."""
     rows = {what: figures(row) for what, row in ROWS.items()}
     rows["vectors differ from minibert's by at most"] = ["-", *map(difference, PEERS)]
     return "\n".join(f"| {what} | {' | '.join(cells)} |" for what, cells in rows.items()) + f"\n\n{machine()}."

@@ -111,7 +111,7 @@ def model_of(vector: Array) -> Gpt2Weights:
 
 
 def vector_of(model: Gpt2Weights) -> Array:
-    """Concatenate the arrays of a model, or of its gradient, to one vector."""
+    """Join the arrays of a model, or of its gradient, to one vector."""
     affines = [affine for block in model.blocks for affine in block] + [model.last_norm]
     arrays = [model.wte, model.wpe, *(array for affine in affines for array in affine)]
     return np.concatenate([array.ravel() for array in arrays])

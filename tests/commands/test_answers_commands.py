@@ -1,5 +1,4 @@
-"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: the printed lines and the
-errors."""
+"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: prints and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Several modules of a port wrong at once: each is found by itself, and named if the mistake is in the list of its
-formula."""
+"""Several modules of a port wrong at once: each is found by itself, and named if its formula has that mistake."""
 
 from __future__ import annotations
 
