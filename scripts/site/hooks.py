@@ -123,7 +123,7 @@ def part(path: str, heading: str | None = None) -> str:
         return ran(path)
     if not heading:
         return text
-    begin, end = ("// --", "// -- ") if path.endswith(".mjs") else ("#+", "#{1,2} ")  # how a section begins, and the next
+    begin, end = ("// --", "// -- ") if path.endswith(".mjs") else ("#+", "#{1,2} ")  # how sections begin
     found = re.search(rf"^({begin}) {re.escape(heading)}\n(.*?)(?=^{end}|\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise LookupError(f"{path} has no heading {heading!r}, which a page of the site takes from it")
