@@ -7,10 +7,10 @@
 
     python scripts/readme/engines.py MODEL        tries each engine that is installed, and prints a table
 
-What an engine has to do: send the encoder to its workers (its pickle has under 4 kB: the name, of the Hub with its
-commit, and the options; the model is opened there), and call a function on batches. What you have to do: let BLAS have
-one thread in each worker, OPENBLAS_NUM_THREADS=1, or the workers take the cores from each other. A model's folder must
-have the same path everywhere.
+An engine must send the encoder to its workers and call a function on batches. (The pickle has under 4 kB: the name, for
+the Hub with its commit, and the options; each worker opens the model.) You must limit BLAS to one thread in each
+worker, OPENBLAS_NUM_THREADS=1, or the workers compete for the cores. A model's folder must have the same path
+everywhere.
 
 Tried with: datasets 5.2.0, polars 2.1.0 (threads of one process), dask 2026.8.0, daft 0.7.26, pyspark 4.3.0 (Java 17,
 and in the workers' Python minibert, pandas and pyarrow), each on one machine. For Ray see scripts/bulk_ray.py.
@@ -34,7 +34,7 @@ import numpy as np
 import minibert
 
 TEXTS = [f"text {i}, one of many {'long ' * (i % 7)}texts" for i in range(40)]
-# of a number: a sentence's last bits change with its batch, which engines cut in their own ways; measured: 1.0e-7
+# per number: a sentence's last bits change with its batch, and engines choose batches differently; measured: 1.0e-7
 CLOSE = 1e-6
 
 

@@ -16,7 +16,7 @@ from installed_size import NAME, closure
 RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "results.md"
 SECTION = "sentences"
 PEERS = {"sentence-transformers": ("sentence-transformers",), "ONNX Runtime": ("onnxruntime", "tokenizers")}
-# what README says, and the first cell of the benchmark's row
+# README's first cell, and the first cell of the benchmark's row
 ROWS = {
     "start, load the model, encode one sentence": "import, load, encode one sentence",
     "peak memory of that process": "its peak memory",

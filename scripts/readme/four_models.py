@@ -3,9 +3,9 @@
 
     MINIBERT_MODEL=folder python scripts/readme/four_models.py
 
-What can be run is run now; what cannot (no Hub, no torch) is "not run here". MINIBERT_MODEL names all-MiniLM-L6-v2.
-MINIBERT_REFERENCE may name a folder with the position table of bert-base-uncased. Then the printed numbers are first
-compared with that table, and the script stops where they differ; the table gets nothing from it.
+Each model is run now; a model that cannot be run (no Hub, no torch) is "not run here". MINIBERT_MODEL names
+all-MiniLM-L6-v2. MINIBERT_REFERENCE may name a folder with the position table of bert-base-uncased. Then the printed
+numbers are first compared with that table, and the script stops if they differ; the printed table does not use it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Blocks backward: linear maps, softmax, activations, attention and the loss, then a whole block of GPT-2.
 
-Read it beside `blocks` and `heads`, after `gradients`: each formula takes `grad`, the gradient of the loss with respect
-to what its twin there gives, and gives those with respect to what went in. The parts of a block call those of their
-parts in the reverse order. Gradients come in the same tuples as weights: a `Block` of gradients.
+Read it beside `blocks` and `heads`, after `gradients`: each formula's argument `grad` is the gradient of the loss with
+respect to the result of the forward formula, and its result has the gradients with respect to the inputs. The formula
+of a block calls the formulas of its parts in reverse order. Gradients come in the same tuples as weights: a `Block` of
+gradients.
 
 Sources
     Rumelhart, Hinton, Williams 1986, "Learning representations by back-propagating errors"
@@ -41,7 +42,7 @@ def linear_gradient(grad: Array, x: Array, weight: Array) -> ProjectGradients:
         g_x = grad @ weight,   g_weight = grad^T @ x,   g_bias = sum(grad)
 
     grad (..., out), x (..., dim), weight (out, dim) -> x (..., dim), weight (out, dim), bias (out,). The rows of all
-    texts and positions are added up. It is the formula of `project`, of many rows at once; `tied_logits` is this
+    texts and positions are added up. It is the formula of `project` for many rows at once; `tied_logits` is this
     formula too, with the word table as the weight. Source: Rumelhart et al. 1986.
 
     >>> g = linear_gradient(np.array([[1.0], [10.0]]), x=np.array([[2.0], [3.0]]), weight=np.array([[4.0]]))
@@ -56,8 +57,8 @@ def softmax_gradient(grad: Array, x: Array) -> Array:
 
         y = softmax(x),   g_x = y * (grad - sum_j y[j] grad[j])
 
-    grad and x (..., n) -> (..., n). The probabilities have sum 1, so one grows at the others' expense: every row of g_x
-    sums to zero. Source: Rumelhart et al. 1986, by the chain rule.
+    grad and x (..., n) -> (..., n). The probabilities have sum 1, so a probability grows only if the rest shrink: every
+    row of g_x sums to zero. Source: Rumelhart et al. 1986, by the chain rule.
 
     >>> softmax_gradient(np.array([4.0, 0.0]), x=np.log([1.0, 3.0]))  # y = 1/4 and 3/4, mean of grad: 1
     array([ 0.75, -0.75])
@@ -112,8 +113,8 @@ def attention_gradient(grad: Array, q: Array, k: Array, v: Array, mask: Array | 
         g_v = p^T @ grad,   g_scores = softmax_gradient(grad @ v^T)
         g_q = g_scores @ k / sqrt(head_dim),   g_k = g_scores^T @ q / sqrt(head_dim)
 
-    grad, q, k, v (..., heads, seq, head_dim), mask (..., query, key) -> the shapes of q, k and v. Where a mask hides a
-    key its probability is 0, and so is what would come back from it. Source: Vaswani et al. 2017, by the chain rule.
+    grad, q, k, v (..., heads, seq, head_dim), mask (..., query, key) -> the shapes of q, k and v. A masked key has
+    probability 0, so its gradient is 0. Source: Vaswani et al. 2017, by the chain rule.
 
     >>> q, k, v = np.zeros((1, 1)), np.array([[0.0], [2.0]]), np.array([[10.0], [20.0]])  # p = 1/2 and 1/2
     >>> g = attention_gradient(np.array([[1.0]]), q, k, v)
@@ -148,7 +149,7 @@ def cross_entropy_gradient(grad: Array, logits: Array, targets: Array) -> Array:
 
 
 class SelfAttentionGradients(NamedTuple):
-    """Gradients of `self_attention`: x has the shape of x, the four maps those of the block."""
+    """Gradients of `self_attention`: x has the shape of x, the four maps have the block's shapes."""
 
     x: Array
     query: Linear
@@ -184,7 +185,7 @@ def self_attention_gradient(
 
 
 class FeedForwardGradients(NamedTuple):
-    """Gradients of `feed_forward`: x has the shape of x, the two maps those of the block."""
+    """Gradients of `feed_forward`: x has the shape of x, the two maps have the block's shapes."""
 
     x: Array
     up: Linear
@@ -208,7 +209,7 @@ def feed_forward_gradient(grad: Array, x: Array, up: Linear, down: Linear) -> Fe
 
 
 class BlockGradients(NamedTuple):
-    """Gradients of `pre_norm_block`: x has the shape of x, the others are those of the block's arrays."""
+    """Gradients of `pre_norm_block`: x has the shape of x, the rest the shapes of the block's arrays."""
 
     x: Array
     block: Block
@@ -217,7 +218,7 @@ class BlockGradients(NamedTuple):
 def pre_norm_block_gradient(
     grad: Array, x: Array, block: Block, heads: int, eps: float = 1e-5, mask: Array | None = None
 ) -> BlockGradients:
-    """Backward of GPT-2's block: each sum passes its gradient to x unchanged, and to the part that was added.
+    """Backward of GPT-2's block: each sum passes its gradient to x unchanged, and to the sublayer that was added.
 
         y = x + attention(LayerNorm(x)),   z = y + feed_forward(LayerNorm(y))
         g_y = g_z + back through the feed-forward,   g_x = g_y + back through attention
