@@ -42,8 +42,8 @@ def main() -> None:
             f"expected all-MiniLM-L6-v2, found no model.safetensors in {real_model()}: install it by sh scripts/demo, "
             "or name its folder in MINIBERT_MODEL"
         )
-    if not (installed("starlette") and installed("uvicorn")):
-        parser.error("expected starlette and uvicorn, found none: pip install '.[bench,serve]'")
+    if lacking := [name for name in ("pyarrow", "starlette", "uvicorn") if not installed(name)]:
+        parser.error(f"expected {', '.join(lacking)}: pip install '.[bench,bulk,serve]'")
     before = arguments.before and arguments.before.resolve()
     if before and not (before / "minibert" / "__init__.py").is_file():
         parser.error(f"--before: expected a folder of this project, found no minibert/__init__.py in {before}")

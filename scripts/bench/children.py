@@ -155,8 +155,11 @@ Figures = dict[str, list[float]]
 
 
 def processes(codes: Mapping[str, str], rounds: int) -> tuple[Figures, Figures]:
-    """Seconds and peak bytes of whole processes. The first round reads all from the disk and compiles our modules."""
-    found = in_turn({name: partial(process, code) for name, code in codes.items()}, rounds, start=1)
+    """Seconds and peak bytes of whole processes.
+
+    The first of several rounds does not count: it reads all from the disk and compiles our modules.
+    """
+    found = in_turn({name: partial(process, code) for name, code in codes.items()}, rounds, start=int(rounds > 1))
     seconds, peaks = ({name: [one[i] for one in each] for name, each in found.items()} for i in (0, 1))
     return seconds, peaks
 

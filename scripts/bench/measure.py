@@ -16,8 +16,8 @@ PAUSE = 0.01  # seconds between two measurements: the threads that torch leaves 
 WARM = 0.05  # seconds for which a call is repeated before it counts: threads that slept take a while to be quick again
 BLOCK = 0.1  # seconds for which a short call is repeated in each round
 LONG = 1.0  # seconds of a call for which a warm processor makes no difference
-ENOUGH = 15.0  # seconds of a row after which no further round begins, once there are FEWEST
-FEWEST, QUICK = 5, 1  # rounds
+ENOUGH = 10.0  # seconds of a row after which no further round begins, once there are FEWEST
+FEWEST, QUICK = 5, 3  # rounds
 MIB = 2**20
 
 

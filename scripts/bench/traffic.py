@@ -27,7 +27,7 @@ from .models import real_model, short_texts
 
 CROWD, QUERIES, NAME = 200, 2, "minilm"  # callers, each with its turn of the kinds; different queries; the first model
 NEAR = 1e-5  # measured 2.9e-6, of the small sparse folder, whose weights are larger
-LENGTH, QUICK, LOOK = 60.0, 15.0, 0.5  # seconds, and between two looks
+LENGTH, QUICK, LOOK = 45.0, 15.0, 0.5  # seconds, and between two looks
 SPARSE, RERANKER = (ROOT / "tests" / "reference" / name for name in ("uses-sparse", "uses-reranker"))
 
 
