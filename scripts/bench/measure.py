@@ -34,7 +34,7 @@ class Settings:
     before: Path | None = None
 
     def rounds(self, many: int) -> int:
-        return QUICK if self.quick else many
+        return min(many, QUICK) if self.quick else many
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Starts:
         codes = {who: code for who, code in self.codes.items() if there(who)}
         given |= {name: make() for name, make in needs.items() if any(f"{{{name}}}" in each for each in codes.values())}
         codes = {who: code.format_map(given) for who, code in codes.items()}
-        seconds, peaks = processes(codes, 1 if self.rounds == 1 else settings.rounds(self.rounds))
+        seconds, peaks = processes(codes, settings.rounds(self.rounds))
         for number, (who, limit) in enumerate(self.others.items()):
             if who not in codes:
                 yield absent(self.what, who, limit)
