@@ -24,10 +24,10 @@ NOT_ENTERED = {"<module>", "<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>", 
 
 # use -> at most so many functions, files, and returns to a file that was left: a tenth above the counts of today
 LIMITS = {
-    "encode": (84, 16, 33),
-    "load_encoder": (197, 32, 77),
-    "verify": (405, 52, 185),
-    "bulk": (420, 51, 185),
+    "encode": (78, 15, 31),
+    "load_encoder": (181, 31, 71),
+    "verify": (384, 51, 176),
+    "bulk": (408, 52, 187),
 }
 
 
