@@ -12,8 +12,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 
-from .differences import OF_A_PORT, Shares, fits
-from .report import Comparison
+from .report import OF_A_PORT, Comparison, Shares, fits
 from .subjects import Subject
 from .traces import Traces, keys_of
 

@@ -22,9 +22,8 @@ from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
-from .differences import PORT_SHARE, Difference, over_kinds, rms
 from .places import IMPOSSIBLE, ROUNDS, Place, differing, places, weighed_up
-from .report import Comparison
+from .report import PORT_SHARE, Comparison, Difference, over_kinds, rms
 from .subjects import Subject
 from .traces import INPUT_LAYER, Traces
 

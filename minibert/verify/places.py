@@ -20,7 +20,7 @@ from minibert.families.parts.plan import REAL, Plan, Step
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula, rounded
 
-from .differences import OF_A_PORT, Difference, Shares, in_float64, over_kinds
+from .report import OF_A_PORT, Difference, Shares, in_float64, over_kinds
 from .subjects import Subject
 from .traces import HEAD, Traces
 

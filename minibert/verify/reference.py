@@ -29,8 +29,7 @@ from minibert.hub.repository import full_name
 from minibert.models.open.load import is_folder
 
 from .counterparts import Counterpart, Sides
-from .differences import ERROR_SHARE, Shares
-from .report import Comparison
+from .report import ERROR_SHARE, Comparison, Shares
 from .subjects import Subject
 from .traces import Traces, tokens_of
 

@@ -20,7 +20,7 @@ from minibert.models.heads.heads import positions_of, trace_head
 from minibert.models.input_layer import EmbeddingLayer
 from minibert.models.run.blocks import Stack
 
-from .differences import ERROR_SHARE, PORT_SHARE, Difference, compare
+from .report import ERROR_SHARE, PORT_SHARE, Difference, compare
 from .traces import INPUT_LAYER, Traces, tokens_of, trace
 
 # |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,

@@ -22,10 +22,9 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 
-from .differences import rms
 from .mistakes.wrong_modules import ROUNDINGS, Formula
 from .places import ROUNDS
-from .report import Comparison, table
+from .report import Comparison, rms, table
 from .shipped import TEXTS
 from .traces import opened, read_npy
 from .variants import Make, Variant, Variants

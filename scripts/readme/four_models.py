@@ -19,10 +19,9 @@ import numpy as np
 
 import minibert
 from minibert.verify import printed, shipped
-from minibert.verify.differences import compare, over_kinds
 from minibert.verify.printed import SEEDS, Seed, verify_seed
 from minibert.verify.reference import installed
-from minibert.verify.report import Comparison, compare_ids
+from minibert.verify.report import Comparison, compare, compare_ids, over_kinds
 from minibert.verify.subjects import tolerances
 from minibert.verify.traces import trace
 from minibert.verify.verify import verify

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert.cli import main
 from minibert.equations.input_layer import Array
-from minibert.verify.differences import Difference, compare, over_kinds
+from minibert.verify.report import Difference, compare, over_kinds
 from minibert.verify.subjects import batches
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.verify import verify
