@@ -46,7 +46,7 @@ def look(
     """Look for the mistake; local: whether each module of an encoder is named too; form: a port's narrower format."""
     judged = local_mistakes(subject, inputs, theirs, tolerance, form)
     local = local and subject.has_places
-    wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.leaving}
+    wrong, there = {wrong.key for wrong in judged.found}, report.accepted.keys() & {*subject.module_outputs}
     if local and not form and 2 * len(wrong & there) > len(there):  # a narrower format affects most modules
         for name in (name for name, rounding in ROUNDINGS.items() if _are_in(rounding, theirs, wrong)):
             again = local_mistakes(subject, inputs, theirs, tolerance, name)

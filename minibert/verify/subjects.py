@@ -49,8 +49,8 @@ class Subject:
     weighed: frozenset[str] = frozenset()  # intermediates whose larger difference passes if the rms errors agree
 
     # an encoder's modules, as the reference shows them: paths of modules -> keys of a trace
-    leaving: Sequence[str] = ()  # modules of blocks whose output is compared
-    entering: Mapping[str, str] = {}  # module -> key of its input
+    module_outputs: Sequence[str] = ()  # modules of blocks whose output is compared
+    module_inputs: Mapping[str, str] = {}  # module -> key of its input
     scores: Sequence[str] = ()
     head: BoundHead | None = None  # its logits are compared too
     pooler: Any = None  # the pooler maps the first token, if no head uses it
@@ -129,10 +129,10 @@ class EncoderSubject(Subject):
         depth = len(stack.blocks)
         self.about = f"{self.layer.family.model_type}, {depth} block{'s' * (depth != 1)}"
         self._places = {key: f"block {i}" for i, block in enumerate(stack.blocks) for key in block.keys(i, stack)}
-        self.leaving = [path for block in stack.blocks for path in block.modules if path in self._places]
+        self.module_outputs = [path for block in stack.blocks for path in block.modules if path in self._places]
         if stack.last_norm:
             self._places |= {stack.last_norm: END, f"hidden_states.{depth}": END}
-            self.leaving.append(stack.last_norm)
+            self.module_outputs.append(stack.last_norm)
         self.head, self.without_head = _compared_head(model)
         kept = self.head is None and not model.sentence_config.kind  # vectors of sentences do without the pooler
         self.pooler = model.pooler if kept else None
@@ -143,7 +143,7 @@ class EncoderSubject(Subject):
             self._places |= dict.fromkeys(paths, f"head {self.head.name}")
         self.weighed = frozenset(self._places)
         in_blocks = {key: ATTENTION if key.startswith("attentions.") else IN_BLOCKS for key in self._places}
-        self.entering = stack.entering
+        self.module_inputs = stack.entering
         self._window = {block.attention.scores: block.attention.window for block in stack.blocks}
         self.scores = list(self._window)
         self.pairs = {key for block in stack.blocks for key in (block.attention.scores, block.attention.probabilities)}
