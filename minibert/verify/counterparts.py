@@ -12,7 +12,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 
-from .report import OF_A_PORT, Comparison, Shares, fits
+from .report import OF_A_PORT, Comparison, Shares, fits, listed
 from .subjects import Subject
 from .traces import Traces, keys_of
 
@@ -70,6 +70,7 @@ class Port(Counterpart):
     def __init__(self, name: str) -> None:
         self.name = name
         self._faults: list[str] = []  # reasons for a failure, repeated at the end
+        self._keys_left: list[str] = []  # intermediates that the caller left out
 
     @abstractmethod
     def read(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
@@ -103,6 +104,7 @@ class Port(Counterpart):
             for key in (key for key in self.only if key not in only):
                 hint = f" (did you mean {near}?)" if (near := nearest_name(key, only)) else ""
                 raise ValueError(f"no intermediate is called {key!r}{hint}; there are {', '.join(only)}")
+            self._keys_left = [key for key in only if key not in self.only]
             only = [*self.only]
             theirs = {kind: {key: x for key, x in named.items() if key in only} for kind, named in theirs.items()}
             if not any(theirs.values()):
@@ -138,8 +140,10 @@ class Port(Counterpart):
             )
         if self._faults:
             report.fail(*(f"not passed: {fault}" for fault in self._faults))
-        elif report.passed and self._left:
-            shows = (f"{kind} ({ALONE_SHOWS[kind]})" if kind in ALONE_SHOWS else kind for kind in self._left)
+        elif report.passed and (self._left or self._keys_left):
+            shows = [f"{kind} ({ALONE_SHOWS[kind]})" if kind in ALONE_SHOWS else kind for kind in self._left]
+            if count := len(self._keys_left):
+                shows.append(f"{count} intermediate{'s' * (count > 1)}: {listed(self._keys_left)}")
             report.say(f"passed as far as it goes; not compared: {', '.join(shows)}")
 
     def _comparable(self, report: Comparison, kind: str, batches: Traces) -> bool:

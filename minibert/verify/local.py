@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +22,8 @@ from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
-from .places import IMPOSSIBLE, ROUNDS, Place, differing, places, weighed_up
-from .report import PORT_SHARE, Comparison, Difference, over_kinds, rms
+from .places import CAUSES, IMPOSSIBLE, ROUNDS, ZEROS, Place, differing, places, weighed_up
+from .report import PORT_SHARE, Comparison, Difference, listed, over_kinds, rms
 from .subjects import Subject
 from .traces import INPUT_LAYER, Traces
 
@@ -34,7 +34,6 @@ OF_ONE = ("dense", "norm", "activation")  # kinds of steps that read one interme
 TINY = 1e-30
 OTHER = "Each module has its own numbers and input."
 FEW_MAPS = 4  # this many wrong linear maps show a wrong file rather than a wrong map
-SHOWN = 12  # names and modules that one line lists
 
 
 # -- the lines of a report ---------------------------------------------------------------------------------------
@@ -82,13 +81,9 @@ def say_format(report: Comparison, subject: Subject, form: str, told: InFormat) 
         report.say(f"right in float32, not computed in {form}")
         return
     report.hidden = list(dict.fromkeys(each.name for each in told.hidden))
-    shown = _shown(report.hidden)
+    shown = ", ".join(report.hidden)
     hides = f"; such rounding can hide: {shown}" if shown else "; no mistake of the list can hide below such rounding"
     report.say(f"every module that is shown is right in {form}{hides}")
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _say_matches(report: Comparison, subject: Subject, found: Iterable[Mistake], by_module: bool = False) -> None:
@@ -119,13 +114,15 @@ def _say_local(report: Comparison, judged: Judged) -> None:
         return
     size = "beyond what float32 rounds to" if report.passed else "wrong"
     if not report.matches:
-        report.headline(f"{size} by itself: {_shown([each.key for each in report.local])}")
+        report.headline(f"{size} by itself: {listed([each.key for each in report.local])}")
     report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
     for wrong in (each for each in report.local if each not in others):
         fits = f"; fits: {' or '.join(wrong.fits)}" if wrong.fits else ""
         fits = fits or f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
         report.say(f"  {wrong.place}: {wrong.key} by {wrong.largest:.2g}{fits}")
+    found = {name for wrong in report.local for name in wrong.fits}
+    report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in found))
 
 
 def _other_weights(report: Comparison, judged: Judged) -> list[Local]:
@@ -191,20 +188,31 @@ class InFormat(NamedTuple):
 def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> InFormat:
     """Compare every module in a format, from the port's own input, and weigh each mistake of the list."""
     differences, float32 = list[Difference](), True
-    evidence: dict[int, list[Array]] = {}
-    known = [each for each in MISTAKES if not each.rounding and each.where != "local"]
+    evidence: dict[int, dict[str, list[Array]]] = {}  # number of a mistake -> part of the model -> its places
+    known = [each for each in MISTAKES if each.where != "local" and not _is_of_format(each, form)]
     for place in places(subject, inputs, theirs, form):
         differences += place.compared()
         float32 = float32 and not differing(place.in_float32())
         for number, mistake in enumerate(known):
             with suppress(*IMPOSSIBLE):
                 if (told := place.evidence(mistake)) is not None:
-                    evidence.setdefault(number, []).append(told)
-    verdicts: dict[str, list[Mistake]] = {"found": [], "hidden": [], "excluded": [], "": []}
-    for number, several in evidence.items():
-        everywhere, alone = weighed_up(several), [weighed_up([each]) for each in several]
-        verdicts["found" if "found" in alone else everywhere].append(known[number])
-    return InFormat(differences, verdicts["found"], verdicts["hidden"], float32)
+                    evidence.setdefault(number, {}).setdefault(place.at.part, []).append(told)
+    found, hidden = list[Mistake](), list[Mistake]()
+    for number, parts in evidence.items():  # one part may hide what another excludes: a head has its own activation
+        alone = [weighed_up([each]) for several in parts.values() for each in several]
+        everywhere = {weighed_up([*chain(*parts.values())]), *map(weighed_up, parts.values())}
+        if "found" in (*alone, *everywhere):
+            found.append(known[number])
+        elif "hidden" in everywhere:
+            hidden.append(known[number])
+    return InFormat(differences, found, hidden, float32)
+
+
+def _is_of_format(mistake: Mistake, form: str) -> bool:
+    """Whether a mistake only rounds parameters, to a format that rounds no more than this one."""
+    formats = [*ROUNDINGS]
+    named = mistake.name.removeprefix("parameters in ")
+    return named in formats and formats.index(named) <= formats.index(form)
 
 
 def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:
@@ -227,6 +235,8 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
             right[number] = at.part
         for d, module in zip(wrong, modules, strict=False):
             fits = module.names()
+            if {*fits} & CAUSES.keys() and any(each.fits == fits for each in found):
+                continue  # the first one shows the cause
             excluded = [] if fits else module.excluded()
             found.append(Local(d.key, subject.place(d.key), d.largest, fits, excluded, module.step.kind,
                                module.share_of_size()))  # fmt: skip
@@ -293,6 +303,10 @@ class WrongModule:
 
     def names(self) -> list[str]:
         """Name what explains the difference in all batches: mistakes of the list, else another input or module."""
+        broken = next(filter(None, (self.place.broken(kind, self.key) for kind in self.kinds)), "")
+        numbers = (x for kind in self.kinds for x in self.place.theirs[kind].values() if x.dtype.kind == "f")
+        if broken and not (broken == ZEROS and self.step.kind == "rows" and any(map(np.any, numbers))):
+            return [broken]  # rows of zeros alone were left out
         listed = self._explaining(each for each in MISTAKES if each.where != "whole")
         here = {each: rest for each, rest in listed.items() if self._is_here(each)}
         alone = {each: rest for each, rest in here.items() if not self.place.spoils(each, self.key)}

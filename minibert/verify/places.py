@@ -33,6 +33,12 @@ ROUNDS = 3.0  # a port's rms error, divided by that of our own computation; meas
 MASKS = ("mask", "masked", "keep")  # steps that no format rounds
 HALF, TWICE = 0.5, 2.0  # shares of a mistake; more than twice of it is another mistake, a larger one
 SURE, TELL = 5.0, 3.0  # standard errors of that share
+BROKEN, ZEROS = "NaN or infinity", "only zeros"  # numbers that no formula of the list computes
+CAUSES: Mapping[str, str] = {
+    BROKEN: "The cause is a division by 0, a mask that hides all tokens, or a number too large for its format (float16 "
+    "ends at 65,504)",
+    ZEROS: "The array was not filled, or its input was 0",
+}
 
 
 def differing(compared: list[Difference]) -> list[Difference]:
@@ -182,7 +188,7 @@ class Place:
         self.subject, self.at, self.at_wide, self.fed, self.wide = subject, at, at_wide, fed, wide
         self.inputs, self.theirs, self.form = inputs, theirs, form
         self.right_plan = next((each.plan for each in fed.values()), at.plan)  # in the port's format
-        self.plan, self.compared = cache(self._plan), cache(self._compared)
+        self.plan, self.compared, self.broken = cache(self._plan), cache(self._compared), cache(self._broken)
 
     def _plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
         """Return the steps with a mistake, in the port's format; None if it changes none."""
@@ -227,13 +233,37 @@ class Place:
         return in_float64(self._compare(ours, {}), ours, exactly, shares, self.follows, undecided)
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
-        """Whether `key` is the weighted sum of values, the batch lacks the weights, and scores or weights are wrong.
+        """Whether `key` is not judged: what it was computed from is broken, or shown as wrong by other keys.
 
-        Then the wrong weights make it wrong, and it is not judged.
+        The weighted sum of values is wrong if scores or weights are, and the batch lacks the weights.
         """
         own = self.at.block.attention if self.at.block else None
-        here = own is not None and key == own.context and own.probabilities not in self.theirs[kind]
-        return here and own is not None and bool({own.scores, own.probabilities} & {*wrong})
+        if (
+            own
+            and key == own.context
+            and own.probabilities not in self.theirs[kind]
+            and ({own.scores, own.probabilities} & {*wrong})
+        ):
+            return True
+        return any(self.broken(kind, name) for name in self._sources(kind, key))
+
+    def _sources(self, kind: str, key: str) -> Iterator[str]:
+        """List the port's intermediates from which a step computes."""
+        for name in self.at.plan[key].of:
+            if name in self.fed[kind].fed:
+                yield name
+            elif name in self.at.plan:
+                yield from self._sources(kind, name)
+
+    def _broken(self, kind: str, key: str) -> str:
+        """Return `BROKEN` or `ZEROS` if an intermediate of the port has such numbers and ours has not; else ""."""
+        replay, there = self.fed[kind], self.theirs[kind].get(key)
+        if there is None or key not in replay.fed or there.dtype.kind != "f":
+            return ""
+        numbers = self.subject.seen(self.inputs, kind, key, there)
+        if not np.isfinite(numbers).all():
+            return BROKEN
+        return ZEROS if not numbers.any() and np.any(replay.found.get(key, np.ones(()))) else ""
 
     def _compare(self, ours: Traces, truth: Traces) -> list[Difference]:
         return [

@@ -137,7 +137,8 @@ def _compare(ours: Array, theirs: Array, truth: Array | None) -> tuple[float, fl
     largest = float(off.max(initial=0.0))
     if truth is None or truth.dtype.kind != "f":
         return largest, equal, np.nan, np.nan
-    return largest, equal, rms(a - truth), rms(b - truth)
+    error = rms(b - truth)
+    return largest, equal, rms(a - truth), np.inf if np.isnan(error) else error  # NaN would mean: without float64
 
 
 def fits(ours: Array, theirs: Array) -> bool:
@@ -176,8 +177,9 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
     combined = []
     for group in grouped.values():
         kinds = tuple(kind for d in group for kind in d.kinds)
-        if group[0].share:
-            worst = max(group, key=lambda d: (not d.passes, d.error_theirs / max(d.error_ours, 1e-30)))
+        if any(d.share for d in group):
+            ratio = {d: np.nan_to_num(d.error_theirs / max(d.error_ours, 1e-30), nan=np.inf) for d in group}
+            worst = max(group, key=lambda d: (not d.passes, ratio[d]))
             combined.append(worst._replace(kinds=kinds))
             continue
         errors = np.array([(d.error_ours, d.error_theirs) for d in group])
@@ -191,6 +193,7 @@ def over_kinds(differences: Iterable[Difference]) -> list[Difference]:
 
 # -- the verdict ---------------------------------------------------------------------------------------------------
 
+SHOWN = 12  # names that one line lists
 Text = tuple[Sequence[str], Mapping[str, list[int]]]  # a text or two, and what the tokenizer should return
 
 
@@ -307,6 +310,15 @@ def compare_ids(report: Comparison, model: Any, texts: Sequence[Text], whose: st
         report.fail(*wrong)
     else:
         report.say(f"ids of {len(texts)} texts: {whose}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names in one line: the first `SHOWN`, then a count.
+
+    >>> listed(["sum", "logits"])
+    'sum, logits'
+    """
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 
 from .mistakes.wrong_modules import ROUNDINGS, Formula
-from .places import ROUNDS
+from .places import BROKEN, CAUSES, ROUNDS
 from .report import Comparison, rms, table
 from .shipped import TEXTS
 from .traces import opened, read_npy
@@ -36,7 +36,7 @@ DECIMALS = range(2, 7)  # a seventh decimal is float32's rounding; with one deci
 LISTED, SHOWN = 20, 60  # most texts in a printed list, and most letters of each
 ALIKE = 0.4  # cosine of two differences: measured 0.62 and 0.64 if torch computes all-MiniLM-L6-v2 in ROUNDINGS
 HALF, TINY = 0.5, 1e-30  # share of a squared difference; against division by 0
-BROKEN, ANOTHER_ORDER = "NaN or infinity", "texts in another order"
+ANOTHER_ORDER = "texts in another order"
 
 
 def verify_vectors(
@@ -157,8 +157,7 @@ class Search:
         """Write the names that fit into the report, and return the lines that explain them."""
         if broken := np.flatnonzero(~np.isfinite(self.vectors).all(1)).tolist():
             report.matches.append(BROKEN)
-            return [f"matches: {BROKEN}, in texts {_numbers(broken)}. The cause is a division by 0, a mask that hides "
-                    "all tokens, or a number too large for its format (float16 ends at 65,504)"]  # fmt: skip
+            return [f"matches: {BROKEN}, in texts {_numbers(broken)}. {CAUSES[BROKEN]}"]
         report.rounding = self._rounded()
         if report.rounding:
             return []
