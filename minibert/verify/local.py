@@ -7,6 +7,7 @@ modules vanish. A mistake of the list is tried on the modules that it changes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -19,11 +20,11 @@ from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
 from minibert.families.parts.bound_blocks import Dense
 from minibert.verify.mistakes import MISTAKES
-from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
+from minibert.verify.mistakes.mistake import Mistake, all_places, plainest, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
 
 from .places import CAUSES, IMPOSSIBLE, ROUNDS, ZEROS, Place, differing, places, weighed_up
-from .report import PORT_SHARE, Comparison, Difference, listed, over_kinds, rms
+from .report import OF_A_PORT, PORT_SHARE, Comparison, Difference, listed, over_kinds, rms
 from .subjects import Subject
 from .traces import INPUT_LAYER, Traces
 
@@ -247,7 +248,9 @@ def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: 
         if right.get(number) in whole.parts:
             whole.narrow(place)
     mistakes = whole.strict or whole.known or []
-    return Judged(_named_by(mistakes, found), keys, maps, mistakes)
+    names = plainest(each.name for each in mistakes)
+    mistakes = [each for each in mistakes if each.name in names]
+    return Judged(_named_by(mistakes, _as_in_other_blocks(found)), keys, maps, mistakes)
 
 
 class Whole:
@@ -269,6 +272,16 @@ class Whole:
         self.strict = [each for each in self.strict if each in self.known]
         if len(self.strict) > 1:
             self.strict = place.with_padding().explained_by(self.strict, self.tolerance)
+
+
+def _as_in_other_blocks(found: list[Local]) -> list[Local]:
+    """Keep the names that fit one module in every block, if some do: one block alone may not tell two names apart."""
+    groups: dict[str, list[set[str]]] = {}
+    for each in found:
+        groups.setdefault(re.sub(r"\d+", "", each.key), []).append({*each.fits})
+    common = {path: set.intersection(*several) for path, several in groups.items()}
+    named = [(each, common[re.sub(r"\d+", "", each.key)]) for each in found]
+    return [each._replace(fits=[x for x in each.fits if x in both or not both]) for each, both in named]
 
 
 def _named_by(whole: list[Mistake], found: list[Local]) -> list[Local]:
@@ -308,6 +321,7 @@ class WrongModule:
         if broken and not (broken == ZEROS and self.step.kind == "rows" and any(map(np.any, numbers))):
             return [broken]  # rows of zeros alone were left out
         listed = self._explaining(each for each in MISTAKES if each.where != "whole")
+        listed = {each: rest for each, rest in listed.items() if not self._is_refuted(each)}
         here = {each: rest for each, rest in listed.items() if self._is_here(each)}
         alone = {each: rest for each, rest in here.items() if not self.place.spoils(each, self.key)}
         if not alone and self.step.kind not in OF_ONE:  # these never read another module's output by mistake
@@ -328,6 +342,15 @@ class WrongModule:
         plan, right = self.place.plan(mistake) or {}, self.place.right_plan
         changed = (step for key, step in plan.items() if step is not right.get(key))
         return any(step.key == self.key or step.kind not in OF_ONE for step in changed)
+
+    def _is_refuted(self, mistake: Mistake) -> bool:
+        """Whether a batch in which the port does not show this key shows that it is not this mistake."""
+        place, plan = self.place, self.place.plan(mistake) or {}
+        others = {kind for kind in place.inputs if self.key not in place.theirs[kind]}
+        return bool(others) and any(
+            d.kinds[0] in others and place.fed[d.kinds[0]].value(d.key, plan) is not None
+            for d in place.compared(mistake) if not d.accepted(OF_A_PORT)
+        )  # fmt: skip
 
     def _left_by(self, mistake: Mistake) -> float | None:
         """Measure the difference that a mistake leaves; a port's scores may have the mask added already."""
@@ -460,4 +483,4 @@ class WrongModule:
 def alike(left: Mapping[str, float], rounding: float) -> list[str]:
     """Select the mistakes whose remaining difference is near the smallest one, or near the rounding error."""
     least = ALIKE * max(min(left.values()), rounding)
-    return [name for name, rest in left.items() if rest <= least]
+    return plainest(name for name, rest in left.items() if rest <= least)

@@ -22,6 +22,7 @@ from minibert.models.encoder import Encoder
 from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 
+from .mistakes.mistake import plainest
 from .mistakes.wrong_modules import ROUNDINGS, Formula
 from .places import BROKEN, CAUSES, ROUNDS
 from .report import Comparison, rms, table
@@ -177,7 +178,7 @@ class Search:
                 report.rounding = form
                 hidden = f"{rms(self.apart):.1g} of their length"
                 return [f"its rounding hides a mistake that changes vectors by less than {hidden}"]
-        report.matches = list(dict.fromkeys(variant.name for variant in fits))
+        report.matches = plainest(variant.name for variant in fits)
         report.ruled_out = [name for name in dict.fromkeys(each.name for each in tried) if name not in report.matches]
         remedies = {variant.name: variant.remedy for variant in fits}
         return [f"matches: {name}. {remedies[name]}" for name in report.matches] or self._hints(len(report.ruled_out))
