@@ -140,7 +140,9 @@ def _object(**found: Any) -> str:
 
 
 def _tell(arguments: Any, report: Comparison, file: TextIO | None = None) -> int:
-    """Print a report, as lines or as one object."""
+    """Print a report, as lines or as one object, with the command's names of options."""
+    for name in INTERMEDIATES:
+        report.lines = [line.replace(f"`{name}=`", f"`--{name}`") for line in report.lines]
     print_lines([_object(**report.as_object())] if arguments.json else report.lines, file)
     return 0 if report.passed else 1
 

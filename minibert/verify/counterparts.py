@@ -12,7 +12,7 @@ import numpy as np
 from minibert.equations.input_layer import Array
 from minibert.errors import nearest_name
 
-from .report import OF_A_PORT, Comparison, Shares, fits, listed
+from .report import OF_A_PORT, SHOWN, Comparison, Shares, fits, listed
 from .subjects import Subject
 from .traces import Traces, keys_of
 
@@ -71,6 +71,7 @@ class Port(Counterpart):
         self.name = name
         self._faults: list[str] = []  # reasons for a failure, repeated at the end
         self._keys_left: list[str] = []  # intermediates that the caller left out
+        self._part = ""  # how much is there, if some intermediates are missing
 
     @abstractmethod
     def read(self, subject: Subject, batches: Traces) -> tuple[Traces, Traces]:
@@ -138,6 +139,8 @@ class Port(Counterpart):
                 f"{len(wrong)} of the inputs {are}; copy them from a file that `verify` saved, or give batches "
                 "of your own other names"
             )
+        elif self._part and report.passed:
+            report.headline(f"{self._part}; `only=` takes a part")
         if self._faults:
             report.fail(*(f"not passed: {fault}" for fault in self._faults))
         elif report.passed and (self._left or self._keys_left):
@@ -175,7 +178,7 @@ class Port(Counterpart):
         if self.whole and absent and (count or absent[-1].startswith("text ")):
             have = " ".join(kind for kind in found if kind in batches)
             missing = f"{len(absent)} of our batches are not in the file: {', '.join(absent)}"
-            self._faults.append(f"{missing}; to compare a part, name it as `batches`: {have}")
+            self._faults.append(f"{missing}; to compare a part, name it by `batches=`: {have}")
         elif self.whole or count:
             self._left += absent
 
@@ -192,12 +195,15 @@ class Port(Counterpart):
             return
         report.missing += [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
         batches = Counter(key for _, key in wanted)
-        for key, kinds in missing.items():
+        for key, kinds in [*missing.items()][:1]:
             every = len(kinds) == batches[key] > 1
-            report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}")
+            more = f", and {len(missing) - 1} more intermediates" if len(missing) > 1 else ""
+            report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}{more}")
         if count:
-            there = " ".join(key for key in batches if key not in missing) or "KEY..."
-            self._faults.append(f"{count} of {len(wanted)} are missing; to compare a part, name it as `only`: {there}")
+            there = [key for key in batches if key not in missing]
+            named = " ".join(there) if 0 < len(there) <= SHOWN else "KEY..."
+            self._part = f"{len(wanted) - count} of {len(wanted)} compared, all right; {count} missing"
+            self._faults.append(f"{count} of {len(wanted)} are missing; to compare a part, name it by `only=`: {named}")
 
 
 def _unlike(name: str, theirs: Array, ours: Array) -> str:

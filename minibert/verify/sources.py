@@ -109,7 +109,8 @@ class DebugTree(Port):
             raise ValueError(f"{self.name} has no input_ids or inputs_embeds of the whole model, only {list(inputs)}")
         paths = Paths(subject, [call.path for call in calls], self.name)
         shown = {subject.place(key) for call in calls for key in paths.module_outputs.get(call.path, ())}
-        if gone := sorted({subject.place(key) for key in subject.module_outputs} - shown):
+        places = dict.fromkeys(subject.place(key) for key in subject.module_outputs)
+        if gone := [place for place in places if place not in shown]:
             raise ValueError(f"{self.name} has no module of {gone[0]}, a middle layer; write it with {ASKED}")
         outputs_of: dict[str, list[Array | None]] = {}
         inputs_of: dict[str, list[Array | None]] = {}

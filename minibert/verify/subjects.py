@@ -106,8 +106,11 @@ class Subject:
         """Name the part of the model that computes an intermediate: "block 3", or a part before or after the blocks."""
         return INPUT_LAYER
 
-    def words(self, whose: str, against: str) -> str:
-        """Explain a table's numbers and tolerances; `against` names the program whose float64 the errors refer to."""
+    def words(self, whose: str, against: str, allowed: str = "") -> str:
+        """Explain a table's numbers and tolerances.
+
+        against: the program whose float64 the errors refer to; allowed: the largest rms error of a port in a format.
+        """
         return (
             "difference: |here - there| / max(1, |there|); 0 is allowed before a norm or a projection, "
             f"{AFTER_NORM:g} after; rms error: against {against} in float64"
@@ -190,8 +193,9 @@ class EncoderSubject(Subject):
     def place(self, key: str) -> str:
         return self._places.get(key, INPUT_LAYER)
 
-    def words(self, whose: str, against: str) -> str:
+    def words(self, whose: str, against: str, allowed: str = "") -> str:
         share = f"{PORT_SHARE:g} times ours" if whose == "file" else f"{ERROR_SHARE:g} times the reference's"
+        share = allowed or share
         return (
             f"difference: |here - there| / max(1, |there|) at tokens that are not padding; in the blocks {IN_BLOCKS:g} "
             f"is allowed, {ATTENTION:g} of attentions, or an rms error of at most {share}; rms error: against "

@@ -110,7 +110,7 @@ def as_traces(arrays: Mapping[str, Array], where: str) -> tuple[Traces, Traces]:
             traces.setdefault(kind, {})[key] = array
     if not traces:
         shown = ", ".join(map(repr, sorted(arrays)[:4])) or "no tensor"
-        raise ValueError(f'{where}: expected names such as "plain|sum", found {shown}')
+        raise ValueError(f'{where}: expected names such as "plain|inputs|input_ids", found {shown}')
     return inputs, traces
 
 

@@ -162,7 +162,8 @@ def verify(
     if save is not None and isinstance(against, str | os.PathLike) and same_file(save, against):
         raise ValueError(f"{save} and {against} are one file: saving would overwrite the numbers to compare with")
     if only is not None and (against is None or isinstance(only, str) or not only):
-        raise ValueError(f"only must list intermediates of a file that is passed as `against`, found {only!r}")
+        names = " must list intermediates of a file that is passed as "
+        raise error_of(ValueError, Option("only"), names, Option("against"), f", found {only!r}")
     if encoder and side:
         whole = " compares a whole model, which has no sides; leave out "
         raise error_of(ValueError, Option("encoder"), whole, Option("side"))
@@ -171,8 +172,9 @@ def verify(
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be from 0 to below 1, found {tolerance}")
     if form not in FORMATS or (form != FORMATS[0] and (against is None or not encoder)):
-        needs = f"format must be one of {', '.join(FORMATS)}, and a narrower one needs `encoder` and `against`"
-        raise ValueError(f"{needs}; found {form!r}")
+        needs = f" must be one of {', '.join(FORMATS)}, and a narrower one needs "
+        found = f"; found {form!r}"
+        raise error_of(ValueError, Option("format"), needs, Option("encoder"), " and ", Option("against"), found)
     port = None if against is None else read_against(against)  # before anything is written
     kind: type[Subject] = EncoderSubject if encoder else Subject
     open_model: Callable[..., Any] = load_encoder if encoder else partial(load, side=side, lazy=True)
@@ -195,13 +197,15 @@ def verify(
             inputs, recorded, theirs = (
                 {kind: x for kind, x in each.items() if kind in batches} for each in (inputs, recorded, theirs)
             )
+        wrote = ""
         if save is not None:
             write_traces(save, inputs, subject.traces(inputs, {}))
             part = " of the encoder" if only_encoder else ""
-            report.say(f"wrote inputs and every intermediate{part} of {len(inputs)} batches to {save}")
+            wrote = f"wrote inputs and every intermediate{part} of {len(inputs)} batches to {save}"
         if port is not None:
             port.keep(recorded, theirs, only, [kind for kind in ours if kind not in inputs])
         other = port or _best_reference(subject, model, hub)
+        report.say(*([wrote] if wrote and other is not None else []))
         if other is not None:
             compare_with(report, subject, other, inputs, texts, tolerance, form)
         if not encoder and not isinstance(other, Port | shipped.Shipped):
@@ -214,7 +218,7 @@ def verify(
         if other is None:
             if save is None:
                 raise _nothing(model, encoder, subject)
-            report.say("compared with nothing: torch and transformers are not installed, or do not know this model")
+            report.say("not compared: torch and transformers are not installed, or do not know this model", wrote)
     return report
 
 
@@ -275,7 +279,7 @@ def compare_with(
             f"{', '.join(keys_of(theirs)[:4])}; expected names such as {', '.join(f'plain|{key}' for key in known[:6])}"
         )
     report.say(f"{len(inputs)} batches: {', '.join(inputs)}", "")
-    place = _show(report, subject, known, other.whose, other.exact or f"this {subject.noun}", other.shares)
+    place = _show(report, subject, known, other.whose, other.exact or f"this {subject.noun}", other.shares, form)
     report.say(*other.not_compared(known, keys_of(theirs), subject.noun))
     report.say(*filter(None, [subject.beyond(inputs)]))
     wrong = [d.key for d in over_kinds(differences) if not d.accepted(other.shares)]
@@ -312,7 +316,9 @@ def _differences(
 # -- the tables of differences --------------------------------------------------------------------------------------
 
 
-def _show(report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares) -> str:
+def _show(
+    report: Comparison, subject: Subject, keys: Sequence[str], whose: str, against: str, shares: Shares, form: str
+) -> str:
     """Write the differences, and return the place of the first one that is too large; "" if there is none.
 
     keys: the order of computation. A subject with blocks has one line per place, and all intermediates of the place
@@ -325,22 +331,25 @@ def _show(report: Comparison, subject: Subject, keys: Sequence[str], whose: str,
     report.accepted = {d.key: d.accepted(shares) for d in summed}
     wrong = [d for d in summed if not report.accepted[d.key]]
     whole = _places(places, whose, shares) if subject.has_places else _intermediates(summed, whose, shares)
-    report.say(*whole, "", subject.words(whose, against), "")
+    factor = max(d.share for d in report.compared)  # of a narrower format
+    allowed = f"{factor:g} times that of our own computation in {form}" if factor else ""
+    report.say(*whole, "", subject.words(whose, against, allowed), "")
     if not wrong:
         return ""
     place = subject.place(wrong[0].key)
     if subject.has_places:
-        kinds = ", ".join(_kinds(report, wrong[0].key))
+        kinds = ", ".join(_kinds(report, wrong[0].key, shares))
         report.fail(f"first difference: {place}, {wrong[0].key}, in {kinds}; all of {place}:", "")
         report.say(*_intermediates(places[place], whose, shares), "")
     else:
-        report.fail(*(f"{d.key} differs in {', '.join(_kinds(report, d.key))}" for d in wrong))
+        report.fail(*(f"{d.key} differs in {', '.join(_kinds(report, d.key, shares))}" for d in wrong))
     return place
 
 
-def _kinds(report: Comparison, key: str) -> list[str]:
-    """List the batches in which one intermediate is beyond its tolerance."""
-    return [kind for d in report.compared if d.key == key and not d.passes for kind in d.kinds]
+def _kinds(report: Comparison, key: str, shares: Shares) -> list[str]:
+    """List the batches in which one intermediate is wrong; all together may be wrong by errors that pass alone."""
+    those = [d for d in report.compared if d.key == key and not d.passes]
+    return [kind for d in [d for d in those if not d.accepted(shares)] or those for kind in d.kinds]
 
 
 def _places(places: dict[str, list[Difference]], whose: str, shares: Shares) -> Iterator[str]:
