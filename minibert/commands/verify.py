@@ -60,7 +60,7 @@ def declare(parser: Parser) -> None:
         "model_addition_debugger_context, and an ONNX model with its intermediates as outputs",
     )  # fmt: skip
     whole.add_argument(
-        "--format", choices=("float32", "float16", "bfloat16"),
+        "--format", choices=("float32", "float16", "bfloat16", "q8_0"),
         help="with --encoder --against: the number format of the port; in one narrower than float32 each module is "
              "computed again, from the port's own input",
     )  # fmt: skip

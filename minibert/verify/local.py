@@ -219,10 +219,9 @@ def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> In
 
 
 def _is_of_format(mistake: Mistake, form: str) -> bool:
-    """Whether a mistake only rounds parameters, to a format that rounds no more than this one."""
-    formats = [*ROUNDINGS]
-    named = mistake.name.removeprefix("parameters in ")
-    return named in formats and formats.index(named) <= formats.index(form)
+    """Whether a mistake only rounds weights, to a format that rounds no more than this one."""
+    order = {"float16": 0, "bfloat16": 1, "q8_0": 2, "int8": 2}
+    return mistake.name.startswith(("parameters in", "weights in")) and order[mistake.rounding] <= order[form]
 
 
 def local_mistakes(subject: Subject, inputs: Traces, theirs: Traces, tolerance: float = 0.0, form: str = "") -> Judged:

@@ -18,9 +18,9 @@ from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.plan import REAL, Plan, Step
 from minibert.verify.mistakes.mistake import At, Mistake, all_places, begin, kept, with_mistake
-from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula, rounded
+from minibert.verify.mistakes.wrong_modules import FORMATS, Formula, rounded, to_q8_0
 
-from .report import OF_A_PORT, Difference, Shares, in_float64, over_kinds
+from .report import OF_A_PORT, Difference, Shares, in_float64, over_kinds, rms
 from .subjects import Subject
 from .traces import HEAD, Traces
 
@@ -33,6 +33,7 @@ ROUNDS = 3.0  # a port's rms error, divided by that of our own computation; meas
 MASKS = ("mask", "masked", "keep")  # steps that no format rounds
 HALF, TWICE = 0.5, 2.0  # shares of a mistake; more than twice of it is another mistake, a larger one
 SURE, TELL = 5.0, 3.0  # standard errors of that share
+OFF_GRID = 1.37  # numbers in a narrow format are none of its numbers after this factor
 BROKEN, ZEROS = "NaN or infinity", "only zeros"  # numbers that no formula of the list computes
 CAUSES: Mapping[str, str] = {
     BROKEN: "The cause is a division by 0, a mask that hides all tokens, or a number too large for its format (float16 "
@@ -56,9 +57,13 @@ def narrowed(rounding: Formula, at: At) -> Plan:
 
 
 def rounded_step(rounding: Formula, step: Step) -> Step:
-    """Return the step with its output rounded."""
+    """Return the step with its output rounded, which Q8_0 leaves in float32."""
     right = step.formula
-    return step if step.kind in MASKS else step._replace(formula=lambda *x: _on_floats(rounding, right(*x)))
+    return (
+        step
+        if step.kind in MASKS or rounding is to_q8_0
+        else step._replace(formula=lambda *x: _on_floats(rounding, right(*x)))
+    )
 
 
 def _on_floats(change: Formula, x: Any) -> Any:
@@ -155,18 +160,21 @@ class Lazy(dict[str, Any]):
 
 
 class Replay64(Replay):
-    """The same batch in float64, computed when it is read; `before` has hidden states that the port does not show."""
+    """The same batch in float64, computed when it is read; `before` has hidden states that the port does not show.
 
-    def __init__(self, narrow: Replay, plan: Plan, before: Mapping[str, Array]) -> None:
-        self.plan, self.fed, values = plan, narrow.fed, narrow.flow
+    change: applied to the port's numbers before a step reads them.
+    """
+
+    def __init__(self, narrow: Replay, plan: Plan, before: Mapping[str, Array], change: Formula = np.asarray) -> None:
+        self.plan, self.fed, values, self.before = plan, narrow.fed, narrow.flow, before
 
         def passed_on(name: str) -> Any:
             if name in plan and name not in self.fed:
                 return self.found[name]
             x, there = values[name], narrow.theirs.get(name)
             if there is not None and there.dtype == np.float64 and name in self.fed:
-                return np.where(there.astype(x.dtype) == x, there, x)  # keep all digits of the port
-            return _on_floats(lambda x: x.astype(np.float64), x)
+                return change(np.where(there.astype(x.dtype) == x, there, x))  # keep all digits of the port
+            return _on_floats(lambda x: (change(x) if name in self.fed else x).astype(np.float64), x)
 
         self.found = Lazy(lambda key: plan[key].formula(*(self.flow[name] for name in plan[key].of)))
         self.flow = Lazy(passed_on, before)
@@ -182,20 +190,21 @@ class Place:
     """
 
     def __init__(
-        self, subject: Subject, at: At, at_wide: At, fed: Mapping[str, Replay], wide: Mapping[str, Replay],
+        self, subject: Subject, at: At, at_wide: At, fed: Mapping[str, Replay], wide: Mapping[str, Replay64],
         inputs: Traces, theirs: Traces, form: str = "",
     ) -> None:  # fmt: skip
         self.subject, self.at, self.at_wide, self.fed, self.wide = subject, at, at_wide, fed, wide
         self.inputs, self.theirs, self.form = inputs, theirs, form
         self.right_plan = next((each.plan for each in fed.values()), at.plan)  # in the port's format
         self.plan, self.compared, self.broken = cache(self._plan), cache(self._compared), cache(self._broken)
+        self.rounded = cache(self._rounded)
 
     def _plan(self, mistake: Mistake, wide: bool = False) -> Plan | None:
         """Return the steps with a mistake, in the port's format; None if it changes none."""
         plan = with_mistake(mistake, self.at_wide if wide else self.at)
         if plan is None or wide or not self.form:
             return plan
-        rounding, right = ROUNDINGS[self.form], self.at.plan
+        rounding, right = FORMATS[self.form], self.at.plan
         return {
             key: self.right_plan[key] if step is right.get(key) else rounded_step(rounding, step)
             for key, step in plan.items()
@@ -213,7 +222,22 @@ class Place:
             changed = self._weigh(wrong, mistake)
             gone = {(d.kinds, d.key) for d in changed}
             found = [*changed, *(d for d in found if (d.kinds, d.key) not in gone)]
-        return judged_by_errors(found) if self.form else found
+        return [self._with_rounded_input(d) for d in judged_by_errors(found)] if self.form else found
+
+    def _with_rounded_input(self, d: Difference) -> Difference:
+        """Allow a port what rounded inputs and parameters change without a rounded output, if it differs by more."""
+        if d.accepted(OF_A_PORT) or not np.isfinite(d.error_theirs + d.error_ours):
+            return d
+        (kind,) = d.kinds
+        both = (self.subject.seen(self.inputs, kind, d.key, each.found[d.key])
+                for each in (self.wide[kind], self.rounded(kind)))  # fmt: skip
+        return d._replace(error_ours=float(np.hypot(d.error_ours, rms(np.subtract(*both)))))
+
+    def _rounded(self, kind: str) -> Replay64:
+        """Return the batch in float64, with parameters in the port's format and inputs rounded once more."""
+        rounding = FORMATS[self.form]
+        plan = {**self.at_wide.plan, **{step.key: step for step in rounded(rounding, self.at_wide)}}
+        return Replay64(self.fed[kind], plan, self.wide[kind].before, lambda x: rounding(x * OFF_GRID) / OFF_GRID)
 
     @cached_property
     def _right(self) -> list[Difference]:
@@ -343,7 +367,7 @@ def places(subject: Subject, inputs: Traces, theirs: Traces, form: str = "") -> 
         here = {kind: batch for kind, batch in inputs.items() if at.part != HEAD or subject.reaches_head(batch)}
         fast = {step.key: step._replace(formula=faster(step.formula)) for step in at.steps("activation")}
         at = at._replace(plan={**at.plan, **fast})
-        plan = narrowed(ROUNDINGS[form], at) if form else at.plan
+        plan = narrowed(FORMATS[form], at) if form else at.plan
         for kind in here:
             replays[kind].go(plan)
         narrow = {kind: replays[kind] for kind in here}

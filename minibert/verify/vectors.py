@@ -1,7 +1,7 @@
 """Compare vectors with the model's, and name the setting or mistake behind wrong ones: `minibert verify --vectors`.
 
 Vectors pass if they are the model's, or the model's computed in a narrower format. Else each variant of the model is
-tried on the four shortest texts that differ, and a variant that fits these four is tried on all texts.
+tried on the shortest text that differs, then on the four shortest, and a variant that fits these on all texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minibert.models.open.load_encoder import load_encoder
 from minibert.threads.computing import on_one_thread
 
 from .mistakes.mistake import plainest
-from .mistakes.wrong_modules import ROUNDINGS, Formula
+from .mistakes.wrong_modules import FORMATS, ROUNDINGS, Formula
 from .places import BROKEN, CAUSES, ROUNDS
 from .report import Comparison, rms, table
 from .shipped import TEXTS
@@ -174,7 +174,7 @@ class Search:
             for variant in () if fits else tier:
                 tried.append(variant)
                 fits += [variant] if self._fits(variant.make) else []
-        for form, rounding in ROUNDINGS.items() if not fits and self.right.shape == self.vectors.shape else ():
+        for form, rounding in FORMATS.items() if not fits and self.right.shape == self.vectors.shape else ():
             change = self._computed(self.variants.computed_in(rounding), self.several) - self.right[self.several]
             if form == "float16" and (fits := self._in_float16(change, tried)):
                 break

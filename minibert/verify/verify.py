@@ -38,7 +38,7 @@ from .traces import Traces, keys_of, write_traces
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-FORMATS = ("float32", "float16", "bfloat16")  # formats in which a port may compute
+FORMATS = ("float32", "float16", "bfloat16", "q8_0")  # formats in which a port may compute
 VECTORS = (".npy", ".jsonl", ".parquet")  # endings of files of vectors; .parquet is refused with an explanation
 
 
@@ -123,17 +123,10 @@ def _complete(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULTS, **options}
 
 
-def _as_parameters(options: type[Any]) -> Iterator[Parameter]:
-    """List options as the parameters that `help` and errors show."""
-    for name, default in DEFAULTS.items():
-        annotation = options.__annotations__[name].__forward_arg__
-        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-_shown = [*signature(compare).parameters.values()][:-1]
-compare.__signature__ = signature(compare).replace(  # type: ignore[attr-defined]
-    parameters=[*_shown, *_as_parameters(CompareOptions)]
-)
+_own = [*signature(compare).parameters.values()][:-1]
+_types = {name: each.__forward_arg__ for name, each in CompareOptions.__annotations__.items()}
+_own += [Parameter(name, Parameter.KEYWORD_ONLY, default=x, annotation=_types[name]) for name, x in DEFAULTS.items()]
+compare.__signature__ = signature(compare).replace(parameters=_own)  # type: ignore[attr-defined]  # `help` reads it
 
 
 @on_one_thread  # in products this small BLAS's threads mostly wait for each other

@@ -15,6 +15,7 @@ from minibert.families.parts.config import replace
 from minibert.families.parts.heads import taken
 from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
 from minibert.families.parts.plan import Plan, Step, looked_up, times
+from minibert.families.parts.steps import Tokens
 from minibert.files.tables import convert, narrowed
 
 from .mistake import UNNORMED, WITH_EPS, At, Mistake, Wrong, by_part
@@ -42,11 +43,38 @@ def to_int8(x: Array) -> Array:
     return np.asarray(np.rint(x / np.where(step == 0, 1, step)) * step, np.float32)
 
 
+def to_q8_0(x: Array) -> Array:
+    """Round each 32 numbers of a row to 255 steps, times a scale in float16: GGUF's Q8_0. Other rows stay.
+
+    >>> to_q8_0(np.array([127.0, 0.6] + [0.0] * 30, np.float32))[:2]
+    array([127.,   1.], dtype=float32)
+    """
+    if x.shape[-1] % 32:
+        return x
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    step = np.abs(blocks).max(-1, keepdims=True) / 127
+    made = np.rint(blocks / np.where(step == 0, 1, step)) * to_float16(step)
+    return made.reshape(x.shape).astype(x.dtype)
+
+
 ROUNDINGS: Mapping[str, Formula] = {"float16": to_float16, "bfloat16": to_bfloat16}
+FORMATS: Mapping[str, Formula] = {**ROUNDINGS, "q8_0": to_q8_0}  # of a port's computation
+
+
+def quantized(at: At) -> Iterator[Step]:
+    """Round word rows, and weight and input of each linear map, as GGUF's Q8_0 does."""
+    rows = (step for step in at.steps("rows") if isinstance(step.part.step, Tokens))
+    yield from (step._replace(formula=lambda ids, right=step.formula: None if ids is None else to_q8_0(right(ids)))
+                for step in rows)  # fmt: skip
+    for step in linear(lambda dense: with_weight(dense, to_q8_0))(at):
+        yield step._replace(formula=lambda x, right=step.formula: right(to_q8_0(x)))
 
 
 def rounded(rounding: Formula, at: At) -> Iterator[Step]:
     """Round every parameter: of linear maps, norms, tables, terms of the scores and modules after pooling."""
+    if rounding is to_q8_0:
+        yield from quantized(at)
+        return
 
     def arrays(values: Mapping[str, Any]) -> dict[str, Array]:
         return {name: rounding(x) for name, x in values.items() if isinstance(x, np.ndarray)}
@@ -93,13 +121,13 @@ def biased(module: Any) -> bool:
 
 def read_in_other_shape(dense: Dense) -> Dense:
     """Read the stored buffer of a weight, not square, as if its rows were its columns."""
-    stored = dense.weight if dense.transposed else dense.weight.T
-    return Dense(np.ascontiguousarray(dense.weight).reshape(stored.T.shape[::-1]).T, dense.bias, dense.transposed)
+    weight = np.ascontiguousarray(dense.weight)
+    return Dense(weight.reshape(weight.shape[::-1]).T, dense.bias, dense.transposed)
 
 
-def weight_in_int8(dense: Dense) -> Dense:
-    """Round the weight to int8, with one scale for each output."""
-    weight = to_int8(dense.weight.T).T if dense.transposed else to_int8(dense.weight)
+def with_weight(dense: Dense, rounding: Formula) -> Dense:
+    """Round the weight by rows, one for each output."""
+    weight = rounding(dense.weight.T).T if dense.transposed else rounding(dense.weight)
     return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
 
 
@@ -253,8 +281,9 @@ def without_pooler(at: At) -> Iterator[Step]:
 
 def without_norm_before_head(at: At) -> Iterator[Step]:
     """Let the head take the input of the last norm."""
-    for take in at.steps("take") if at.stack.last_norm else ():
-        yield take._replace(of=(UNNORMED, *take.of[1:]))
+    for take in at.steps("take"):
+        if at.stack.last_norm:
+            yield take._replace(of=(UNNORMED, *take.of[1:]))
 
 
 def by_the_word_table(at: At) -> Iterator[Step]:
@@ -288,7 +317,8 @@ MODULES: tuple[Mistake, ...] = (
             linear(read_in_other_shape, lambda dense: dense.shape[0] != dense.shape[1])),
     *(Mistake(f"parameters in {name}", ROUNDED, partial(rounded, rounding), on_vectors=True, rounding=name)
       for name, rounding in ROUNDINGS.items()),
-    Mistake("weights in int8", ROUNDED, linear(weight_in_int8), on_vectors=True, rounding="int8"),
+    Mistake("weights in int8", ROUNDED, linear(lambda dense: with_weight(dense, to_int8)), on_vectors=True,
+            rounding="int8"),
     # norms
     *(Mistake(f"eps {eps:g}", EPS, other_eps(eps), on_vectors=True, keys=EPS_KEYS)
       for eps in (1e-12, 1e-8, 1e-6, 1e-5, 1e-3)),  # BERT, tutorials, Llama, torch, Keras
