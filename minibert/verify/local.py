@@ -1,8 +1,7 @@
 """The search for the mistake, in a whole model and in each module. Imported only if something differs.
 
-Each module of a port is checked on the port's own input, so that a wrong module shows whatever came before it. Our
-module reads what theirs read. A remaining difference is that module's own mistake; differences inherited from earlier
-modules vanish. A mistake of the list is tried on the modules that it changes.
+Each module of a port is checked on the port's own input: our module reads what theirs read, so that a remaining
+difference is that module's own mistake. A mistake of the list is tried on the modules that it changes.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ def say_format(report: Comparison, subject: Subject, form: str, told: InFormat) 
         report.say(f"right in float32, not computed in {form}")
         return
     report.hidden = list(dict.fromkeys(each.name for each in told.hidden))
-    shown = ", ".join(report.hidden)
-    hides = f"; such rounding can hide: {shown}" if shown else "; no mistake of the list can hide below such rounding"
+    names = ", ".join(report.hidden)
+    hides = f"; such rounding can hide: {names}" if names else "; no mistake of the list can hide below such rounding"
     report.say(f"every module that is shown is right in {form}{hides}")
 
 
@@ -171,10 +170,9 @@ class Judged(NamedTuple):
     """The findings of local checks.
 
     found  every module that is wrong by itself, in the order of computation
-    keys   all judged intermediates of blocks and head: a sum of values by weights is not judged if scores or attention
-           weights are wrong and the batch lacks the weights
+    keys   the judged intermediates of blocks and head: see `Place.follows`
     maps   how many linear maps are judged
-    whole  the mistakes that explain all of each part with a wrong module: of the input layer, the blocks, the head
+    whole  the mistakes that explain all of each part with a wrong module
     """
 
     found: list[Local]
@@ -184,15 +182,12 @@ class Judged(NamedTuple):
 
 
 class InFormat(NamedTuple):
-    """A port's verdict in a format: how each module differs, mistakes that are there, and mistakes that may hide.
-
-    float32  whether every module is right in float32 too, so that nothing shows the format
-    """
+    """A port's verdict in a format: how each module differs, mistakes that are there, and mistakes that may hide."""
 
     differences: list[Difference]
     found: list[Mistake]
     hidden: list[Mistake]
-    float32: bool
+    float32: bool  # whether every module is right in float32 too, so that nothing shows the format
 
 
 def in_format(subject: Subject, inputs: Traces, theirs: Traces, form: str) -> InFormat:

@@ -160,10 +160,7 @@ class Lazy(dict[str, Any]):
 
 
 class Replay64(Replay):
-    """The same batch in float64, computed when it is read; `before` has hidden states that the port does not show.
-
-    change: applied to the port's numbers before a step reads them.
-    """
+    """The same batch in float64, computed when it is read; `before` has hidden states that the port does not show."""
 
     def __init__(self, narrow: Replay, plan: Plan, before: Mapping[str, Array], change: Formula = np.asarray) -> None:
         self.plan, self.fed, values, self.before = plan, narrow.fed, narrow.flow, before
@@ -257,10 +254,7 @@ class Place:
         return in_float64(self._compare(ours, {}), ours, exactly, shares, self.follows, undecided)
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
-        """Whether `key` is not judged: what it was computed from is broken, or shown as wrong by other keys.
-
-        The weighted sum of values is wrong if scores or weights are, and the batch lacks the weights.
-        """
+        """Whether `key` is not judged: an input is broken, or it is a weighted sum whose weights are wrong, not shown."""
         own = self.at.block.attention if self.at.block else None
         if (
             own

@@ -23,20 +23,17 @@ from minibert.models.run.blocks import Stack
 from .report import ERROR_SHARE, PORT_SHARE, Difference, compare
 from .traces import INPUT_LAYER, Traces, tokens_of, trace
 
-# |difference| / max(1, |value|) after a norm or a projection. Measured against torch: 5.7e-7 on 65 tiny checkpoints,
-# 3.6e-7 on all-MiniLM-L6-v2 and on BERT's own sizes. Before a norm nothing may differ: rows are copied
-# and sums round alike
+# |difference| / max(1, |value|) after a norm or a projection; against torch at most 5.7e-7. Before a norm nothing may
+# differ: rows are copied and sums round alike
 AFTER_NORM = 2e-6
-# The same tolerance for the blocks. Measured against torch on nine seeded models: 6.7e-6, attentions 1.1e-6 (1.8e-6 if
-# probabilities are near 0 and 1); on all-MiniLM-L6-v2 6.7e-5 and 4.5e-6: there the rms errors decide
+# The same for the blocks; against torch 6.7e-6 on seeded models, 6.7e-5 on MiniLM, where the rms errors decide
 IN_BLOCKS, ATTENTION = 1e-5, 1e-6
 
 SEQUENCES, LENGTH, PAST = 3, 7, 3  # three sequences of seven tokens; three tokens in the cache
 UNMASKED = {"right_pad": "right_pad_no_mask", "pads_inside_mask": "pads_inside"}
 NAMED = {"token_type_ids": "types", "langs": "languages", "task_type_ids": "tasks"}
 # The longest batch has LONG tokens, or BEYOND more than each length up to FARTHEST at which the model changes; a table
-# of at most FARTHEST positions is read to its end. Scores and attention weights, which grow with the square, are
-# compared in this batch only if the other program has them
+# of at most FARTHEST positions is read to its end
 LONG, BEYOND, FARTHEST = 300, 8, 1024
 END = "after the blocks"
 

@@ -1,9 +1,8 @@
 """Does a model compute what the reference computes? The comparison behind `minibert verify` and `minibert.compare`.
 
-A subject is the input layer, or the whole encoder. It is compared with one counterpart: a port's numbers, if they are
-passed; else the reference itself, if torch and transformers are installed; else the reference's values that ship with
-the package, for a checkpoint with the same numbers. Two well-known checkpoints are also compared with numbers that
-public notebooks print. If something differs, every known mistake is tried.
+A subject, the input layer or the whole encoder, is compared with one counterpart: a port's numbers; else the reference
+itself; else the reference's values that ship with the package, for a checkpoint with the same numbers. Two well-known
+checkpoints are also compared with numbers that public notebooks print.
 """
 
 from __future__ import annotations
@@ -211,7 +210,9 @@ def verify(
         if other is None:
             if save is None:
                 raise _nothing(model, encoder, subject)
-            report.say("not compared: torch and transformers are not installed, or do not know this model", wrote)
+            report.say(
+                "compared with nothing: torch and transformers are not installed, or do not know this model", wrote
+            )
     return report
 
 
@@ -226,18 +227,15 @@ def _best_reference(subject: Subject, model: str, hub: dict[str, Any]) -> Counte
 
 
 def _nothing(model: str, encoder: bool, subject: Subject) -> ValueError:
-    nothing = f"nothing to compare {model} with: "
+    unprinted = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
+    why: tuple[str | Option, ...] = (
+        f"torch and transformers are not installed{unprinted}, and it does not have the weights of {shipped.MODEL}, "
+        "whose reference values ship with minibert; install both (the extra `reference`), or name a file with ",
+    )
     if subject.layer.family is STATIC:
         other = "transformers has no static models; name a file with another program's vectors with "
-        return error_of(
-            ValueError, nothing + other, Option("vectors"), ", or its intermediates with ", Option("against")
-        )
-    unprinted = "" if encoder else f", the package has no printed values of it (only of {', '.join(printed.names())})"
-    why = (
-        f"torch and transformers are not installed{unprinted}, and it does not have the weights of {shipped.MODEL}, "
-        "whose reference values ship with minibert; install both (the extra `reference`), or name a file with "
-    )
-    return error_of(ValueError, nothing + why, Option("against"))
+        why = other, Option("vectors"), ", or its intermediates with "
+    return error_of(ValueError, f"nothing to compare {model} with: ", *why, Option("against"))
 
 
 # -- comparing and naming: once, for every subject and every counterpart -----------------------------------------

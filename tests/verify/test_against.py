@@ -223,7 +223,9 @@ def test_an_intermediate_that_is_missing_anywhere_fails(
         lines = capsys.readouterr().out.splitlines()
         assert f"{total} of {total + 1} intermediates compared" in lines
         assert f"missing: {name} in {kind}" in lines
-        assert lines[-1].startswith(f"not passed: 1 of {total + 1} are missing; to compare a part, name it as `only`: ")
+        assert lines[-1].startswith(
+            f"not passed: 1 of {total + 1} are missing; to compare a part, name it by `--only`: "
+        )
         assert name not in lines[-1].split()
         assert (f"not compared, since this layer has no such intermediate: {name}x" in lines) == unknown
         report = verify(str(BERT.folder), against=path)

@@ -77,14 +77,10 @@ def cut_by_head(at: At) -> Iterator[Step]:
 def biases_exchanged(at: At) -> Iterator[Step]:
     """Add the bias of the keys to the queries, and that of the queries to the keys."""
     bound = at.block and at.block.attention
-    maps = [at.plan[path] for path in bound.maps] if bound else []
-    if not bound or bound.key_heads < bound.heads or any(step.part.bias is None for step in maps):
-        return
-    if len(maps) == 1:
-        q, k, v = np.split(maps[0].part.bias, 3)
-        yield maps[0]._replace(formula=Dense(maps[0].part.weight, np.concatenate([k, q, v]), maps[0].part.transposed))
-    for step, other in zip(maps[:2], maps[1::-1], strict=True) if len(maps) == 3 else ():
-        yield step._replace(formula=Dense(step.part.weight, other.part.bias, step.part.transposed))
+    if bound and len(bound.maps) == 3 and bound.key_heads == bound.heads:
+        q, k = (at.plan[path] for path in bound.maps[:2])
+        for step, other in ((q, k), (k, q)) if q.part.bias is not None and k.part.bias is not None else ():
+            yield step._replace(formula=Dense(step.part.weight, other.part.bias, step.part.transposed))
 
 
 # -- scores and their terms --------------------------------------------------------------------------------------
@@ -200,16 +196,12 @@ def window(change: Callable[[int], int | None]) -> Wrong:
 def open_at_one_end(ahead: bool) -> Wrong:
     """Limit how far a token sees on one side only: before it, or with `ahead` after it."""
 
-    def wrong(at: At) -> Iterator[Step]:
-        for step in at.steps("keep"):
-            if (width := step.part.window) is not None and not at.stack.causal:
-                yield step._replace(formula=partial(seen, -width if ahead else width))
-
     def seen(width: int, real: Array) -> Array:
-        distance = np.subtract.outer(*[np.arange(real.shape[1])] * 2)  # how far the key is before the query
-        return real[:, None, None, :] & (distance >= width if ahead else distance <= width)
+        back = np.subtract.outer(*[np.arange(real.shape[1])] * 2)  # how far the key is before the query
+        return real[:, None, None, :] & (back >= -width if ahead else back <= width)
 
-    return wrong
+    return lambda at: [step._replace(formula=partial(seen, step.part.window)) for step in at.steps("keep")
+                       if step.part.window is not None and not at.stack.causal]  # fmt: skip
 
 
 def mask_as_length(at: At) -> Iterator[Step]:

@@ -165,10 +165,7 @@ def rms_eps_outside(x: Array, eps: float) -> Array:
 
 
 def norm(formula: NormFormula, rms: bool = False, eps: float | None = None) -> Wrong:
-    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, with the norm's weight and bias.
-
-    With `eps`, norms that have another one take this one.
-    """
+    """Compute each LayerNorm, or with `rms` each RMSNorm, by another formula, and another eps if one is passed."""
 
     def make(module: Any) -> Formula | None:
         if isinstance(module, RMSNorm) != rms or module.eps == eps:

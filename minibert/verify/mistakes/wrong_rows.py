@@ -169,8 +169,7 @@ def sums(change: Callable[[At, tuple[str, ...]], Iterable[str]]) -> Wrong:
 
 def zeros(ids: str) -> Wrong:
     """Store zeros for the rows of one kind."""
-    return on("rows", lambda step: step._replace(formula=lambda *x: None if (made := step.formula(*x)) is None
-                                                 else made * 0) if step.part.step.ids == ids else None)  # fmt: skip
+    return on("rows", lambda step: _then(step, lambda x: x * 0) if step.part.step.ids == ids else None)
 
 
 def left_out(ids: str) -> Wrong:
