@@ -195,11 +195,10 @@ class Port(Counterpart):
             return
         report.missing += [f"{kind}|{key}" for key, kinds in missing.items() for kind in kinds]
         batches = Counter(key for _, key in wanted)
-        for key, kinds in [*missing.items()][:1]:
-            every = len(kinds) == batches[key] > 1
-            more = f", and {len(missing) - 1} more intermediates" if len(missing) > 1 else ""
-            report.say(f"missing: {key} in {f'all {len(kinds)} batches' if every else ', '.join(kinds)}{more}")
         if count:
+            (key, kinds), *others = missing.items()
+            where = f"all {len(kinds)} batches" if len(kinds) == batches[key] > 1 else ", ".join(kinds)
+            report.say(f"missing: {key} in {where}" + (f", and {len(others)} more intermediates" if others else ""))
             there = [key for key in batches if key not in missing]
             named = " ".join(there) if 0 < len(there) <= SHOWN else "KEY..."
             self._part = f"{len(wanted) - count} of {len(wanted)} compared, all right; {count} missing"

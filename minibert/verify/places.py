@@ -202,10 +202,8 @@ class Place:
         if plan is None or wide or not self.form:
             return plan
         rounding, right = FORMATS[self.form], self.at.plan
-        return {
-            key: self.right_plan[key] if step is right.get(key) else rounded_step(rounding, step)
-            for key, step in plan.items()
-        }
+        return {key: self.right_plan[key] if step is right.get(key) else rounded_step(rounding, step)
+                for key, step in plan.items()}  # fmt: skip
 
     def _compared(self, mistake: Mistake | None = None) -> list[Difference]:
         """Compare our outputs, with a mistake if one is passed, with the port's."""
@@ -216,9 +214,8 @@ class Place:
                 for key in self.fed[kind].found:
                     if (x := self.fed[kind].value(key, plan)) is not None:
                         wrong.setdefault(kind, {})[key] = x
-            changed = self._weigh(wrong, mistake)
-            gone = {(d.kinds, d.key) for d in changed}
-            found = [*changed, *(d for d in found if (d.kinds, d.key) not in gone)]
+            changed = {(d.kinds, d.key): d for d in self._weigh(wrong, mistake)}
+            found = [*changed.values(), *(d for d in found if (d.kinds, d.key) not in changed)]
         return [self._with_rounded_input(d) for d in judged_by_errors(found)] if self.form else found
 
     def _with_rounded_input(self, d: Difference) -> Difference:
@@ -254,14 +251,10 @@ class Place:
         return in_float64(self._compare(ours, {}), ours, exactly, shares, self.follows, undecided)
 
     def follows(self, kind: str, key: str, wrong: Collection[str]) -> bool:
-        """Whether `key` is not judged: an input is broken, or it is a weighted sum whose weights are wrong, not shown."""
+        """Whether `key` is not judged: an input is broken, or it is a weighted sum of wrong weights, not shown."""
         own = self.at.block.attention if self.at.block else None
-        if (
-            own
-            and key == own.context
-            and own.probabilities not in self.theirs[kind]
-            and ({own.scores, own.probabilities} & {*wrong})
-        ):
+        unshown = own and key == own.context and own.probabilities not in self.theirs[kind]
+        if own and unshown and {own.scores, own.probabilities} & {*wrong}:
             return True
         return any(self.broken(kind, name) for name in self._sources(kind, key))
 
