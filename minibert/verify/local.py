@@ -117,19 +117,18 @@ def _say_local(report: Comparison, judged: Judged) -> None:
         report.headline(f"{size} by itself: {listed([each.key for each in report.local])}")
     report.say(f"{size} by itself, on the port's own input; all else follows from this or is right:")
     others = _other_weights(report, judged)
-    groups = dict[
-        tuple[str, str], list[Local]
-    ]()  # place and mistakes -> modules; those that all of it explains are one line
+    groups: dict[tuple[str, str], list[Local]] = {}  # by place and mistakes; by mistakes if they explain all of it
     for wrong in (each for each in report.local if each not in others):
-        names = " or ".join(wrong.fits)
-        fits = f"; fits: {names}" if names else f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
-        everywhere = report.matches and {*wrong.fits} <= {*report.matches} and wrong.fits
-        groups.setdefault(("" if everywhere else wrong.place, fits), []).append(wrong)
-    for (_, fits), several in groups.items():
-        first, count = several[0], len(several)
-        each = several if count < FEW_MAPS else [first._replace(largest=max(wrong.largest for wrong in several))]
-        more = f" and {count - 1} more modules" if count >= FEW_MAPS else ""
-        report.say(*(f"  {wrong.place}: {wrong.key}{more} by {wrong.largest:.2g}{fits}" for wrong in each))
+        everywhere = wrong.fits and {*wrong.fits} <= {*report.matches}
+        groups.setdefault(("" if everywhere else wrong.place, " or ".join(wrong.fits)), []).append(wrong)
+    for (_, names), several in groups.items():
+        many, largest = len(several) >= FEW_MAPS, max(wrong.largest for wrong in several)
+        more = f" and {len(several) - 1} more modules" if many else ""
+        for wrong in [several[0]._replace(largest=largest)] if many else several:
+            fits = (
+                f"; fits: {names}" if names else f"; none of {len(wrong.excluded)} mistakes fits" * bool(wrong.excluded)
+            )
+            report.say(f"  {wrong.place}: {wrong.key}{more} by {wrong.largest:.2g}{fits}")
     found = {name for wrong in report.local for name in wrong.fits}
     report.say(*(f"{name}: {cause}" for name, cause in CAUSES.items() if name in found))
 
