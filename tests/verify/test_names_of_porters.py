@@ -12,10 +12,12 @@ import encoders
 import loops
 import numpy as np
 import pytest
+import vector_port
 from head_files import HEAD_CASE
 from ports import by_steps, few, judged, verify_part
 from safetensors.numpy import load_file, save_file
 
+import minibert
 from minibert.equations.input_layer import Array
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify.report import Comparison
@@ -290,3 +292,28 @@ def test_a_head_that_skips_the_last_norm(tmp_path: Path) -> None:
     write_traces(path := tmp_path / "port.npz", inputs, {"plain": trace})
     report = verify_part(str(case.folder), encoder=True, against=path)
     assert fits(report, "lm_head") == ["last norm not applied before the head"]
+
+
+# -- vectors -----------------------------------------------------------------------------------------------------
+
+TEXTS = ["we lived above the clouds", "the clouds", "above the clouds we lived.", "we lived", "clouds!", "a b c d e f"]
+
+
+@pytest.mark.parametrize(
+    ("ddof", "eps", "names"),
+    [
+        (1, 1e-6, ["variance divided by dim - 1, eps outside the root, with eps 1e-06"]),
+        (0, 1e-5, ["eps outside the root, with eps 1e-05"]),
+        (1, 3e-4, []),  # an eps that no tutorial prints, in float32: no mistake "in float16"
+    ],
+)
+def test_the_norm_of_tutorials_is_named_in_vectors(ddof: int, eps: float, names: list[str], tmp_path: Path) -> None:
+    folder = vector_port.write(tmp_path / "model")
+    stored = load_file(folder / "model.safetensors")
+    save_file({k: x * np.float32(2e-4) if "_embeddings" in k else x for k, x in stored.items()},
+              folder / "model.safetensors")  # fmt: skip
+    port: Any = vector_port.VectorPort(folder)
+    port.port.norm = partial(tutorial, ddof, eps, port.port)
+    report = minibert.compare(folder, against=port(TEXTS), texts=TEXTS)
+    assert not report.passed and report.matches == names, "\n".join(report.lines)
+    assert "In float16" not in str(report)
