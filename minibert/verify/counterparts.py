@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,8 @@ class Counterpart(ABC):
 
     def not_compared(self, here: Sequence[str], there: Sequence[str], noun: str) -> Iterator[str]:
         """Name the intermediates that only one program has."""
-        if unknown := [key for key in there if key not in here]:
+        # block 2 before block 10
+        if unknown := sorted({*there} - {*here}, key=lambda key: [f"{x:0>9}" for x in re.split(r"(\d+)", key)]):
             yield f"not compared, since this {noun} has no such intermediate: {', '.join(unknown)}"
 
     def close(self, report: Comparison, subject: Subject) -> None:  # noqa: B027  most add nothing
