@@ -16,7 +16,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 COUNTS = TESTS / "counts.txt"
-MARKS = {"reference", "network", "browser", "slow", "release", "study", "ray", "adapters", "clients"}
+MARKS = {"reference", "network", "browser", "slow", "release", "study", "ray", "adapters", "clients", "port"}
 
 
 class Collected:

@@ -11,8 +11,9 @@ import numpy as np
 
 from minibert.equations.blocks import additive_mask, softmax, split_heads
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import BoundAttention, Dense, scored, visibility_mask
+from minibert.families.parts.bound_blocks import BoundAttention, scored, visibility_mask
 from minibert.families.parts.config import replace
+from minibert.families.parts.modules import Linear
 from minibert.families.parts.plan import IDS, REAL, PositionTerm, RelativeTerm, Step
 
 from .mistake import At, Mistake, Wrong, by_part, on
@@ -80,7 +81,7 @@ def biases_exchanged(at: At) -> Iterator[Step]:
     if bound and len(bound.maps) == 3 and bound.key_heads == bound.heads:
         q, k = (at.plan[path] for path in bound.maps[:2])
         for step, other in ((q, k), (k, q)) if q.part.bias is not None and k.part.bias is not None else ():
-            yield step._replace(formula=Dense(step.part.weight, other.part.bias, step.part.transposed))
+            yield step._replace(formula=Linear(step.part.weight, other.part.bias, step.part.transposed))
 
 
 # -- scores and their terms --------------------------------------------------------------------------------------
