@@ -239,8 +239,7 @@ class Search:
     def _in_float16(self, change: Array, tried: Sequence[Variant]) -> list[Variant]:
         """Find the variant that was computed in float16: it leaves at most half of what the rounding does not explain.
 
-        A variant must come nearer on one text before several are computed: one text proves nothing by itself, since
-        rounding is too large a share of its difference.
+        A variant must come nearer on one text before several are computed; one text alone proves nothing.
         """
         fits, right = list[tuple[float, Variant]](), self.right[self.several]
         rest = self.vectors[self.several] - right - change
