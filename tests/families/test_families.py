@@ -27,7 +27,7 @@ from minibert.families.parts import attention_schemes as schemes
 from minibert.families.parts.modules import LayerNorm
 from minibert.families.parts.steps import Lookup, Norm, Project
 from minibert.models.run import packing
-from minibert.verify.differences import Difference, compare, rms
+from minibert.verify.report import Difference, compare, rms
 from minibert.verify.subjects import tolerances
 from minibert.verify.traces import trace
 

@@ -19,7 +19,7 @@ import minibert
 from minibert.equations.input_layer import Array
 from minibert.errors import CheckpointError
 from minibert.families.parts.steps import Tokens
-from minibert.verify.differences import compare
+from minibert.verify.report import compare
 from minibert.verify.subjects import tolerances
 from minibert.verify.traces import Traces, trace
 

@@ -27,9 +27,8 @@ from reference_files import BY_NAME, CASES, REFERENCE, Case, with_mistake
 import minibert
 from minibert.equations.input_layer import Array
 from minibert.threads.computing import on_one_thread
-from minibert.verify.differences import rms
 from minibert.verify.reference import Reference
-from minibert.verify.report import Comparison
+from minibert.verify.report import Comparison, rms
 from minibert.verify.subjects import EncoderSubject, batches, encoder_batches
 from minibert.verify.traces import read_traces, trace
 from minibert.verify.verify import verify

@@ -20,8 +20,8 @@ from minibert.families.parts.config import replace
 from minibert.models.open.load_encoder import load_encoder
 from minibert.verify import shipped
 from minibert.verify.counterparts import Port
-from minibert.verify.differences import ERROR_SHARE, PORT_SHARE, Difference, rms
 from minibert.verify.reference import Reference
+from minibert.verify.report import ERROR_SHARE, PORT_SHARE, Difference, rms
 from minibert.verify.subjects import (
     AFTER_NORM,
     ATTENTION,

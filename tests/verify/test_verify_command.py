@@ -137,7 +137,7 @@ def test_batches_by_name(folder: Path, saved: Path, tmp_path: Path, capsys: Prin
     code, found = run(capsys, *arguments, str(few), *named)
     assert code == 0 and "long (windows, and positions that end too soon)" in found["lines"][-1]
     code, found = run(capsys, *arguments, str(few))
-    assert code == 1 and found["lines"][-1].endswith("to compare a part, name it as `batches`: plain types")
+    assert code == 1 and found["lines"][-1].endswith("to compare a part, name it by `--batches`: plain types")
     change(few, "hidden_states.2", 1, "types")
     assert run(capsys, *arguments, str(few), *named)[0] == 1
     assert run(capsys, *arguments, str(few), "--batches", "plain")[0] == 0
