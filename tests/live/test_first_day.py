@@ -1,12 +1,13 @@
 """The tests marked network, against a Hub on this machine whose files have the real names, sizes and layouts.
 
-The authors cannot reach the Hub. So these tests see to it that the first run there does not fail for a reason of the code
-or of the tests. A few numbers are chosen so that the printed ones come out.
+The authors cannot reach the Hub. These tests show that the first run there does not fail for a reason of the code or of
+the tests. A few numbers are chosen so that the printed ones come out.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,25 @@ def test_the_printed_scores_of_six_documents(
     add_as_on_the_hub(hub, RERANKER, write_bert_tokenizer(folder, minilm))
     monkeypatch.setattr(test_network, "SCORES", [(number, score) for number in range(6)])
     test_network.test_the_printed_scores_of_six_documents()
+
+
+def test_the_page_s_code_writes_the_folder_of_real_values(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_layout(tmp_path / "bert", "bert-base-uncased")["bert.embeddings.position_embeddings.weight"]
+    table[:] = np.random.default_rng(0).standard_normal(table.shape)
+    write_layout(tmp_path / "gpt2", "gpt2")
+    write_gpt2_tokenizer(tmp_path / "gpt2")
+    for model, folder in (("bert-base-uncased", "bert"), ("gpt2", "gpt2")):
+        add_as_on_the_hub(hub, model, tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "scripts" / "reference" / "README.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, page.name, "exec"), {})
+    assert np.array_equal(np.load("real-values/bert_base_uncased_position_embeddings.npy"), table)
+    for name in ("vocab.json", "merges.txt"):
+        written = tmp_path / "real-values" / "tokenizers" / f"gpt2_{name}"
+        assert written.read_bytes() == (tmp_path / "gpt2" / name).read_bytes()
 
 
 @pytest.mark.reference

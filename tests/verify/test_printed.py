@@ -89,6 +89,12 @@ def test_printed_sums_are_those_of_printed_rows(model: str, tmp_path: Path) -> N
             assert (np.abs(got - np.array(entry["printed"], float)) <= allowed).all()
 
 
+def test_the_page_counts_the_printed_numbers() -> None:
+    page = Path(__file__).parents[2] / "scripts" / "site" / "pages" / "verifier.md"
+    counts = [sum(np.size(each["printed"]) for each in printed_of(model)["values"]) for model in printed.names()]
+    assert "{} printed numbers of bert-base-uncased and {} of gpt2".format(*counts) in page.read_text(encoding="utf-8")
+
+
 def test_printed_ids_are_the_tokenizer_s(minilm: Path) -> None:
     """all-MiniLM-L6-v2 has the vocabulary of bert-base-uncased."""
     values = printed_of("bert-base-uncased")
