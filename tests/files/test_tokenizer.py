@@ -13,6 +13,7 @@ import pytest
 from checkpoints import GPT2, T5, ids_of, same_bits, wordpiece_json, write, write_hollow, write_wordpiece
 from hypothesis import given
 from hypothesis import strategies as st
+from printed_models import FACTS, write_gpt2_tokenizer
 
 import minibert
 from minibert import EmbeddingLayer
@@ -44,13 +45,20 @@ HOSTILE = [
 ]
 
 
-def real_gpt2_folder(reference_folder: Path, folder: Path) -> Path:
-    """A tiny layer with GPT-2's real vocabulary: the ids need no table of this size."""
+@pytest.fixture(params=["tokens of these texts", "all tokens"])
+def gpt2(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingLayer:
+    """A tiny layer with GPT-2's tokens at their real ids, which need no table of this size."""
     config = {**GPT2, "vocab_size": 50257, "n_embd": 1, "n_positions": 64}
-    write_hollow(folder, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
-    shutil.copy(reference_folder / "tokenizers" / "gpt2_vocab.json", folder / "vocab.json")
-    shutil.copy(reference_folder / "tokenizers" / "gpt2_merges.txt", folder / "merges.txt")
-    return folder
+    write_hollow(tmp_path, config, {"wte.weight": (50257, 1), "wpe.weight": (64, 1)})
+    write_gpt2_tokenizer(tmp_path)
+    if request.param == "all tokens":
+        real: Path = request.getfixturevalue("reference_folder") / "tokenizers"
+        kept = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        for file in ("vocab.json", "merges.txt"):
+            shutil.copy(real / f"gpt2_{file}", tmp_path / file)
+        every = (tmp_path / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        assert [every[int(place)] for place in FACTS["gpt2"]["merges"]] == kept
+    return minibert.load(tmp_path)
 
 
 # -- real vocabularies ---------------------------------------------------------------------------------------------
@@ -70,20 +78,20 @@ def test_ids_of_the_sentences_everyone_tries(real: EmbeddingLayer) -> None:
     assert real.tokens(SINAN) == ["[CLS]", "i", "am", "sin", "##an", "[SEP]"]
 
 
-def test_gpt2_ids_as_published(reference_folder: Path, tmp_path: Path) -> None:
-    layer = minibert.load(real_gpt2_folder(reference_folder, tmp_path))
+def test_gpt2_ids_as_published(gpt2: EmbeddingLayer) -> None:
     # from the readme and tests of GPT-2's own implementations
-    assert ids_of(layer, "Hello world") == [[15496, 995]]
-    assert ids_of(layer, " Hello world<|endoftext|>") == [[18435, 995, 50256]]
-    assert ids_of(layer, "Alan Turing theorized that computers would one day become") == [
+    assert ids_of(gpt2, "Hello world") == [[15496, 995]]
+    assert ids_of(gpt2, " Hello world<|endoftext|>") == [[18435, 995, 50256]]
+    assert ids_of(gpt2, "I use computer") == [[40, 779, 3644]]
+    assert ids_of(gpt2, "Alan Turing theorized that computers would one day become") == [
         [36235, 39141, 18765, 1143, 326, 9061, 561, 530, 1110, 1716]
     ]
-    batch = layer.tokenize(["Hello world", "Hello"])
+    batch = gpt2.tokenize(["Hello world", "Hello"])
     assert list(batch) == ["input_ids", "attention_mask"], "GPT-2 would add a word row for a type, even for type 0"
     assert batch["input_ids"].tolist() == [[15496, 995], [15496, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
-    assert layer.tokens(batch["input_ids"][0]) == ["Hello", "Ġworld"]
-    assert layer.tokenizer.size == 50257
+    assert gpt2.tokens(batch["input_ids"][0]) == ["Hello", "Ġworld"]
+    assert gpt2.tokenizer.size == 50257
 
 
 # -- one, many, pairs ----------------------------------------------------------------------------------------------
