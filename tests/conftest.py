@@ -85,7 +85,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Every test in live/ has a mark (support/counts.py): a plain run need not import them."""
+    """Every test in live/ has a mark, as live/conftest.py asks: a plain run need not import them."""
     plain: str = config.getini("addopts")[1]
     return True if collection_path == LIVE and config.getoption("markexpr") == plain else None
 

@@ -101,7 +101,7 @@ def test_a_table_hands_out_nothing_that_would_change_it(dtype: str) -> None:
     own = np.ones((4, 3), dtype)
     table = as_table(own)
     for handed_out in (table.array(), table.stored_numbers, table.rows(slice(0, 2))):
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(ValueError):
             handed_out[0, 0] = 7
     table.rows(np.array([0, 1]))[...] = 7  # rows by ids are a copy
     assert (table.array() == 1).all() and own.flags.writeable

@@ -137,7 +137,7 @@ def test_every_row_of_blocks(tmp_path: Path, name: str, attend: bool) -> None:
     made.save(str(tmp_path / "model"), create_model_card=False)
     theirs, ours = both(tmp_path / "model")
     if name == "deberta-v2" and not attend:
-        with pytest.raises(ValueError, match="tokens that no token sees are not computed in this family"):
+        with pytest.raises(ValueError):
             ours.encode_query("we")
         return
     compare(theirs, ours, TEXTS[36:])

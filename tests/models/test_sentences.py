@@ -224,7 +224,7 @@ def test_what_is_passed_by_each_of_its_names(name: str, method: str, first: str,
     want = np.asarray(use(given)).tobytes()
     assert all(np.asarray(use(**{each: given})).tobytes() == want for each in (first, "inputs", "sentences"))
     for passed in ({}, {"inputs": given, "sentences": given}):
-        with pytest.raises(TypeError, match=f"passed once, as {first}, inputs, sentences; found"):
+        with pytest.raises(TypeError, match=first):
             use(**passed)
 
 
@@ -322,7 +322,7 @@ def test_smaller_vectors_by_the_formula(precision: str, options: dict[str, Any],
         assert np.array_equal(one, quantized(encoder.encode_query("man"), precision))
     if precision in BITS:
         for compare in (encoder.similarity, partial(minibert.search, compare=encoder.similarity)):
-            with pytest.raises(ValueError, match="of shape"):
+            with pytest.raises(ValueError):
                 compare(found, found)
 
 
@@ -335,22 +335,22 @@ def test_ranges_of_other_vectors(precision: str, encoder: minibert.Encoder) -> N
     alone = encoder.encode(FIVE[1], precision=precision, ranges=ranges)
     assert alone.shape == want[1].shape and np.abs(alone.astype(int) - want[1]).max() <= 1
     for other in (None, "float32", "float16", "binary"):
-        with pytest.raises(ValueError, match=f"ranges are for precision int8 or uint8, found {other!r}; leave them"):
+        with pytest.raises(ValueError, match=f"^ranges .*{other!r}"):
             encoder.encode(FIVE, precision=other, ranges=ranges)
 
 
 def test_what_is_warned_of_and_refused(encoder: minibert.Encoder) -> None:
-    with pytest.warns(UserWarning, match="^uint8 takes its ranges from 5 vectors; 100 or more") as caught:
+    with pytest.warns(UserWarning, match="^uint8 ") as caught:
         encoder.encode_query(FIVE, precision="uint8")
     assert [warning.filename for warning in caught] == [__file__]
     assert len(encoder.encode(FIVE * 20, precision="int8")) == 100  # of which there is no warning, which would fail
-    with pytest.raises(ValueError, match="'int8' is for sentence vectors; leave it out with token_embeddings"):
+    with pytest.raises(ValueError, match="'int8'"):
         encoder.encode(FIVE, output_value="token_embeddings", precision="int8")
     assert len(encoder.encode(FIVE, output_value="token_embeddings", precision="float32")) == len(FIVE)
     for one in ("man", ["man"]):
-        with pytest.raises(ValueError, match="need two vectors or more, better a hundred"):
+        with pytest.raises(ValueError):
             encoder.encode(one, precision="uint8")
-    with pytest.raises(ValueError, match=r"precision must be one of float32, .*, found \['int8'\]"):
+    with pytest.raises(ValueError, match=r"^precision .*'int8'"):
         encoder.encode(FIVE, precision=["int8"])  # type: ignore[arg-type]
 
 
@@ -396,5 +396,5 @@ def test_a_whole_clip_model_is_its_text_model(tmp_path: Path) -> None:
         folder = checkpoints.write(tmp_path / str(i), settings | changes, tensors | more)
         with minibert.load_encoder(checkpoints.write_wordpiece(folder)) as whole:
             assert np.array_equal(whole.encode(WITH_ENDS), alone.encode(WITH_ENDS))
-    with pytest.raises(minibert.CheckpointError, match="'text_config_dict' must be an object"):
+    with pytest.raises(minibert.CheckpointError, match="'text_config_dict'"):
         minibert.load_encoder(checkpoints.write(tmp_path / "odd", settings | {"text_config_dict": 3}, tensors))
