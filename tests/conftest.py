@@ -99,7 +99,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if few is not None:
         left_out |= beyond(few, start, [item for item in items if not item.get_closest_marker("bits")])
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = core_first([item for item in items if item not in left_out], workers)
+
+
+CORE = ("tests/equations/", "tests/families/", "tests/models/")
+
+
+def core_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Begin with formulas, families and models, on each worker: `--dist worksteal` cuts the list into equal runs."""
+    core = [item for item in items if item.nodeid.startswith(CORE)]
+    rest = [item for item in items if not item.nodeid.startswith(CORE)]
+    ordered = list[pytest.Item]()
+    for left in range(workers, 0, -1):
+        of_core, of_all = len(core) // left, (len(core) + len(rest)) // left
+        ordered += core[:of_core] + rest[: of_all - of_core]
+        core, rest = core[of_core:], rest[of_all - of_core :]
+    return ordered
 
 
 def beyond(few: int, start: int, items: list[pytest.Item]) -> set[pytest.Item]:

@@ -206,6 +206,14 @@ def test_an_activation_piece_by_piece(rows: int) -> None:
         np.testing.assert_array_equal(x, want)
 
 
+@pytest.mark.parametrize("window", [None, 0, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_who_sees_whom_by_a_loop(causal: bool, window: int | None) -> None:
+    for (i, key), seen in np.ndenumerate(visible(np.arange(3, 7), np.arange(9), causal, window)):
+        query = i + 3
+        assert seen == ((key <= query or not causal) and (window is None or abs(query - key) <= window))
+
+
 def test_a_masked_key_has_no_share() -> None:
     """As if it were not there, to the last bit of the result's tolerance, whatever stands in it."""
     q, k, v = (numbers(2, 5, 4, salt=salt) for salt in range(3))

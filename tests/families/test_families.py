@@ -116,6 +116,11 @@ def test_a_trace_and_a_call_are_in_the_reference_s_form(case: Case, monkeypatch:
                 assert layer(**one, past_length=past)[0].tobytes() == alone.tobytes(), (kind, i)
 
 
+def test_mpnet_counts_no_token_that_is_cached() -> None:
+    with minibert.load(REFERENCE / "mpnet") as layer:
+        assert layer([[5, 6, 7]], past_length=2).tobytes() == layer([[5, 6, 7]]).tobytes()
+
+
 @pytest.mark.parametrize(
     ("wrong", "first"), [(np.int64(-2), -1), (np.int8(16), -1), (np.uint64(2**64 - 1), 0)], ids=str
 )

@@ -111,6 +111,15 @@ def _covered(memory: Memory, row: int) -> bool:
     return set(range(start // BLOCK, (start + WIDTH * 4 - 1) // BLOCK + 1)) <= held
 
 
+def test_ranges_of_files_of_two_sizes_are_fetched_again(tmp_path: Path) -> None:
+    memory, table = table_in(tmp_path)
+    table.rows(np.array([3]))
+    (memory.ranges("model.safetensors") / f"0-{BLOCK}-{len(FILE) + 1}").write_bytes(bytes(BLOCK))
+    memory.asked.clear()
+    assert np.array_equal(open_memory(memory).table("table", np.dtype("float32")).rows(np.array([3])), TABLE[[3]])
+    assert memory.asked
+
+
 @pytest.mark.parametrize("stored", ["F32", "F64", "F16", "BF16"])
 def test_narrow_tables_come_by_rows_too(tmp_path: Path, stored: str) -> None:
     held = remote.NUMPY_DTYPE[stored]
