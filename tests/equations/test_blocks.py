@@ -39,6 +39,7 @@ from minibert.equations.blocks import (
     pre_norm_block,
     self_attention,
     softmax,
+    visible,
 )
 from minibert.equations.heads import tied_logits
 from minibert.equations.input_layer import Array, bert_input, gpt2_input, layer_norm
