@@ -49,15 +49,15 @@ WINGS = {
         M("quantization", "quantization", "np.floor((vectors", "np.rint((vectors"),
     )),
     "families": Wing("families models", "families", (
-        M("layer", "roberta", "padding_idx=1, cached=False", "padding_idx=1"),
+        M("families", "roberta", "padding_idx=1, cached=False", "padding_idx=1"),
         M("encoder", "t5", 'if kind == "gated-gelu"', 'if kind == "gelu"'),
         M("encoder", "parts/config", "if len(entries) != config", "if len(entries) < config"),
         M("bad_input families", "parts/steps", "if first >= shape[0] - self.extra", "if first > shape[0] - self.extra"),
-        M("odd_settings", "parts/attention_schemes", 'by_type.get("truncate", True)', "True"),
+        M("rotary_scaling", "parts/attention_schemes", 'by_type.get("truncate", True)', "True"),
     )),
     "run": Wing("threads models", "models/run", (
         M("late sparse", "packing", "                unseen = unseen[texts]\n", ""),
-        M("layer", "packing", "if self._counted and mask.shape[1] != inputs.seq + past_length", "if False"),
+        M("families", "packing", "if self._counted and mask.shape[1] != inputs.seq + past_length", "if False"),
         M("sparse sentences", "pipeline", "[deepcopy(found[numbers[key]]) for", "[found[numbers[key]] for"),
         M("sentences bulk", "pipeline", "if len(each.input_ids) <= self.skip", "if len(each.input_ids) < self.skip"),
         M("changes", "changes", "found.shape not in (whole, (1, *whole[1:]))", "found.shape != whole"),
@@ -88,7 +88,7 @@ WINGS = {
         M("headers", "checkpoint", "if len(entries) != len(pairs)", "if False"),
         M("checkpoint", "checkpoint", r".*[/\\:]", ".*[/]"),
         M("number_formats", "tables", ".max() >= _NOT_FINITE", ".max() > _NOT_FINITE"),
-        M("tokenizer_texts", "tokenizer", "(long, short) if first > second", "(long, short) if first >= second"),
+        M("tokenizer", "tokenizer", "(long, short) if first > second", "(long, short) if first >= second"),
         M("writing", "writing", "mode = stat.S_IMODE(path.stat().st_mode)", "path.stat()"),
     )),
     "hub": Wing("hub", "hub", (

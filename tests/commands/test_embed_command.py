@@ -184,5 +184,3 @@ def test_stdout_gets_the_bytes_and_keeps_what_it_has(pooling: str, folder: Path,
         assert np.array_equal(np.load(io.BytesIO(through)), minibert.load(folder).embed(TEXTS))
     else:
         assert load(through)["offsets"].tolist() == [0, 7, 12]
-
-

@@ -274,5 +274,3 @@ def test_a_reranker_alone(option: tuple[str, ...], monkeypatch: pytest.MonkeyPat
     with serving("--name", "r", models=(*option, RERANKER), said="r", path="/rerank") as (_, address):
         assert len(address.ask("/rerank", {"query": "a", "texts": ["b", "c"], "model": RERANKER}).json) == 2
         assert "no model of this server gives vectors; it was started with" in address.embed("dog").error
-
-

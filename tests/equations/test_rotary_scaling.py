@@ -171,6 +171,17 @@ def test_configs_that_no_frequencies_can_be_made_of(parameters: dict[str, Any], 
         schemes.layered_rotary(Config({**HEAD, "rope_parameters": layered}))
 
 
+def test_truncate_is_read_beside_the_layer_types_alone() -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+    def frequencies(beside: dict[str, Any], inside: dict[str, Any]) -> list[float]:
+        parameters = dict.fromkeys(("full_attention", "sliding_attention"), yarn | inside) | beside
+        found = schemes.layered_rotary(Config({**HEAD, "rope_parameters": parameters})).frequencies
+        return [float(x) for x in found["full_attention"]]
+
+    assert frequencies({}, {"truncate": False}) == frequencies({}, {}) != frequencies({"truncate": False}, {})
+
+
 def test_rules_that_need_the_length_ask_for_it() -> None:
     with pytest.raises(CheckpointError, match="'max_position_embeddings'"):
         schemes.rotary(Config({"hidden_size": 32, "num_attention_heads": 2, "rope_parameters": LLAMA3}))

@@ -121,6 +121,11 @@ def test_mpnet_counts_no_token_that_is_cached() -> None:
         assert layer([[5, 6, 7]], past_length=2).tobytes() == layer([[5, 6, 7]]).tobytes()
 
 
+def test_opt_s_mask_covers_the_tokens_that_are_cached() -> None:
+    with minibert.load(REFERENCE / "opt") as layer, pytest.raises(ValueError, match=r"\(1, 5\)"):
+        layer([[5, 6, 7]], attention_mask=[[1, 1, 1]], past_length=2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "first"), [(np.int64(-2), -1), (np.int8(16), -1), (np.uint64(2**64 - 1), 0)], ids=str
 )

@@ -15,7 +15,7 @@ from checkpoints import BERT, IDS, Array, as_stored, entries, numbers, pack, res
 import minibert
 from minibert import CheckpointError
 from minibert.files.checkpoint import BITS, open_folder, parse_header
-from minibert.files.tables import NUMPY_DTYPE, as_table
+from minibert.files.tables import NUMPY_DTYPE, as_table, convert
 
 WORD = "embeddings.word_embeddings.weight"
 
@@ -78,6 +78,12 @@ def test_every_narrow_number_is_converted_exactly(
     out = np.empty((2, 2, 16), dtype)
     assert same_numbers(table.rows(np.array([[0, 3], [7, 7]]), out), truth[[[0, 3], [7, 7]]])
     assert same_numbers(out, truth[[[0, 3], [7, 7]]])
+
+
+@pytest.mark.parametrize("bits", [0x7C00, 0xFC00, 0x7BFF])
+def test_infinity_is_converted_without_a_nan_beside_it(bits: int) -> None:
+    found = convert(np.array([1, bits], "<u2").view("<f2"), "F16", np.dtype("float32"))
+    assert found.tolist() == [2.0**-24, float_of(bits, 5, 10)]
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])

@@ -189,6 +189,7 @@ def test_the_blocks_are_read_ahead_and_the_tables_are_not(minilm: Path, monkeypa
         ("bert", {"num_hidden_layers": 3}, r"encoder\.layer\.2"),
         ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1"),
         ("qwen3", {"layer_types": ["full_attention", "mamba"]}, "layer_types"),
+        *(("qwen3", {"layer_types": ["full_attention"] * count}, "layer_types") for count in (1, 3)),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "use_sliding_window"),
         ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads"),
         ("qwen3", {"attention_bias": True}, "q_proj"),

@@ -154,5 +154,3 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     assert code == 1 and set(found) == KEYS and found["matches"] == ["pooling cls"]
     assert [each["text"] for each in found["texts"]] == texts
     assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
-
-
