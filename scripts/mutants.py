@@ -106,7 +106,7 @@ WINGS = {
         M("encode_command", "encode", "number += skipped <= number", "number += skipped < number"),
     )),
     "serve": Wing("serve", "serve", (
-        M("waiting", "app", 'guarded = scope["path"] != "/health"', "guarded = True"),
+        M("waiting", "app", "self.inside >= self.limits.waiting", "self.inside > self.limits.waiting"),
         M("refusals", "app", "not (last.isdigit() or", "not ("),
         M("refusals", "app", "            if len(body) > limits.body:", "            if False:"),
         M("refusals", "requests", "if any(value != next(iter(found.values())) for", "if any(False for"),
