@@ -12,7 +12,7 @@ from typing import Any
 
 FILES = (
     "input_layer", "activations", "blocks", "nine_terms", "heads", "whole_models", "rotary", "gated_blocks",
-    "rotary_scaling", "attention_positions", "sentences", "similarity", "static", "quantization",
+    "rotary_scaling", "attention_positions", "sentences", "token_pairs", "similarity", "static", "quantization",
 )  # fmt: skip
 
 

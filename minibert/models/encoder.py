@@ -12,9 +12,10 @@ from typing import Any
 from minibert.models.heads.labels import Labels, PairScoring
 from minibert.models.heads.prediction import WordPrediction
 from minibert.models.heads.sparse import Sparse
+from minibert.models.sentences.token_pairs import TokenPairs
 
 
-class Encoder(WordPrediction, PairScoring, Labels, Sparse):
+class Encoder(WordPrediction, PairScoring, Labels, Sparse, TokenPairs):
     """A whole model of one checkpoint: ids -> input layer -> blocks -> one vector a token.
 
     `minibert.load_encoder` makes it. Each use has a file; predicting words, scoring pairs and labels need a head in the
@@ -24,6 +25,7 @@ class Encoder(WordPrediction, PairScoring, Labels, Sparse):
     |---|---|
     | a call, `trace`, `logits`, `head`, `modules` | model.py |
     | `encode`, `encode_query`, `encode_document`, `similarity` | sentences/sentences.py |
+    | `similarity_pairs` | sentences/token_pairs.py |
     | `encode_sparse`, `decode` | heads/sparse.py |
     | `classify`, `entities`, `answer`, `predict`, `rank` | heads/labels.py |
     | `fill`, `next_words`, `complete` | heads/prediction.py |

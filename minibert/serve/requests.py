@@ -35,10 +35,10 @@ class Parsed(NamedTuple):
 
     def get(self, *names: str, default: Any = None) -> Any:
         """Return the value of a field that has several names. Raises Refusal if two names have different values."""
-        found = {name: self.fields[name] for name in names if name in self.fields}
-        if any(value != next(iter(found.values())) for value in found.values()):
-            raise Refusal(400, f"{' and '.join(found)} are names of one field here; send one of them", names[0])
-        return next(iter(found.values()), default)
+        values = {name: self.fields[name] for name in names if name in self.fields}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            raise Refusal(400, f"{' and '.join(values)} are names of one field here; send one of them", names[0])
+        return next(iter(values.values()), default)
 
 
 ANYTHING: Field = ("anything", lambda value: True)
@@ -125,7 +125,6 @@ def _check_count(items: list[Any], name: str, limits: Limits) -> None:
 
 
 def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
-    """Check a list of texts. Raises Refusal."""
     if not isinstance(sent, list):
         raise wrong(name, expected, sent)
     _check_count(sent, name, limits)
@@ -137,7 +136,6 @@ def _texts(sent: Any, name: str, expected: str, limits: Limits) -> list[str]:
 
 
 def _text(text: Any, field: str, longest: int) -> str:
-    """Check a text. Raises Refusal."""
     if not isinstance(text, str):
         raise wrong(field, "a string", text)
     if len(text) > longest:

@@ -38,11 +38,11 @@ def libraries() -> tuple[Any, ...]:
     """
     from threadpoolctl import ThreadpoolController
 
-    found = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
+    controllers = [each for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
     # NumPy's wheels bring their own BLAS; leave that of other libraries alone
-    own = [each for each in found if "numpy" in each.filepath] or found
-    openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in own)
-    return () if openmp else tuple(own)
+    bundled = [each for each in controllers if "numpy" in each.filepath] or controllers
+    openmp = any(each.internal_api == "openblas" and each.threading_layer == "openmp" for each in bundled)
+    return () if openmp else tuple(bundled)
 
 
 class _Work:
@@ -88,11 +88,11 @@ class _Work:
             self._before = None
 
     def _hold(self) -> None:
-        small = [each for each in self.taken.values() if each is not None]
+        small = [alone for alone in self.taken.values() if alone is not None]
         if not small:
             self.restore()
         elif self._before is None and (len(small) > 1 or not all(small)):
-            self._before = [each.num_threads for each in libraries()]
+            self._before = [library.num_threads for library in libraries()]
             _set([1] * len(self._before))
 
 
@@ -134,11 +134,11 @@ class BlasPolicy:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Check whether this thread has its core all the time."""
-        began, own = perf_counter(), thread_time()
+        began, busy = perf_counter(), thread_time()
         yield
-        took, own = perf_counter() - began, thread_time() - own
+        took, busy = perf_counter() - began, thread_time() - busy
         self._last = monotonic()
-        if own >= ENOUGH * took:
+        if busy >= ENOUGH * took:
             self._pause = SHORTEST
         else:
             self._not_before, self._pause = self._last + self._pause, min(2 * self._pause, LONGEST)
@@ -215,9 +215,9 @@ def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
     """Wrap a function so that it computes only on its caller's thread, with BLAS held to one thread."""
 
     @wraps(work)
-    def held(*given: P.args, **options: P.kwargs) -> T:
-        found: list[T] = []
-        compute(lambda _: found.append(work(*given, **options)), [None], 1, held=True)
-        return found[0]
+    def on_caller(*arguments: P.args, **options: P.kwargs) -> T:
+        results: list[T] = []
+        compute(lambda _: results.append(work(*arguments, **options)), [None], 1, held=True)
+        return results[0]
 
-    return held
+    return on_caller

@@ -120,11 +120,11 @@ def _name() -> str:
     linked = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
     for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename", "openblas_get_corename"):
         try:
-            found = getattr(linked, name)
+            corename = getattr(linked, name)
         except AttributeError:
             continue
-        found.restype = ctypes.c_char_p
-        return str(found().decode())
+        corename.restype = ctypes.c_char_p
+        return str(corename().decode())
     return next((each.architecture for each in libraries() if hasattr(each, "architecture")), "unknown")
 
 
@@ -136,16 +136,16 @@ def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
 
     Raises ValueError if this kernel is not known to keep `same_bits`.
     """
-    found = kernel()
+    current = kernel()
     if not same_bits:
-        return found.usual
-    if found.same is None or not (dtype == np.float32 or found.always):
-        of = "" if found.same is None else f" in {dtype}"
+        return current.usual
+    if current.same is None or not (dtype == np.float32 or current.always):
+        of = "" if current.same is None else f" in {dtype}"
         raise ValueError(
-            f"same_bits=True cannot be kept here: with the kernel {found.name!r} of NumPy's BLAS{of} {DIFFERENT}; "
+            f"same_bits=True cannot be kept here: with the kernel {current.name!r} of NumPy's BLAS{of} {DIFFERENT}; "
             "leave same_bits out"
         )
-    return found.same
+    return current.same
 
 
 def _multiple(number: int, of: int) -> int:

@@ -13,8 +13,7 @@ from typing import Any
 
 import minibert
 from minibert.commands.serve import listen
-from minibert.show.live import Live
-from minibert.show.live_server import LiveServer
+from minibert.show.live import Live, LiveServer
 
 from .measure import Limit, Row, Settings, compare
 from .models import real_model

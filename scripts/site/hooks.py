@@ -123,7 +123,8 @@ def part(path: str, heading: str | None = None) -> str:
         return ran(path)
     if not heading:
         return text
-    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    begin, end = ("// --", "// -- ") if path.endswith(".mjs") else ("#+", "#{1,2} ")  # of a section
+    found = re.search(rf"^({begin}) {re.escape(heading)}\n(.*?)(?=^{end}|\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise LookupError(f"{path} has no heading {heading!r}, which a page of the site takes from it")
     return found[2].strip()

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from minibert.errors import CheckpointError, HubError
 from minibert.hub import remote
-from minibert.hub.remote import BLOCK, Span, merge
+from minibert.hub.remote import FETCH_BYTES, Span, merge
 
 ROWS, WIDTH = 400, 320  # 512 kB as float32: large enough to come by rows
 
@@ -93,7 +93,9 @@ def test_rows_by_range_are_the_rows(
         assert np.array_equal(table.rows(np.array(ask)), TABLE[ask])
     wanted = {row for ask in asks for row in ask}
     fetched = sum(stop - start for start, stop in memory.asked)
-    assert fetched <= len(wanted) * (WIDTH * 4 + 2 * BLOCK) + remote.GAP * BLOCK * sum(len(set(ask)) for ask in asks)
+    assert fetched <= len(wanted) * (WIDTH * 4 + 2 * FETCH_BYTES) + remote.GAP * FETCH_BYTES * sum(
+        len(set(ask)) for ask in asks
+    )
     assert len(memory.asked) <= len(wanted)
     # another process: fetched bytes need no Hub, in whatever pieces they were fetched
     memory.reachable = False
@@ -107,8 +109,12 @@ def test_rows_by_range_are_the_rows(
 
 def _covered(memory: Memory, row: int) -> bool:
     start = FILE.index(TABLE[0].tobytes()) + row * WIDTH * 4
-    held = {block for a, b in [(0, remote.HEADER_GUESS), *memory.asked] for block in range(a // BLOCK, b // BLOCK)}
-    return set(range(start // BLOCK, (start + WIDTH * 4 - 1) // BLOCK + 1)) <= held
+    held = {
+        block
+        for a, b in [(0, remote.HEADER_GUESS), *memory.asked]
+        for block in range(a // FETCH_BYTES, b // FETCH_BYTES)
+    }
+    return set(range(start // FETCH_BYTES, (start + WIDTH * 4 - 1) // FETCH_BYTES + 1)) <= held
 
 
 def test_ranges_of_files_of_two_sizes_are_fetched_again(tmp_path: Path) -> None:
@@ -132,7 +138,7 @@ def test_narrow_tables_come_by_rows_too(tmp_path: Path, stored: str) -> None:
     for asked in (np.array([[399, 0], [17, 17]]), np.array([5, 200])):  # each request is checked by itself
         memory.asked.clear()
         by_rows = lazy.rows(asked)
-        assert sum(b - a for a, b in memory.asked) <= 3 * (1000 * held.itemsize + 2 * BLOCK)
+        assert sum(b - a for a, b in memory.asked) <= 3 * (1000 * held.itemsize + 2 * FETCH_BYTES)
         assert by_rows.dtype == dtype and np.array_equal(by_rows, whole.rows(asked))
     assert np.array_equal(lazy.array(), whole.array())
 
@@ -207,7 +213,7 @@ def test_what_is_no_table_of_rows_comes_whole_and_read_only(tmp_path: Path) -> N
 
 
 def test_a_header_larger_than_the_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "HEADER_GUESS", BLOCK)
+    monkeypatch.setattr(remote, "HEADER_GUESS", FETCH_BYTES)
     tensors = {f"tensor-{i:03}": np.full(3, i, np.float32) for i in range(100)}
     memory = Memory(tmp_path, {"model.safetensors": save(tensors)})
     checkpoint = open_memory(memory)

@@ -34,7 +34,7 @@ from minibert.models.run.pipeline import chunked
 from minibert.threads import computing, pool
 from minibert.threads.computing import BlasPolicy, compute
 from minibert.threads.kernels import kernel
-from minibert.threads.pool import behind, parallel_for, prefetch
+from minibert.threads.pool import parallel_for, prefetch
 
 MODEL = REFERENCE / "sentences-dense"
 SAME = 1e-6  # of a vector's length: what other rows in a product may change; measured here: 2e-7
@@ -212,7 +212,7 @@ def test_after_an_error_on_any_thread_it_is_given_back(blas: Blas) -> None:
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 FILES = {module.__file__ for module in (computing, pool, contextlib)}
-CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped", "behind"), 170  # 1,020 in all
+CALLS, EACH = ("compute", "nested", "parallel_for", "prefetch", "stopped"), 170  # 850 in all
 
 
 def steps_of(work: Callable[[], object], pressed_at: int | None = None) -> int:
@@ -248,9 +248,6 @@ def test_ctrl_c_at_every_step(blas: Blas) -> None:
         assert (blas.num_threads, computing._work.taken) == (8, {}), f"step {step}"
 
 
-writing: list[int] = []  # what `behind` does now
-
-
 def called(name: str) -> list[int]:
     """Let one of the calls turn 0 to 5 into a list of the same numbers, on two threads or three."""
     done: list[int] = []
@@ -260,10 +257,6 @@ def called(name: str) -> list[int]:
         compute(lambda i: compute(done.append, [2 * i, 2 * i + 1], 2), range(3), 2)
     elif name == "parallel_for":
         parallel_for(done.append, range(6), 3)
-    elif name == "behind":
-        with behind(lambda i: [writing.append(i), time.sleep(0), done.append(writing.pop())]) as submit:
-            for i in range(6):
-                submit(i)
     else:
         with contextlib.closing(prefetch(int, range(6 if name == "prefetch" else 9), at_once=True)) as made:
             done.extend(islice(made, 6))  # type: ignore[arg-type]
@@ -289,7 +282,6 @@ def test_ctrl_c_at_random(name: str, blas: Blas, monkeypatch: pytest.MonkeyPatch
             steps_of(lambda: called(name) == [*range(6)] or pytest.fail("a number is missing"), step)
         except KeyboardInterrupt:
             pressed += 1
-        assert writing == [], f"it did not wait for a write after step {step}"
         for end in ends:
             assert end.acquire(timeout=CHILD_SECONDS), f"a thread goes on after step {step}"
         ends.clear()

@@ -118,7 +118,7 @@ class TensorBinder:
 
     def weight_of(self, table: Table) -> Weight:
         """Return the weight that a table holds: see `weight`."""
-        if self._low_memory and isinstance(table, StoredTable) and not table.at_hand:
+        if self._low_memory and isinstance(table, StoredTable) and not table.zero_copy:
             return table
         return table.array()
 

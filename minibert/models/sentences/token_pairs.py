@@ -1,0 +1,142 @@
+"""`TokenPairs`: which tokens make two texts alike, as a sum over pairs of tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minibert.equations.input_layer import Array
+from minibert.equations.sentences import normalized
+from minibert.equations.token_pairs import SUMS, maxsim_pairs, pooled_parts, similarity_pairs
+from minibert.errors import error_of
+from minibert.families.parts.bound_blocks import TORCH
+
+from .late import LatePipeline
+from .saved_folder import dense
+from .sentences import OUTPUTS, Prompt, Sentences
+
+BIAS = "(bias)"  # the row of a linear map's bias, which no token has
+TASKS = ("query", "document")
+ONE_TOKEN = "; `trace` shows its attention, and `minibert.knock_out` takes a token's effect away"
+
+
+class SimilarityPairs(NamedTuple):
+    """The similarity of two texts, split: `pairs[i, j]` is what tokens[i] and others[j] add to it.
+
+    tokens: n tokens of the first text, others: m tokens of the second; "(bias)" is the bias of a linear map.
+    pairs: (n, m) float64; their sum is the similarity.
+    """
+
+    tokens: list[str]
+    others: list[str]
+    pairs: Array
+
+    def largest(self, k: int) -> list[tuple[str, str, float]]:
+        """Return the k pairs that add most, the largest first.
+
+        >>> SimilarityPairs(["a", "b"], ["c"], np.array([[0.1], [0.3]])).largest(1)
+        [('b', 'c', 0.3)]
+        """
+        order = np.argsort(-self.pairs, axis=None, kind="stable")[:k]
+        places = zip(*np.unravel_index(order, self.pairs.shape), strict=True)
+        return [(self.tokens[i], self.others[j], float(self.pairs[i, j])) for i, j in places]
+
+
+class TokenPairs(Sentences):
+    """A model that splits the similarity of two texts by their tokens."""
+
+    def similarity_pairs(
+        self,
+        text: str,
+        other: str,
+        prompt_names: tuple[Prompt, Prompt] | None = None,
+        *,
+        truncate_dim: int | None = None,
+    ) -> SimilarityPairs:
+        """Split the similarity of two texts into a sum over pairs of tokens: `equations.token_pairs` has the formulas.
+
+        The sum of all pairs is `similarity` of the vectors of `encode`, within 1e-6 of the vectors' lengths.
+        prompt_names: the name of each text's prompt; "query" and "document" encode as `encode_query` and
+        `encode_document`. By default `encode` makes both vectors; with late interaction the first text is a query and
+        the other a document.
+
+        A vector is a sum if the pooling is mean, mean_sqrt_len_tokens, weightedmean or max, if the modules after it are
+        linear, and if the measure is cosine or dot; with late interaction the score is a sum. A large pair is no cause:
+        a token's vector depends on its whole text.
+
+        Raises ValueError for a vector that is no sum of its tokens' parts, for a model of sparse vectors and for
+        another measure; otherwise as `encode`.
+
+        >>> encoder = load_encoder("sentence-transformers/all-MiniLM-L6-v2")  # doctest: +SKIP
+        >>> split = encoder.similarity_pairs(
+        ...     "The bank raised its interest rates today.", "Loans became more expensive this week."
+        ... )  # doctest: +SKIP
+        >>> split.largest(2), split.pairs.sum()  # doctest: +SKIP
+        ([('interest', 'loans', 0.0187), ('bank', 'loans', 0.0171)], 0.4233)
+        """
+        own = self.sentence_config
+        late = own.result == "tokens"
+        measure = own.measure
+        self._check_sum()
+        names = prompt_names or (TASKS if late else (None, None))
+        (tokens, parts), (others, other_parts) = (
+            self._parts(each, name, truncate_dim) for each, name in zip((text, other), names, strict=True)
+        )
+        if late and not others:
+            raise error_of(
+                ValueError, "similarity_pairs: the second text has no token with a vector, so no pair is there"
+            )
+        split = maxsim_pairs if late else similarity_pairs
+        return SimilarityPairs(tokens, others, split(parts, other_parts, measure))
+
+    def _check_sum(self) -> None:
+        """Refuse a model with another similarity than a sum over pairs of tokens. Raises ValueError."""
+        own = self.sentence_config
+        if own.result in ("sparse", "scores"):
+            own.check_use("SentenceTransformer")
+        wrong = ""
+        if own.measure in ("euclidean", "manhattan"):
+            wrong = f"the measure {own.measure} is no sum over pairs of tokens; cosine and dot are"
+        elif own.result == "dense" and len(own.poolings) > 1:
+            wrong = f"the vector joins the poolings {', '.join(own.poolings)}, and one pooling alone is a sum"
+        elif own.result == "dense" and (own.picks or own.poolings[0] not in SUMS):
+            token = "the end token" if own.picks else {"cls": "the first token", "lasttoken": "the last token"}
+            named = token if isinstance(token, str) else token[own.poolings[0]]
+            wrong = f"the vector is that of {named} alone, no sum over tokens{ONE_TOKEN}"
+        if wrong:
+            raise error_of(ValueError, f"similarity_pairs: {wrong}")
+
+    def _parts(self, text: str, name: Prompt, truncate_dim: int | None) -> tuple[list[str], Array]:
+        """Return a text's tokens, and each token's part of the vector (tokens, dim)."""
+        options: dict[str, Any] = {"prompt_name": name, "task": name if name in TASKS else None}
+        pipeline = self.pipeline(truncate_dim=truncate_dim, **options)
+        encoded = pipeline.tokenize([text], 0)
+        ids = np.array(encoded[0].input_ids, np.int64)
+        if isinstance(pipeline, LatePipeline):
+            ids = ids[~np.isin(ids, pipeline.skipped)]
+            return pipeline.tokenizer.tokens(ids), pipeline.vectors(encoded)[0]
+        rows = self.pipeline(output_value=OUTPUTS[1], **options).vectors(encoded)[0]
+        tokens, parts = pipeline.tokenizer.tokens(ids), pooled_parts(rows, pipeline.poolings[0], pipeline.skip)
+        for step in pipeline.after:
+            parts = _mapped(step, parts)
+        tokens += [BIAS] * (len(parts) - len(tokens))
+        return tokens, parts[:, : pipeline.dim]
+
+
+def _mapped(step: Any, parts: Array) -> Array:
+    """Return the parts after a module of the folder; a bias becomes one more part. Raises ValueError if not linear."""
+    if step is normalized:
+        length = np.linalg.norm(parts.sum(axis=0))
+        return parts / length if length else parts
+    if step is TORCH["Identity"]:
+        return parts
+    if not isinstance(step, partial) or step.func is not dense or step.keywords["activation"] is not TORCH["Identity"]:
+        what = "a Dense with an activation" if isinstance(step, partial) and step.func is dense else "a LayerNorm"
+        raise ValueError(f"similarity_pairs: {what} comes after the pooling, and its result is no sum over tokens")
+    weight, bias, residual = (step.keywords[name] for name in ("weight", "bias", "residual"))
+    y = parts @ weight.astype(np.float64).T
+    if step.keywords["keeps"]:
+        y += parts if residual is None else parts @ residual.astype(np.float64).T
+    return y if bias is None else np.vstack([y, bias.astype(np.float64)[None]])
