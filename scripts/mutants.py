@@ -93,7 +93,7 @@ WINGS = {
     )),
     "hub": Wing("hub", "hub", (
         M("remote", "remote", "same = len({size for *_, size in spans}) == 1", "same = bool(spans)"),
-        M("remote", "remote", "stop // BLOCK + (stop == self._size)", "stop // BLOCK + 1"),
+        M("remote", "remote", "+ (stop == self._size)", "+ 1"),
         M("remote faults", "remote", "            if found != wanted:", "            if False:"),
         M("faults repository", "repository", 'if not COMMIT.fullmatch(found.sha or "")', "if not found.sha"),
         M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
