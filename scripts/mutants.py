@@ -95,7 +95,7 @@ WINGS = {
         M("remote", "remote", "same = len({size for *_, size in spans}) == 1", "same = bool(spans)"),
         M("remote", "remote", "+ (stop == self._size)", "+ 1"),
         M("remote faults", "remote", "            if found != wanted:", "            if False:"),
-        M("faults repository", "repository", 'if not COMMIT.fullmatch(found.sha or "")', "if not found.sha"),
+        M("faults repository", "repository", '.sha or ""):  # it becomes part of a path', '.sha and "0" * 40):'),
         M("secrets", "repository", 'if token and not re.fullmatch(r"[!-~]+", token)', "if False"),
     )),
     "commands": Wing("commands", "commands", (
@@ -109,7 +109,7 @@ WINGS = {
         M("waiting", "app", "self.inside >= self.limits.waiting", "self.inside > self.limits.waiting"),
         M("refusals", "app", "not (last.isdigit() or", "not ("),
         M("refusals", "app", "            if len(body) > limits.body:", "            if False:"),
-        M("refusals", "requests", "if any(value != next(iter(found.values())) for", "if any(False for"),
+        M("refusals", "requests", "if any(value != next(iter(", "if any(value == 7 != next(iter("),
         M("worker", "worker", "    for one in ready if len(ready) > 1 else ():", "    for one in ():"),
     )),
     "bulk": Wing("bulk", "bulk", (
