@@ -1,6 +1,4 @@
-"""Token vectors and their similarity against what sentence-transformers' MultiVectorEncoder gave for the same folders;
-what is refused of such a folder.
-"""
+"""Late interaction: queries, documents, their similarity, what is refused; the library's own numbers: test_calls.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentence vectors against what sentence-transformers gave for the same folders, and what `encode` promises besides."""
+"""What `encode` promises of sentence vectors; those that sentence-transformers gave: test_calls.py."""
 
 from __future__ import annotations
 

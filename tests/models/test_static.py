@@ -1,6 +1,6 @@
 """Static models: each layout of a folder, rows that ids share, the bits of a text's vector, and what there is not.
 
-Their vectors beside sentence-transformers': `test_sentences.py`, and `tests/live/test_static_live.py`.
+Their vectors beside sentence-transformers': `test_calls.py`, and `tests/live/test_static_live.py`.
 """
 
 from __future__ import annotations

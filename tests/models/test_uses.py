@@ -1,4 +1,4 @@
-"""Scores, labels, entities and answers: as the reference's libraries gave them, what is passed, and what is refused."""
+"""Scores, labels, entities and answers: what is passed, and what is refused; the libraries' own: test_calls.py."""
 
 from __future__ import annotations
 
