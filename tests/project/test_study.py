@@ -20,7 +20,7 @@ from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level,
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
-from notebooks import SHARED
+from notebooks import SHARED, TITLES
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import ROWS
@@ -137,6 +137,56 @@ def texts_of(path: Path) -> list[str]:
     """Give the cells of text of a study."""
     cells = re.split(r"^# %%", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
     return [re.sub("^# ?", "", cell, flags=re.M) for cell in cells if cell.startswith(" [markdown]")]
+
+
+def test_the_first_page_is_read_in_five_minutes() -> None:
+    words = " ".join(text.removeprefix(" [markdown]") for text in texts_of(STUDY / "five_minutes.py")).split()
+    assert 400 < len(words) <= 600
+
+
+# a word, and how the cell of text goes on that explains it: no cell before it, in the order of reading, has the word
+GLOSSARY = {
+    r"rows?": r"each word into a \*row\* of numbers",
+    r"tokens?": r"cut into \*tokens\*",
+    r"layernorm": r"mean 0 and size 1",
+    r"blocks?": r"BERT's first \*block\*",
+    r"attention": r"look at others is the work of\s\*attention\*",
+    r"wordpiece": r"\*WordPiece\*: always the longest piece",
+    r"feed-forward": r"feed-forward layer multiplies each row by a\smatrix",
+    r"batch(?:es)?": r"the texts of the \*batch\*",
+    r"cosines?": r"cosine of the angle between",
+    r"bpe": r"\*BPE\*: it begins with single bytes",
+    r"quer(?:y|ies)": r"\*query\* is compared with",
+    r"heads?": r"each time is a head",
+    r"softmax": r"weights of a token are positive",
+    r"mask(?:s|ed)?": r"\*mask\* sees to it: it is added to the scores",
+    r"padding|padded": r"\*padding\* must get no weight",
+    r"residual": r"it is a sum,\sthe \*residual stream\*",
+    r"hidden states?": r"These rows are the \*hidden states\*",
+    r"pooling": r"mean is \*mean pooling\*",
+    r"caches?": r"values that it has computed: a \*cache\*",
+    r"logits?": r"one number for each token that might come next",
+    r"loss(?:es)?": r"The \*loss\* is the mean of",
+    r"gradients?": r"are the \*gradient\*",
+    r"probes?": r"\*probe\*\. It is trained on some rows",
+    r"checkpoints?": r"saved as a \*checkpoint\*",
+    r"adam": r"Adam, which takes a step",
+    r"ablation": r"knocked out \(papers call\sit \*ablation\*\)",
+    r"patching": r"another's\s\(\*activation patching\*\)",
+    r"lens(?:es)?": r"what it would predict \(\*lens\*\)",
+}
+
+
+@pytest.mark.parametrize("word", GLOSSARY)
+def test_no_word_stands_before_the_cell_that_explains_it(word: str) -> None:
+    links = r"\[[^\]]+\]\([^)]*\)|`[^`]+`"
+    cells = [
+        (name, re.sub(r"\s+", " ", re.sub(links, "", text)))
+        for name in TITLES
+        for text in texts_of(STUDY / f"{name}.py")
+    ]
+    first = next((name, text) for name, text in cells if re.search(rf"\b(?:{word})\b", text, re.IGNORECASE))
+    assert re.search(GLOSSARY[word], first[1]), f"{first[0]}: {first[1][:300]}"
 
 
 def test_the_folded_digits_of_two_notebooks_are_those_that_verify_has() -> None:
