@@ -80,7 +80,7 @@ def test_a_folder_of_bulk(tmp_path: Path, capsys: Printed) -> None:
     )
     second, third = out / "vectors-00001.arrow", out / "vectors-00002.arrow"
     third.rename(tmp_path / "kept")
-    assert "; run `bulk` again as before, and it continues after" in failure(capsys, "search", out, "we")
+    assert "; run `bulk` again as before to continue after" in failure(capsys, "search", out, "we")
     (tmp_path / "kept").rename(third)
     whole = second.read_bytes()
     for content in (whole[:9], whole.replace(b"lived", b"livid")):
