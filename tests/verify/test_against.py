@@ -157,7 +157,7 @@ def test_a_batch_of_the_port_s_own_is_compared_with_its_own_inputs(tmp_path: Pat
     del arrays["mine|inputs|token_type_ids"]
     assert not verify(str(BERT.folder), against=ported(arrays, tmp_path)).passed
     arrays["mine|inputs|input_ids"] = np.array([[5, 6, 999]])
-    with pytest.raises(ValueError, match="the inputs of 'mine' do not fit this model: input_ids"):
+    with pytest.raises(ValueError, match=r"'mine'.*input_ids"):
         verify(str(BERT.folder), against=ported(arrays, tmp_path))
 
 
@@ -284,7 +284,7 @@ def test_only_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*arguments, "position_ids"]) == 2
     assert 'has no position_ids; store it as "plain|position_ids"' in capsys.readouterr().err
     for only, against in ((["sum"], None), ("sum", path), ([], path)):
-        with pytest.raises(ValueError, match="only must list intermediates of a file"):
+        with pytest.raises(ValueError, match=r"^only "):
             verify(str(BERT.folder), against=against, save=tmp_path / "made.safetensors", only=only)
     assert not (tmp_path / "made.safetensors").exists()
 

@@ -133,7 +133,7 @@ def test_an_array_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "packed.npz", **{"plain|sum": np.zeros(ROOM, np.uint8)})
     refused(tmp_path / "packed.npz", f"unpack to {ROOM + 128:,}")  # 128: of the array's header
     (tmp_path / "v.npy").write_bytes(header.getvalue() + bytes(64))
-    with pytest.raises(ValueError, match=r"v\.npy: not readable as NumPy \("):
+    with pytest.raises(ValueError, match=r"v\.npy"):
         read_vectors(tmp_path / "v.npy")
 
 

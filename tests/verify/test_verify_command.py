@@ -154,13 +154,3 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
     assert code == 1 and set(found) == KEYS and found["matches"] == ["pooling cls"]
     assert [each["text"] for each in found["texts"]] == texts
     assert "pooling max" in found["ruled_out"] and "pooling cls" not in found["ruled_out"]
-
-
-def test_the_help_has_four_groups_of_thirteen_options_beside_the_model_s_four(capsys: Printed) -> None:
-    """An option that is declared outside of them would appear among the options of the verdict."""
-    assert main(["verify", "--help"]) == 0
-    groups = re.split(r"^(\w[^:\n]*):$", capsys.readouterr().out, flags=re.MULTILINE)[1:-2]
-    options = [re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", part, re.MULTILINE) for part in groups[1::2]]
-    assert len(groups[::2]) == 4 and options[0][0] == "--help"
-    assert [named[0] for named in options[1:]] == ["--model", "--encoder", "--vectors"]
-    assert [len(named) for named in options] == [1 + 4, 4, 6, 3]
