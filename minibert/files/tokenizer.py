@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -273,6 +274,12 @@ class Tokenizer:
     def rules(self) -> str:
         """Return all rules and the vocabulary, as in a tokenizer.json."""
         return str(self._tokenizer.to_str())
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of everything that decides a text's ids: the rules, and the settings outside tokenizer.json."""
+        others = self.truncates_left, self._typed, self.pads_left, self._tokenizer.encode_special_tokens
+        return sha256(f"{self.rules()}{others}".encode()).hexdigest()
 
     def changed(self, change: Callable[[dict[str, Any]], None]) -> Tokenizer:
         """Return a copy whose rules, but not its vocabulary, `change` has altered: the rules of a tokenizer.json."""

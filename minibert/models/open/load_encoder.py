@@ -158,6 +158,7 @@ def encoder_of(
                 f"{files.where} has tensors that minibert does not read: {left}; if the folder's own code uses them, "
                 "its vectors differ"
             )
+    settings = {**layer.config.read, **config.read}  # before a head is bound, whose settings depend on its use
     # read at first use: `encode` needs no head
     heads = cache(partial(Heads, layer, config, bind(), stack.causal, files.where))
     if mmap is False:  # the file may change later
@@ -171,7 +172,7 @@ def encoder_of(
     reopen = files.reopen(load_encoder, **options, **asked.given())
     encoder = Encoder(
         layer, blocks, stack, config, heads, threads, reopen=reopen, sentence_config=asked.applied_to(sentences),
-        ends=cache(partial(read_generation, files.find, files.config, files.where)),
+        ends=cache(partial(read_generation, files.find, files.config, files.where)), settings=settings,
     )  # fmt: skip
     if asked.max_seq_length is not None:
         encoder.max_seq_length = asked.max_seq_length
