@@ -76,7 +76,7 @@ open the folder too.""",
     ),
     "extract": Command(
         """The folder has the config, the tokenizer and one safetensors file. Its vectors
-are the model's input. For a small model of what sentences mean, `minibert
+are the model's input. For a small model of sentence meanings, `minibert
 distill` is the better choice: its rows have passed the whole model.""",
         "minibert extract bert-base-uncased -o ./bert-input --dtype float16",
         declare_extract,

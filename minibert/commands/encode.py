@@ -265,8 +265,8 @@ COMMANDS = {
 folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read. A
-model of late interaction (MultiVectorEncoder) gives a line for each token, and
-an empty line after each text; a SparseEncoder gives a line of id:weight. Their
+model of late interaction (MultiVectorEncoder) prints a line for each token, and
+an empty line after each text; a SparseEncoder prints a line of id:weight. Their
 files end in .safetensors.""",
         'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy',
         declare_encode,

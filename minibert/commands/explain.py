@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def declare_explain(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="needed, except with --live")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text; optional with --live")
     parser.set_defaults(without_text=lambda: parser.error("the following arguments are required: TEXT"))
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to see token types; an empty one is ignored")
     parser.add_argument("--block", type=int, metavar="N", help="show this block instead of the layer, counted from 0")

@@ -20,7 +20,7 @@ QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
 
 ABOUT = """Prints for each question the best rows: score, id and text, or the columns that
---show names. Every vector is compared; those of Arrow are memory-mapped, not
+--show names. Every vector is compared; Arrow files are memory-mapped, not
 loaded. Scores are the similarity that the model's folder names, usually the
 cosine. With one bit per number (binary, ubinary) the score is minus the Hamming
 distance, the number of bits that differ. A question gets the model's prompt

@@ -175,7 +175,7 @@ class Checkpoint:
         self._mmap = mmap
         self._files: dict[str, SafetensorsFile] = {}
         self._places: dict[str, tuple[SafetensorsFile, Tensor]] = {}  # tensors that were looked up
-        self.taken: dict[str, Tensor] = {}  # tensors whose tables were requested
+        self.requested_tensors: dict[str, Tensor] = {}  # tensors whose tables were requested
         self.merged: Mapping[str, Callable[[Table], Table]] = {}  # tensor name -> merge function of the adapter
         self._weight_map = weight_map if weight_map is not None else dict.fromkeys(self._file(SINGLE).tensors, SINGLE)
 
@@ -212,7 +212,7 @@ class Checkpoint:
         if tensor.dtype not in formats:
             wrong = f"tensor {name!r} is stored as {tensor.dtype}"
             raise CheckpointError(f"{tensor.file}: {wrong}; this layer reads {', '.join(formats)}")
-        self.taken[name] = tensor
+        self.requested_tensors[name] = tensor
         return StoredTable(self._places[name][0].raw(tensor), tensor.dtype, dtype)
 
     def aliases(self) -> dict[str, str]:

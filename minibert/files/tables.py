@@ -7,7 +7,7 @@ Weights are copied or stay mapped as follows. A local file is mapped; with `mmap
 `rows` copies and converts only the rows of a text, and a narrow table of at most SMALL_TABLE numbers is converted once.
 A weight of a block is used whole. If the file stores it in the dtype of the computation, `array` returns the mapped
 numbers, which processes share; a misaligned tensor is copied. Any other format is converted once and then laid out
-column-major by `in_order`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. With
+column-major by `column_major`; with `low_memory` it stays mapped, and each use converts it into a `ScratchBuffer`. With
 `mmap=None`, the default of `load_encoder`, and an AVX-512 kernel the weights of the blocks' products are also copied as
 panels (`equations.fast.Panels`), if all of them need at most half of the memory. An adapter's sums and a remote file's
 rows are in memory.
@@ -227,7 +227,7 @@ Weight = Array | StoredTable
 """The weight of a linear layer: an array, or with `low_memory` a table whose numbers stay as they are stored."""
 
 
-def in_order(weight: Weight) -> Weight:
+def column_major(weight: Weight) -> Weight:
     """Lay a map's weight (out, in) out as `x @ weight^T` reads it: the numbers of one input side by side.
 
     BLAS need not reorder them then: 5 to 32 tokens take 0.7 to 0.95 of the time. This is for numbers that were copied

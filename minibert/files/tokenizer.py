@@ -135,7 +135,10 @@ class Tokenizer:
         """
         if isinstance(texts, str) and isinstance(text_pair, str) and not text_pair:
             text_pair = None
-        firsts, pairs = (texts, None) if isinstance(texts, list) and text_pair is None else listed(texts, text_pair)
+        firsts = texts if isinstance(texts, list) and text_pair is None else listed(texts)
+        pairs = None if text_pair is None else listed(text_pair, "text_pair")
+        if pairs is not None and len(pairs) != len(firsts):
+            raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
         encodings, typed = self._encoded(firsts, pairs, start, self._encode_batch, file_types)
         return [self._fit(each, i, typed, truncation, max_length) for i, each in enumerate(encodings, start)]
 
@@ -329,15 +332,8 @@ def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
     return (long, short) if first > second else (short, long)
 
 
-def listed(texts: Texts, text_pair: Texts | None = None) -> tuple[list[str], list[str] | None]:
-    """Return lists of the texts and of the second texts. Raises TypeError and ValueError."""
-    firsts, pairs = _list_of(texts, "texts"), None if text_pair is None else _list_of(text_pair, "text_pair")
-    if pairs is not None and len(pairs) != len(firsts):
-        raise ValueError(f"text_pair must have one text for each of the {len(firsts)} texts, found {len(pairs)}")
-    return firsts, pairs
-
-
-def _list_of(texts: Texts, name: str) -> list[str]:
+def listed(texts: Texts, name: str = "texts") -> list[str]:
+    """Return a new list of the texts. Raises TypeError."""
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, list):

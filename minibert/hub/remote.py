@@ -176,7 +176,7 @@ class RemoteCheckpoint(Checkpoint):
         file = self._places[name][0]
         large = len(tensor.shape) == 2 and tensor.stop - tensor.start > ROWWISE_FROM
         if self._lazy and large and tensor.dtype in formats and isinstance(file, RemoteFile):
-            self.taken[name] = tensor
+            self.requested_tensors[name] = tensor
             return RowTable(file, tensor, dtype)
         return super().table(name, dtype, formats)
 

@@ -251,7 +251,7 @@ class Server:
             "model": model.names[0], "texts": len(job.items), "tokens": job.tokens, "truncated": len(job.truncated),
         }  # fmt: skip
         if job.truncated and not parsed.get("truncate", default=True):
-            advice = "has more tokens than this model takes; shorten it, or leave 'truncate' out"
+            advice = "has more tokens than this model allows; shorten it, or leave 'truncate' out"
             raise Refusal(400, f"{parsed.field}[{job.truncated[0]}] {advice}", parsed.field)
         if len(parsed.items) <= self.limits.inline:
             return as_json(endpoint.answer(model, parsed, job))
@@ -289,9 +289,9 @@ class Server:
         if models and models[0] in able:
             return models[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
-        message = f"this server has {known}, and not the model {name!r:.80}"
+        message = f"this server does not have the model {name!r:.80}; it has {known}"
         if models or name is None:
-            subject = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
+            subject = f"the model {name!r:.80} does not compute" if name else "no model of this server computes"
             message = f"{subject} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
         raise Refusal(404, message, "model", code="model_not_found")
 

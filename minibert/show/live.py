@@ -269,7 +269,7 @@ class Live:
             [[names[i], float(before[row, i]), float(now[row, i])] for i in likely.tolist()]
             for row, likely in enumerate(labels)
         ]
-        return {"each": self.head.takes == "every", "chance": chance, "rows": rows}
+        return {"each": self.head.pooling == "every", "chance": chance, "rows": rows}
 
 
 def _terms(encoder: Encoder, batch: Mapping[str, Array]) -> dict[str, Any] | None:

@@ -205,10 +205,10 @@ def blocks_part(encoder: Encoder, data: str, listed_before: set[Any]) -> dict[st
     """
     stack = encoder.stack
     last = stack.blocks[-1].parts[-1]
-    norm = type(stack.blocks[-1].modules[last.before or last.after]).__name__
+    norm = type(stack.blocks[-1].modules[last.pre_norm or last.post_norm]).__name__
     order = (
         f"Both add to the vector. {norm} is applied to what enters them, so the vector itself can grow."
-        if last.before
+        if last.pre_norm
         else f"{norm} follows each sum and sets the vector's size anew, so what is added does not pile up."
     )
     used = _functions(stack) - listed_before
@@ -283,7 +283,7 @@ def moves(encoder: Encoder, trace: Mapping[str, Array]) -> list[list[dict[str, A
         size, more, entry = _sizes(state), dict[str, list[float]](), list[dict[str, Any]]()
         if i:
             parts = zip(("attention", "feed_forward"), encoder.stack.blocks[i - 1].parts, strict=False)
-            more = {name: _sizes(trace[part.within or part.work.output][0]) for name, part in parts}
+            more = {name: _sizes(trace[part.output_norm or part.work.output][0]) for name, part in parts}
             more["turn"] = np.diagonal(cosine_similarity(states[i - 1], state)).tolist()
         for position, row in enumerate(cosine_similarity(state)):
             order = [other for other in np.argsort(-row, kind="stable").tolist() if other != position][:NEAREST]

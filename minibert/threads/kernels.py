@@ -41,25 +41,14 @@ class Rows(NamedTuple):
     wide: int = 1
     columns: int = 0
 
-    def filled(self, rows: int, fewest: int = 1) -> int:
-        """Return the number of rows after padding, `fewest` or more: see `fewest`.
-
-        >>> [Rows(total=4, wide=16).filled(rows) for rows in (0, 1, 5, 8, 9, 17, 27)]
-        [0, 4, 8, 8, 16, 20, 32]
-        """
-        if not rows:
-            return 0
-        rows = _multiple(max(rows, fewest), self.total)
-        return _multiple(rows, self.wide) if rows % self.wide > self.wide // 2 else rows
-
-    def fewest(self, outputs: int, width: int, in_order: bool = False) -> int:
+    def fewest(self, outputs: int, width: int, column_major: bool = False) -> int:
         """Return the fewest rows for which the usual code computes a product with this weight.
 
         >>> rows = Rows(numbers=1200, volume=1_000_000)
-        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, in_order=True)
+        >>> rows.fewest(384, 384), rows.fewest(32, 32), rows.fewest(384, 384, column_major=True)
         (4, 38, 7)
         """
-        volume = self.volume // (outputs * width) if in_order else 0
+        volume = self.volume // (outputs * width) if column_major else 0
         return max(self.numbers // outputs, volume) + 1
 
 
@@ -146,8 +135,3 @@ def rows_for(dtype: np.dtype[Any], same_bits: bool) -> Rows:
             "leave same_bits out"
         )
     return current.same
-
-
-def _multiple(number: int, of: int) -> int:
-    """Round up to a multiple of `of`."""
-    return -(-number // of) * of

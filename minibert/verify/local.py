@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert.equations.input_layer import Array
 from minibert.families.parts.block_names import module_path
-from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.modules import Linear
 from minibert.verify.mistakes import MISTAKES
 from minibert.verify.mistakes.mistake import Mistake, all_places, reason, with_mistake
 from minibert.verify.mistakes.wrong_modules import ROUNDINGS, Formula
@@ -440,7 +440,7 @@ class WrongModule:
             if not fits or path == module_path(self.key):
                 continue
             both = "weight" if own.bias is None else "weight and bias"
-            formula = module if isinstance(own, Dense) else type(own)(module.weight, module.bias, own.eps)
+            formula = module if isinstance(own, Linear) else type(own)(module.weight, module.bias, own.eps)
             yield self._instead(f"{both} of {path}", formula=formula)
 
 

@@ -79,7 +79,7 @@ class Paths:
         self.leaving = {prefix + path: keys for path, keys in leaving.items()}
         self.entering = {prefix + path: keys for path, keys in by_module({**norms, **subject.entering}).items()}
         if (head := subject.head) is not None:  # its pooler is in the base model
-            paths = [*(path for path, _ in head.works), *([] if head.takes == "last" else [head.path])]
+            paths = [*(path for path, _ in head.works), *([] if head.pooling == "last" else [head.path])]
             for path, after in pairwise([*paths, ""]):
                 named = {each: [path] for each in (path, prefix + path) if each in there}
                 self.leaving |= named
@@ -280,7 +280,7 @@ class Reference(Counterpart):
                     made = model(**named, **more, output_hidden_states=True)
                 both = [made.start_logits, made.end_logits] if "start_logits" in made else []
                 known["logits"] = np.stack([*map(_array, both)], axis=-1) if both else _array(made.logits)
-                if subject.head.takes == "last":  # its map is applied to every token, then one token is selected
+                if subject.head.pooling == "last":  # its map is applied to every token, then one token is selected
                     known[subject.head.path] = known["logits"]
             else:
                 self._module(model)(**named, **more, output_hidden_states=True)

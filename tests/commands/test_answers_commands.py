@@ -1,4 +1,4 @@
-"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` of each kind of folder: what is printed, what is refused."""
+"""`encode`, `similar`, `rank`, `classify`, `fill`, `next` with each kind of folder: prints and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`minibert bulk`: what its shards say of it, what it tells, and what is refused."""
+"""`minibert bulk`: the metadata of its shards, its messages, and its errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def failure(capsys: Printed, *argv: object) -> str:
 
 
 def told(capsys: Printed, *argv: object) -> str:
-    """What a run that ends well says."""
+    """Return the output of a successful run."""
     out, err = ran(capsys, "bulk", *argv)
     assert out == ""
     return err
@@ -53,7 +53,7 @@ def said(folder: Path) -> dict[str, Any]:
 
 
 def sums(folder: Path, *names: str) -> dict[str, str]:
-    """What sha256sum says."""
+    """Return the output of sha256sum."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 

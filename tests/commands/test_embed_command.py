@@ -1,4 +1,4 @@
-"""`minibert embed`: what it prints, what it reads, and where it writes."""
+"""`minibert embed`: its output, its input, and its files."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ MINE = Blocks(
                 maps=("attention.self.qkv",), key_heads="num_key_value_heads", output="attention.output.dense",
                 output_biased=False, window=lambda config, i: 2,
             ),
-            after=Norm(path="attention.output.LayerNorm", biased=False),
+            post_norm=Norm(path="attention.output.LayerNorm", biased=False),
         ),
         Residual(
             work=FeedForward(up="intermediate.dense", down="output.dense", activation="intermediate.act", biased=False),
-            after=Norm(path="output.LayerNorm", biased=False, eps=0.5),
+            post_norm=Norm(path="output.LayerNorm", biased=False, eps=0.5),
         ),
     ),
 )  # fmt: skip

@@ -133,7 +133,7 @@ def ask_all(folder: Path, head: str | None = None, only: Sequence[str] | None = 
                 assert off(*(x[keep] if x.shape[:2] == keep.shape else x for x in both)) <= LOGITS
         if head is not None:  # the last token that is no padding, where config.json says what padding is
             reached = {kind for kind, theirs in zip(asked, singles, strict=True) if "logits" in theirs}
-            nameless = encoder.head(head).takes == "last" and encoder.config.get("pad_token_id") is None
+            nameless = encoder.head(head).pooling == "last" and encoder.config.get("pad_token_id") is None
             assert reached >= ({"one_token"} if nameless else {"plain", "right_pad"})
     return report
 

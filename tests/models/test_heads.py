@@ -25,6 +25,7 @@ from minibert.files.tokenizer import Encoded
 from minibert.models.heads import heads as computing
 from minibert.models.heads.heads import logit_pieces, logits_of, tokens_of
 from minibert.models.run import blocks
+from minibert.models.run.packing import padded
 from minibert.threads.kernels import kernel
 
 LOGITS = 5e-6  # relative to max(1, |reference|); measured 1.5e-6
@@ -101,16 +102,16 @@ WRONG: dict[str, tuple[str, Callable[[Head], Head]]] = {
         replace(s, eps=1e-2) if isinstance(s, Norm) else s for s in head.steps))),
     "no bias": ("camembert-masked_word", last_map(biased=False)),
     "no bias of the classes": ("bert-classes", last_map(biased=False)),
-    "the first token where it is the last": ("gpt2-classes-no_pad_id", lambda head: replace(head, takes="first")),
-    "the first token where it is the mean": ("modernbert-classes-mean", lambda head: replace(head, takes="first")),
-    "the mean where it is the mean of logits": ("eurobert-classes", lambda head: replace(head, takes="mean")),
+    "the first token where it is the last": ("gpt2-classes-no_pad_id", lambda head: replace(head, pooling="first")),
+    "the first token where it is the mean": ("modernbert-classes-mean", lambda head: replace(head, pooling="first")),
+    "the mean where it is the mean of logits": ("eurobert-classes", lambda head: replace(head, pooling="mean")),
     "hidden_act where the class says gelu, eurobert": ("eurobert-classes", act()),
-    "the mean where it is the first token": ("modernbert-classes", lambda head: replace(head, takes="mean")),
+    "the mean where it is the first token": ("modernbert-classes", lambda head: replace(head, pooling="mean")),
     "gelu where the class says classifier_activation": ("modernbert-masked_word-biased", act("gelu")),
     "exact gelu for gelu_new, albert": ("albert-masked_word", act("gelu")),
     "no norm, modernbert": ("modernbert-token_classes", without(Norm)),
-    "the mean where it is the last token": ("qwen3-classes", lambda head: replace(head, takes="mean")),
-    "the last token where it is the first": ("ernie-classes", lambda head: replace(head, takes="last")),
+    "the mean where it is the last token": ("qwen3-classes", lambda head: replace(head, pooling="mean")),
+    "the last token where it is the first": ("ernie-classes", lambda head: replace(head, pooling="last")),
 }  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def test_the_last_block_s_feed_forward_sees_the_taken_tokens_alone(monkeypatch: 
     with HEAD_CASE["bert-classes"].load() as encoder:
         encoder.logits(IDS)
         stack = encoder.stack
-    all_, first = (stack.rows.filled(tokens, stack.fewest) for tokens in (8, 2))
+    all_, first = (padded(tokens, stack.rows, stack.fewest) for tokens in (8, 2))
     assert first < all_ or kernel().usual.numbers  # where small products are filled up, both are less than the fewest
     assert rows == [all_] * 3 + [first] * 3  # query, key, value; then output, up and down of the two first tokens
 
@@ -191,18 +192,18 @@ def test_packed_texts_and_padding_between_tokens(case: HeadCase) -> None:
         head = encoder.head()
         want = [encoder.logits(np.array(own)).reshape(-1, head.labels) for own in TWO[::-1]]
         assert off(packed_logits(encoder, head, TWO), np.concatenate(want)) <= CUT
-        if head.takes == "last" and head.pad_id is None:  # which takes one text at a time
+        if head.pooling == "last" and head.pad_id is None:  # which takes one text at a time
             ids, mask = ids[:1], mask[:1]
         x = encoder(ids, attention_mask=mask)
         of_texts = [rows[own] for rows, own in zip(x, mask != 0, strict=True)]
-        x, keep = (x[mask != 0], mask != 0) if head.takes == "every" else (x, np.full(len(ids), True))
-        if head.takes == "mean":
+        x, keep = (x[mask != 0], mask != 0) if head.pooling == "every" else (x, np.full(len(ids), True))
+        if head.pooling == "mean":
             x = np.stack([rows.mean(axis=0) for rows in of_texts])
-        elif head.takes != "every":
-            x = x[:, 0 if head.takes == "first" else -1]
+        elif head.pooling != "every":
+            x = x[:, 0 if head.pooling == "first" else -1]
         y = encoder.logits(ids, attention_mask=mask)
         assert not y[~keep].any()
-        if head.takes == "late":
+        if head.pooling == "late":
             logits = [np.concatenate([piece for _, piece in logit_pieces(head, rows)], axis=1) for rows in of_texts]
             assert off(y, np.stack([each.mean(axis=0) for each in logits])) <= CUT
             return

@@ -27,7 +27,7 @@ import minibert
 from minibert import CheckpointError
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import Dense
+from minibert.families.parts.modules import Linear
 from minibert.models.heads import heads
 from minibert.models.heads.prediction import go_on
 from minibert.models.open.load_encoder import open_vectors
@@ -57,8 +57,9 @@ def both(folder: Path, **options: Any) -> tuple[minibert.Encoder, minibert.Encod
     return converted, kept
 
 
-def maps(encoder: minibert.Encoder) -> list[Dense]:
-    return [module for module in encoder.modules.values() if isinstance(module, Dense)]
+def maps(encoder: minibert.Encoder) -> list[Linear]:
+    rows = encoder.embeddings.modules  # an input layer's projection is always converted
+    return [module for path, module in encoder.modules.items() if isinstance(module, Linear) and path not in rows]
 
 
 def stays(encoder: minibert.Encoder) -> bool:

@@ -146,12 +146,14 @@ def test_the_first_page_is_read_in_five_minutes() -> None:
 
 # a word, and how the cell of text goes on that explains it: no cell before it, in the order of reading, has the word
 GLOSSARY = {
+    r"rows?": r"each word into a \*row\* of numbers",
     r"tokens?": r"cut into \*tokens\*",
     r"layernorm": r"mean 0 and size 1",
     r"blocks?": r"BERT's first \*block\*",
     r"attention": r"look at others is the work of\s\*attention\*",
     r"wordpiece": r"\*WordPiece\*: always the longest piece",
     r"feed-forward": r"feed-forward layer multiplies each row by a\smatrix",
+    r"batch(?:es)?": r"the texts of the \*batch\*",
     r"cosines?": r"cosine of the angle between",
     r"bpe": r"\*BPE\*: it begins with single bytes",
     r"quer(?:y|ies)": r"\*query\* is compared with",
@@ -160,11 +162,14 @@ GLOSSARY = {
     r"mask(?:s|ed)?": r"\*mask\* sees to it: it is added to the scores",
     r"padding|padded": r"\*padding\* must get no weight",
     r"residual": r"it is a sum,\sthe \*residual stream\*",
+    r"hidden states?": r"These rows are the \*hidden states\*",
+    r"pooling": r"mean is \*mean pooling\*",
     r"caches?": r"values that it has computed: a \*cache\*",
     r"logits?": r"one number for each token that might come next",
     r"loss(?:es)?": r"The \*loss\* is the mean of",
     r"gradients?": r"are the \*gradient\*",
     r"probes?": r"\*probe\*\. It is trained on some rows",
+    r"checkpoints?": r"saved as a \*checkpoint\*",
     r"adam": r"Adam, which takes a step",
     r"ablation": r"knocked out \(papers call\sit \*ablation\*\)",
     r"patching": r"another's\s\(\*activation patching\*\)",
@@ -175,7 +180,11 @@ GLOSSARY = {
 @pytest.mark.parametrize("word", GLOSSARY)
 def test_no_word_stands_before_the_cell_that_explains_it(word: str) -> None:
     links = r"\[[^\]]+\]\([^)]*\)|`[^`]+`"
-    cells = [(name, re.sub(links, "", text)) for name in TITLES for text in texts_of(STUDY / f"{name}.py")]
+    cells = [
+        (name, re.sub(r"\s+", " ", re.sub(links, "", text)))
+        for name in TITLES
+        for text in texts_of(STUDY / f"{name}.py")
+    ]
     first = next((name, text) for name, text in cells if re.search(rf"\b(?:{word})\b", text, re.IGNORECASE))
     assert re.search(GLOSSARY[word], first[1]), f"{first[0]}: {first[1][:300]}"
 

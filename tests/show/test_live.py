@@ -50,7 +50,7 @@ def test_what_is_switched_off_is_off_in_the_page(name: str, tmp_path: Path) -> N
     json.dumps(answer, allow_nan=False)
     feed = encoder.stack.blocks[1].parts[-1]
     change = minibert.knock_out(encoder, heads=[(1, 2)], blocks=[0])
-    trace = encoder.trace(**ids, change=change | {feed.within or feed.work.output: np.zeros_like})
+    trace = encoder.trace(**ids, change=change | {feed.output_norm or feed.work.output: np.zeros_like})
     expected = np.stack([trace[f"attentions.{i}"][0] for i in range(encoders.DEPTH)])
     assert np.array_equal(weights_of(answer), expected) and not expected[1, 2].any()
     last = f"hidden_states.{encoders.DEPTH}"

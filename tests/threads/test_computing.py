@@ -80,15 +80,15 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blas]:
 # -- held and given back -----------------------------------------------------------------------------------------------
 
 
-def numbers_in_tiles(blas: Blas, count: int = 1, **options: Any) -> list[int]:
+def numbers_in_tiles(library: Blas, count: int = 1, **options: Any) -> list[int]:
     seen: list[int] = []
-    compute(lambda tile: seen.append(blas.num_threads), range(count), **options)
+    compute(lambda tile: seen.append(library.num_threads), range(count), **options)
     return seen
 
 
 def test_while_tiles_are_computed_blas_has_one_thread(blas: Blas) -> None:
     assert numbers_in_tiles(blas, 5) == [1] * 5
-    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, held=True) == [1]
+    assert numbers_in_tiles(blas, threads=1) == numbers_in_tiles(blas, blas="held") == [1]
 
 
 def test_alone_and_small_it_keeps_its_threads_until_a_second_begins(blas: Blas) -> None:
@@ -196,7 +196,7 @@ def test_the_last_to_end_gives_it_back_though_another_thread_has_held_it(blas: B
                 time.sleep(0.001)
             assert blas.num_threads == 1
 
-        compute(last, [0], 2, held=True)
+        compute(last, [0], 2, blas="held")
         assert blas.num_threads == 8
 
 
@@ -504,10 +504,14 @@ def test_the_option_of_the_command_line_arrives(command: str, tmp_path: Path, ca
     file = tmp_path / "texts.txt"
     file.write_text("we lived\nabove\n", encoding="utf-8")
     given = [str(file), "-o", str(tmp_path / "out")] if command == "bulk" else ["we lived", "above"]
-    with mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed:
+    with (
+        mock.patch("minibert.models.run.blocks.compute", side_effect=compute) as computed,
+        mock.patch("minibert.models.run.blocks.spreads", return_value=True),
+    ):
         assert main([command, *given, "-m", str(MODEL), "--threads", "3"]) == 0
     capsys.readouterr()
-    assert {call.args[2:4] for call in computed.call_args_list} == {(3, command == "bulk" and not kernel().always)}
+    expected = "held" if command == "bulk" and not kernel().always else "own"
+    assert {call.args[2:4] for call in computed.call_args_list} == {(3, expected)}
     wrong = failure(capsys, command, *given, "-m", str(MODEL), "--threads", "0")
     assert "threads must be an integer >= 1, found 0" in wrong
 

@@ -157,7 +157,7 @@ def test_json_of_vectors(tmp_path: Path, capsys: Printed) -> None:
 
 
 def test_the_help_has_four_groups_of_thirteen_options_beside_the_model_s_four(capsys: Printed) -> None:
-    """An option that is declared outside of them would stand among those of the verdict."""
+    """An option that is declared outside of them would appear among the options of the verdict."""
     assert main(["verify", "--help"]) == 0
     groups = re.split(r"^(\w[^:\n]*):$", capsys.readouterr().out, flags=re.MULTILINE)[1:-2]
     options = [re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", part, re.MULTILINE) for part in groups[1::2]]

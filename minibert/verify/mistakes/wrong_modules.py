@@ -10,10 +10,10 @@ import numpy as np
 
 from minibert.equations import fast
 from minibert.equations.input_layer import Array
-from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual, Dense
+from minibert.families.parts.bound_blocks import ACTIVATIONS, BoundResidual
 from minibert.families.parts.config import replace
-from minibert.families.parts.heads import taken
-from minibert.families.parts.modules import Embedding, LayerNorm, RMSNorm
+from minibert.families.parts.heads import select_tokens
+from minibert.families.parts.modules import Embedding, LayerNorm, Linear, RMSNorm
 from minibert.families.parts.plan import Plan, Step, looked_up, times
 from minibert.files.tables import convert, narrowed
 
@@ -56,7 +56,7 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
         return None if found is None else times(module.scale, rounding(found))
 
     yield from linear(
-        lambda dense: Dense(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
+        lambda dense: Linear(rounding(dense.weight), None if dense.bias is None else rounding(dense.bias),
                             dense.transposed))(at)  # fmt: skip
     for step in at.plan.values():
         part = step.part
@@ -76,10 +76,10 @@ def rounded(rounding: Formula, at: At) -> Iterator[Step]:
 # -- linear maps -------------------------------------------------------------------------------------------------
 
 
-def linear(change: Callable[[Dense], Dense], when: Callable[[Dense], Any] = bool) -> Wrong:
+def linear(change: Callable[[Linear], Linear], when: Callable[[Linear], Any] = bool) -> Wrong:
     """Replace the linear maps for which `when` is true; a new map is made at its first call."""
 
-    def make(dense: Dense) -> Formula | None:
+    def make(dense: Linear) -> Formula | None:
         changed = cache(lambda: change(dense))
         return (lambda x: changed()(x)) if when(dense) else None
 
@@ -91,10 +91,10 @@ def biased(module: Any) -> bool:
     return module.bias is not None
 
 
-def weight_in_int8(dense: Dense) -> Dense:
+def weight_in_int8(dense: Linear) -> Linear:
     """Round the weight to int8, with one scale for each output."""
     weight = to_int8(dense.weight.T).T if dense.transposed else to_int8(dense.weight)
-    return Dense(np.ascontiguousarray(weight), dense.bias, dense.transposed)
+    return Linear(np.ascontiguousarray(weight), dense.bias, dense.transposed)
 
 
 # -- norms -------------------------------------------------------------------------------------------------------
@@ -203,14 +203,14 @@ def residual_before_norm(at: At) -> Iterator[Step]:
 def residual_normed(at: At) -> Iterator[Step]:
     """Add the output of attention or feed-forward to the normed input."""
     for step in at.steps("sum"):
-        if step.part.before:
-            yield step._replace(of=(step.part.before, step.of[1]))
+        if step.part.pre_norm:
+            yield step._replace(of=(step.part.pre_norm, step.of[1]))
 
 
 def side_by_side(at: At) -> Iterator[Step]:
     """Compute the feed-forward from the block's input, as attention is computed."""
     if at.block and len(at.block.parts) > 1:
-        late = at.block.parts[0].after or at.block.parts[0].sum
+        late = at.block.parts[0].post_norm or at.block.parts[0].sum
         for step in at.plan.values():
             if late in step.of and step.kind != "sum":
                 yield step._replace(of=tuple(f"hidden_states.{at.i}" if name == late else name for name in step.of))
@@ -229,15 +229,15 @@ def without_last_block(at: At) -> Iterator[Step]:
 
 def takes(right: tuple[str, ...], wrong: str) -> Wrong:
     """Classify by another token, or by the mean of all tokens, in heads that use a `right` one."""
-    return by_part("take", lambda head: partial(taken, wrong, head.pad_id) if head.takes in right else None)
+    return by_part("take", lambda head: partial(select_tokens, wrong, head.pad_id) if head.pooling in right else None)
 
 
 def without_pooler(at: At) -> Iterator[Step]:
     """Leave out a head's first map and its activation, if the last map is as wide as the first."""
     for take in at.steps("take"):
         head = take.part
-        first = next((work for _, work in head.works if isinstance(work, Dense)), head.last)
-        if head.takes != "every" and head.last.shape[1] == first.shape[1]:
+        first = next((work for _, work in head.works if isinstance(work, Linear)), head.last)
+        if head.pooling != "every" and head.last.shape[1] == first.shape[1]:
             yield from replanned(at, head._replace(works=()).plan(take.of[0]))
 
 
@@ -246,7 +246,7 @@ def by_the_word_table(at: At) -> Iterator[Step]:
     for take in at.steps("take"):
         table, last = at.layer.steps[0].module.table.array(), take.part.last
         if table.shape == last.weight.shape and not np.array_equal(table, last.weight):
-            yield at.plan[take.part.path]._replace(formula=Dense(table, last.bias))
+            yield at.plan[take.part.path]._replace(formula=Linear(table, last.bias))
 
 
 # -- the lists ---------------------------------------------------------------------------------------------------
@@ -263,9 +263,9 @@ TAKES = "A head that takes one token of a text takes the first in BERT and simil
 # fmt: off
 MODULES: tuple[Mistake, ...] = (
     # linear maps
-    Mistake("bias missing", BIAS, linear(lambda dense: Dense(dense.weight, None, dense.transposed), biased)),
+    Mistake("bias missing", BIAS, linear(lambda dense: Linear(dense.weight, None, dense.transposed), biased)),
     Mistake("weight transposed", "GPT-2 stores (in, out), others (out, in); square ones fit both ways.",
-            linear(lambda dense: Dense(dense.weight, dense.bias, not dense.transposed),
+            linear(lambda dense: Linear(dense.weight, dense.bias, not dense.transposed),
                    lambda dense: dense.shape[0] == dense.shape[1])),
     *(Mistake(f"parameters in {name}", ROUNDED, partial(rounded, rounding), on_vectors=True, rounding=name)
       for name, rounding in ROUNDINGS.items()),
@@ -305,12 +305,12 @@ RESIDUALS_AND_HEADS: tuple[Mistake, ...] = (
     Mistake("gate and up exchanged", "The activation is applied to the gate; its result is multiplied by `up`.",
             gate_for_up, on_vectors=True),
     Mistake("norm before instead of after", "BERT normalizes each sum, GPT-2 the inputs of attention and feed-forward.",
-            residuals(lambda part: part._replace(before=part.after, after="") if part.after else part),
+            residuals(lambda part: part._replace(pre_norm=part.post_norm, post_norm="") if part.post_norm else part),
             on_vectors=True),
     Mistake("norm after instead of before", "GPT-2 normalizes the inputs of attention and feed-forward, BERT each sum.",
-            residuals(lambda part: part._replace(before="", after=part.before) if part.before else part),
+            residuals(lambda part: part._replace(pre_norm="", post_norm=part.pre_norm) if part.pre_norm else part),
             on_vectors=True),
-    Mistake("norm before the sum not applied", WITHIN, residuals(lambda part: part._replace(within=""))),
+    Mistake("norm before the sum not applied", WITHIN, residuals(lambda part: part._replace(output_norm=""))),
     Mistake("last norm not applied", "After the last block comes one more norm, which GPT-2 calls ln_f.",
             without_last_norm, on_vectors=True),
     Mistake("residual from the normed x", "In GPT-2 each part adds to x as it was before the part's norm.",
