@@ -8,6 +8,7 @@ minibert learns to read changes no identity before a folder uses it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -73,7 +74,7 @@ def digest(numbers: Array | Table) -> str:
     True
     """
     found = sha256(str(tuple(map(int, numbers.shape))).encode())
-    count = max(1, PIECE * len(numbers.shape) // max(1, int(np.prod(numbers.shape[1:]))))
+    count = max(1, PIECE // max(1, math.prod(numbers.shape[1:])))
     for first in range(0, numbers.shape[0], count):
         rows = slice(first, first + count)
         piece = numbers.rows(rows) if isinstance(numbers, Table) else numbers[rows]
@@ -118,7 +119,7 @@ def _head_settings(encoder: Encoder) -> Any:
     if (head := _head(encoder)) is None:
         return None
     steps = [work.__name__ for _, work in head.works if hasattr(work, "__name__")]
-    found = {"labels": head.labels, "tokens": head.takes, "steps": steps}
+    found = {"labels": head.labels, "tokens": head.pooling, "steps": steps}
     if head.name == "classes":
         found["problem_type"] = encoder.config.get("problem_type")
         found["activation"] = usual_activation(encoder.sentence_config.activation, encoder.config, head.labels).__name__
