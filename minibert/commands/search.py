@@ -74,6 +74,7 @@ def run(arguments: Any) -> None:
 
 def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     """Open the model that made the vectors, with the same options. Raises ValueError for another model."""
+    from minibert.bulk.stored import IDENTITY, difference
     from minibert.models.open.load_encoder import open_vectors
     from minibert.models.sentences.sentence_config import SentenceOptions
 
@@ -90,11 +91,14 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
             type(error), f"{stored.path} was made with the model {name}: ", *parts_of(error), "; ", Option("model"),
             " names it where it is now",
         ) from None  # fmt: skip
-    found, wanted = model.sha256(), meta["model_sha256"]
-    if found != wanted:
+    if changed := difference(meta, model.named_in(meta)):
         model.model.close()
-        other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
-        wrong = f"{stored.path} was made with another model than {name}: {other} is not the same file"
+        kind, wanted, found = changed
+        if kind == IDENTITY:
+            why = f"its {IDENTITY} is {found}, that of the vectors' model {wanted}"
+        else:
+            why = f"{next(iter(found))} is not the same file"
+        wrong = f"{stored.path} was made with another model than {name}: {why}"
         raise ValueError(f"{wrong}; name {meta['model_path']} as it was then, or run bulk again")
     return model
 

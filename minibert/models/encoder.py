@@ -55,10 +55,10 @@ class Encoder(WordPrediction, PairScoring, Labels, Sparse, TokenPairs):
         rules; and every setting that changes a vector: config.json's, poolings and the modules after them, prompts,
         lengths, the measure, `truncate_dim`. It is the same after a rename, a copy, another number format of the same
         numbers, or another division into files. Options of one call, `dtype` and threads do not count. The parameters
-        are read at the first use, then only once more if the model is opened again.
+        are read at the first use alone.
 
-        A head counts if the folder is for its results: sparse vectors, scores of pairs, or a folder without modules.json
-        that has a head of classes.
+        A head counts if the folder is for its results: sparse vectors or scores of pairs, and without modules.json a
+        head of classes.
         """
         from .sentences.identity import identity_of
 

@@ -252,7 +252,9 @@ def test_another_model(dense: Path, tmp_path: Path, capsys: Printed) -> None:
     found(capsys, dense, "a", "-m", str(tmp_path / "moved"))  # the same by another name
     one = tmp_path / "moved" / "config_sentence_transformers.json"
     one.write_text(json.dumps({"prompts": {"query": "x"}}), "utf-8")
-    assert f"{one.name} is not the same file" in failure(capsys, dense, "a", "-m", str(tmp_path / "moved"))
+    here, there = (minibert.load_encoder(folder).identity for folder in (DENSE, tmp_path / "moved"))
+    message = failure(capsys, dense, "a", "-m", str(tmp_path / "moved"))
+    assert f"its identity is {there}, that of the vectors' model {here}" in message
 
 
 def test_a_model_that_is_gone_and_one_that_was_named_from_elsewhere(

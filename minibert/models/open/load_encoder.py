@@ -204,6 +204,10 @@ class TextModel(NamedTuple):
         own = self.model.sentence_config
         return {"similarity": own.measure, "normalized": own.normalizes()}
 
+    def named_in(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry of a shard that names this model: its identity; in older shards the sha256 of its files."""
+        return {"model_sha256": self.sha256()} if "model_sha256" in metadata else {"identity": self.model.identity}
+
     def sha256(self) -> dict[str, str]:
         """Return the sha256 of each file that was found while opening the model, and so of every file read."""
         opened, source = self.opened, self.opened.source()
@@ -235,7 +239,7 @@ def open_vectors(
     """Open a model for the vectors of many texts.
 
     It is opened from whole files on this machine's disk, fetched first if they are on the Hub: all processes of a
-    machine then share one map of the weights, and the sha256 of the files identifies the model.
+    machine then share one map of the weights.
 
     asked, threads, same_bits, mmap: see `load_encoder`; here no bit of a vector depends on `threads`. Raises as
     `load_encoder`.

@@ -78,7 +78,7 @@ def digest(numbers: Array | Table) -> str:
     for first in range(0, numbers.shape[0], count):
         rows = slice(first, first + count)
         piece = numbers.rows(rows) if isinstance(numbers, Table) else numbers[rows]
-        found.update(np.ascontiguousarray(piece, "<f4"))
+        found.update(np.ascontiguousarray(piece, "<f4").data)
     return found.hexdigest()
 
 
