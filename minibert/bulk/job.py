@@ -23,7 +23,7 @@ from minibert.equations.quantization import BITS, PRECISIONS, STEPS, quantized, 
 from minibert.errors import Option, Text, TokenizerError, error_of, parts_of
 from minibert.files.writing import atomic_file, naming, sync_folder
 from minibert.models.open.load_encoder import TextModel
-from minibert.models.run.pipeline import check_positive, chunked
+from minibert.models.run.pipeline import Truncated, check_positive, chunked
 from minibert.models.sentences.comparing import TokenVectors, Vectors, changed, rows_of
 from minibert.models.sentences.search import BLOCK
 from minibert.threads.pool import prefetch
@@ -179,7 +179,7 @@ def _computed(
     if bad and not skip:
         advice = f"{NO_TEXT}; ", Option("bad_rows", "skip"), " leaves such rows out"
         raise error_of(ValueError, *advice, place=places[bad[0]])
-    truncated, vectors, chunks = list[int](), list[Any](), [*chunked(good, pipeline.chunk)]
+    truncated, vectors, chunks = list[Truncated](), list[Any](), [*chunked(good, pipeline.chunk)]
     stream = pipeline.noting(truncated).stream(([texts[i] for i in rows] for rows in chunks), prefetching=True)
     try:
         for rows, part in zip(chunks, stream, strict=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from .common import Parser, add_k, add_model, add_prompts, from_hub, print_lines
 if TYPE_CHECKING:
     from minibert.bulk.stored import StoredVectors
     from minibert.models.open.load_encoder import TextModel
+    from minibert.models.run.pipeline import Truncated
 
 QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
@@ -54,7 +56,7 @@ def run(arguments: Any) -> None:
 
     if bool(arguments.texts) == (arguments.questions is not None):
         raise ValueError("give questions as arguments, or a file of them with --questions; not both, not none")
-    truncated: list[int] = []
+    truncated: list[Truncated] = []
     stored = StoredVectors(arguments.folder)
     for name in arguments.show or ():
         stored.column(name, ())  # raises for a column that was not kept, before the model is opened
@@ -66,8 +68,8 @@ def run(arguments: Any) -> None:
             prompt_name = "query"
         steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
-        print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
-    tell_truncated(len(truncated), "question")
+        print_lines(_in_chunks(chunks, truncated, partial(_answers, stored, steps, arguments)))
+    tell_truncated(truncated, "question")
     if stored.precision in BITS:
         tell(f"{stored.precision} vectors are compared by Hamming distance: a score is minus the bits that differ")
 
@@ -122,7 +124,19 @@ def _read(file: str) -> Iterator[str]:
         raise ValueError(f"{file}: expected questions, found none")
 
 
-def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments: Any) -> Iterator[str]:
+def _in_chunks(
+    chunks: Iterable[list[str]], truncated: list[Truncated], answers: Callable[[list[str]], Iterator[str]]
+) -> Iterator[str]:
+    """Yield the answers of all chunks; `truncated` counts the questions of each chunk from 0, and here those of all."""
+    start = 0
+    for chunk in chunks:
+        before = len(truncated)
+        yield from answers(chunk)
+        truncated[before:] = [(start + i, count) for i, count in truncated[before:]]
+        start += len(chunk)
+
+
+def _answers(stored: StoredVectors, steps: Any, arguments: Any, questions: list[str]) -> Iterator[str]:
     from minibert.equations.quantization import BITS
 
     alone, digits = len(arguments.texts) == 1, 0 if stored.precision in BITS else 3

@@ -200,7 +200,6 @@ def test_a_model_that_has_changed_and_one_that_was_only_saved_again(
     settings = model / "modules.json"
     settings.write_bytes(settings.read_bytes() + b" ")
     told(capsys, *argv)
-    told(capsys, *argv[:-1], model.rename(tmp_path / "moved"))
 
 
 def older(folder: Path, model: Path) -> None:
