@@ -30,6 +30,7 @@ from notebooks import LIVE, README, STUDIES, explained  # noqa: E402
 ROW = re.compile(r"^\| (\d+) \| \[(.+)\]\(((?:lab/)?(\w+))\.py\) \|", re.MULTILINE)
 WEEK = re.compile(r"^## (Week (\d+): .+)$", re.MULTILINE)
 PAGES = "<!-- pages -->"
+NAME = re.compile(rf"(?<!\[)`({'|'.join(STUDIES)})\.py`")  # a study that a text names without a link
 # an estimate, as weeks.md says: minutes of a word of text, a line of code, a picture, an exercise of a page or a grade
 WORD, CODE, PICTURE, EXERCISE, GRADES = 1 / 200, 1 / 15, 1 / 2, 10, {"1": 3, "2": 6, "3": 12}
 LABS = {name: title for _, title, path, name in ROW.findall(README) if path.startswith("lab/")}
@@ -93,14 +94,23 @@ def each(numbers: list[int]) -> str:
     """Return minutes as a reader sees them.
 
     >>> each([3, 3, 6])
-    '2 of 3, 1 of 6'
+    '2 x 3, 1 x 6'
     """
-    return ", ".join(f"{numbers.count(number)} of {number}" for number in sorted(set(numbers)))
+    return ", ".join(f"{numbers.count(number)} x {number}" for number in sorted(set(numbers)))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "exercise"), counted(2, "exercise")
+    ('1 exercise', '2 exercises')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def table(week: Week) -> str:
     """Return the table of a week: pages and labs, minutes to read, exercises by their minutes, and all."""
-    rows, whole = ["| page | minutes to read | exercises, of minutes | together |", "|---|---|---|---|"], 0
+    rows, whole = ["| page | read | exercises | all |", "|---|---|---|---|"], 0
     for name, title in week.titles.items():
         reading, exercises = minutes(name)
         together = reading + sum(exercises)
@@ -158,15 +168,17 @@ def study_page(name: str) -> tuple[str, dict[str, bytes]]:
         if cell["cell_type"] == "code":
             shown = [code(body), *outputs(cell, name, pictures)]
             if "folded" in cell["metadata"].get("tags", ()):
-                shown[0] = fold(f"{len(body.splitlines())} lines of code", shown[0])
+                shown[0] = fold(f"{counted(len(body.splitlines()), 'line')} of code", shown[0])
             (answers[-1] if answers else parts).extend(shown)
         elif answers or body.startswith("## Answers"):
             answers += [[text] for text in numbered(body.removeprefix("## Answers"))]
         else:
             if body.startswith("## Exercises") and name in LIVE:
                 parts.append(live(name))
-            parts.append(body)
-    parts[0] = head(f"scripts/study/{name}.py", parts[0], f"{reading} minutes to read, {len(exercises)} exercises")
+            parts.append(NAME.sub(lambda found: f"[{STUDIES[found[1]]}]({found[1]}.py)", body))
+    parts[0] = head(
+        f"scripts/study/{name}.py", parts[0], f"{reading} minutes to read, {counted(len(exercises), 'exercise')}"
+    )
     folded = [fold(f"Answer {i}", "\n\n".join(answer), "success") for i, answer in enumerate(answers, 1)]
     return "\n\n".join([*parts, "## Answers", *folded]) + "\n", pictures
 

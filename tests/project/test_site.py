@@ -123,7 +123,7 @@ def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: p
     name = "006_blocks"
     picture = {"data": {"image/png": "cG5n", "text/plain": "a [map]"}}
     cells = [
-        cell("# BERT's blocks\n\nA block [next](heads.py)."),
+        cell("# BERT's blocks\n\nA block [`heads.py`](heads.py), `learning.py`."),
         cell("x = 1\nx", {"text": ["1"]}, picture, {"text": "\n2\n"}),
         cell("long = 2", tags=("folded",)),
         cell("## Exercises\n\n1. Why?\n2. How?"),
@@ -142,7 +142,7 @@ def test_a_study_stands_on_the_site_as_it_was_run(tmp_path: Path, monkeypatch: p
 
 [Open this page's code](../source/scripts/study/{name}.py.md) · {course.minutes(name)[0]} minutes to read, 2 exercises
 
-A block [next](heads.py).
+A block [`heads.py`](heads.py), [How the tables are learned](learning.py).
 
 ```python
 x = 1
@@ -156,7 +156,7 @@ x
 
 [![a (map)]({name}-1.png)]({name}-1.png)
 
-??? note "1 lines of code"
+??? note "1 line of code"
 
     ```python
     long = 2
@@ -212,7 +212,7 @@ def test_the_weeks_of_the_plan_have_each_page_and_lab_in_the_order_of_reading() 
     assert [name for week in weeks for name in week.titles if name not in course.LABS] == list(TITLES)
     assert len(weeks) == 8 and sum(name in course.LABS for week in weeks for name in week.titles) == len(course.LABS)
     text = course.with_tables(plan)
-    assert course.PAGES not in text and text.count("](course/") == len(TITLES) + len(course.LABS)
+    assert course.PAGES not in text and text.count("\n| [") == len(TITLES) + len(course.LABS)
     assert course.navigation(plan)[0]["Week 1: the input layer"][0] == {
         "BERT's input layer in five minutes": "course/five_minutes.md"
     }
@@ -223,7 +223,7 @@ def test_the_weeks_of_the_plan_have_each_page_and_lab_in_the_order_of_reading() 
 def test_minutes_are_counted() -> None:
     assert course.minutes("five_minutes")[1] == [10, 10]
     assert 4 <= course.minutes("five_minutes")[0] <= 7
-    assert course.each(course.minutes("1_input_layer")[1]) == "3 of 3, 3 of 6, 2 of 12"
+    assert course.each(course.minutes("1_input_layer")[1]) == "3 x 3, 3 x 6, 2 x 12"
 
 
 def test_a_docstring_becomes_lists_and_code(as_markdown: Callable[[str, list[str]], str]) -> None:

@@ -146,7 +146,7 @@ def test_the_first_page_is_read_in_five_minutes() -> None:
 
 # a row of the glossary: a word and its other forms, the study that explains it and that section's anchor
 GLOSSARY = re.findall(
-    r"^\| \*\*([\w-]+)\*\*(.*?) \|.*\.\./study/(\w+)\.py(?:#([\w-]+))?\) \|$",
+    r"^\| \*\*([\w-]+)\*\*(.*?) \|.*\(course/(\w+)\.md(?:#([\w-]+))?\) \|$",
     (STUDY.parent / "site/pages/glossary.md").read_text("utf-8"),
     re.MULTILINE,
 )
