@@ -20,7 +20,7 @@ from checkpoints import BERT, GPT2, T5, VOCAB, numbers, write, write_byte_level,
 from command_line import Patch, Printed
 from limits import CHILD_SECONDS
 from needed import module_of
-from notebooks import SHARED, TITLES
+from notebooks import LIVE, SHARED, STUDIES, TITLES, is_new
 
 from minibert.equations.input_layer import Array, sinusoidal_positions
 from minibert.verify.mistakes.wrong_rows import ROWS
@@ -93,6 +93,22 @@ def check_pictures(name: str, output: Path, printed: str) -> None:
 def test_every_file_is_run() -> None:
     plumbing = {"study", "notebooks", *(Path(name).stem for name in SHARED)}
     assert {path.stem for path in STUDY.glob("*.py")} - plumbing == set(FILES)
+
+
+def test_a_study_is_new_until_one_of_its_files_changes(tmp_path: Path) -> None:
+    assert not is_new("heads", tmp_path)
+    made = tmp_path / "answers" / "heads.ipynb"
+    made.parent.mkdir()
+    made.touch()
+    assert is_new("heads", tmp_path) and not is_new("learning", tmp_path)
+    for file in ("heads.py", "answers/heads.py", "texts.py"):
+        changed = (STUDY / file).stat().st_mtime
+        os.utime(made, (changed - 1, changed - 1))
+        assert not is_new("heads", tmp_path)
+
+
+def test_a_page_to_click_through_belongs_to_a_study() -> None:
+    assert set(LIVE) < set(STUDIES)
 
 
 # what a text says of all-MiniLM-L6-v2, as its file prints it: of the numbers that a file asserts itself where it knows
