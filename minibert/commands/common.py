@@ -36,7 +36,7 @@ def escaped(text: str, styled: bool = False) -> str:
     >>> print(escaped("name\x1b]0;title\x07 of\nit"))
     name\x1b]0;title\x07 of\nit
     """
-    return _STYLE_OR_CONTROL.sub(lambda found: found[0] if styled and found[1] else repr(found[0])[1:-1], text)
+    return _STYLE_OR_CONTROL.sub(lambda match: match[0] if styled and match[1] else repr(match[0])[1:-1], text)
 
 
 def refusal(command: str, wrong: str) -> str:
@@ -93,9 +93,8 @@ class Parser(argparse.ArgumentParser):
         if unknown and unknown[0].startswith("-"):
             self._refuse_option(unknown[0])
         if unknown:
-            self.error(
-                f"unexpected argument {' '.join(map(repr, unknown))}; put a text or a path of several words in quotes"
-            )
+            wrong = f"unexpected argument {' '.join(map(repr, unknown))}"
+            self.error(f"{wrong}; put a text or a path of several words in quotes")
         if hasattr(arguments, "model"):
             _settle_model(self, arguments)
         for name, option in (("k", "-k"), ("threads", "--threads")):
@@ -175,6 +174,17 @@ def add_whole(parser: Parser) -> None:
     parser.add_argument("--whole", action="store_true", help="fetch whole tables, not only the needed rows")
 
 
+def add_precision(parser: Parser, ranges: str) -> None:
+    """Add --precision; `ranges`: what int8 and uint8 take their ranges from."""
+    from minibert.equations.quantization import PRECISIONS
+
+    parser.add_argument(
+        "--precision", choices=tuple(PRECISIONS), default="float32",
+        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
+        f"int8 and uint8 take their ranges from {ranges}",
+    )  # fmt: skip
+
+
 def add_prompts(parser: Any) -> None:
     """Add --prompt-name and --prompt."""
     parser.add_argument("--prompt-name", metavar="NAME", help="put the model's prompt with this name before each text")
@@ -242,11 +252,11 @@ def not_empty(lines: Iterable[list[str]], empty: list[int]) -> Iterator[list[str
 
 def texts_of(file: str, empty: list[int]) -> Iterator[str]:
     """Read the texts of a file, one per line; see `not_empty`. Raises ValueError for a file without a text."""
-    found = False
+    any_text = False
     for texts in not_empty(arriving_texts(file), empty):
-        found = True
+        any_text = True
         yield from texts
-    if not found:
+    if not any_text:
         raise ValueError(f"{shown_file(file)}: expected texts, one on each line, found none")
 
 
@@ -266,23 +276,21 @@ def coloured() -> bool:
 
 
 def tell(what: str) -> None:
-    """Print a message on stderr."""
-    print(f"minibert: {escaped(what)}", file=sys.stderr)
+    """Print a message on stderr, if there is one."""
+    if sys.stderr is not None:
+        print(f"minibert: {escaped(what)}", file=sys.stderr)
 
 
 def tell_truncated(count: int, what: str = "text") -> None:
     """Print how many texts or pairs were truncated, if any."""
-    _tell_count(count, what, "truncated: too long for this model")
+    if count:
+        tell(f"{count} {what}{'s' * (count > 1)} truncated: too long for this model")
 
 
 def tell_empty(count: int) -> None:
     """Print how many empty lines were skipped, if any."""
-    _tell_count(count, "empty line", "skipped")
-
-
-def _tell_count(count: int, what: str, became: str) -> None:
-    if count and sys.stderr is not None:
-        tell(f"{count} {what}{'s' * (count > 1)} {became}")
+    if count:
+        tell(f"{count} empty line{'s' * (count > 1)} skipped")
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None) -> None:

@@ -17,6 +17,7 @@ from .common import (
     Command,
     Parser,
     add_model,
+    add_precision,
     add_prompts,
     add_whole,
     load_layer,
@@ -41,8 +42,6 @@ FEW_TEXTS = 32  # for at most this many, only the rows they need are fetched fro
 
 def declare_encode(parser: Parser) -> None:
     """Add the arguments."""
-    from minibert.equations.quantization import PRECISIONS
-
     add_texts(parser)
     parser.add_argument(
         "--task", choices=("query", "document"),
@@ -50,11 +49,7 @@ def declare_encode(parser: Parser) -> None:
              "other settings for the task",
     )  # fmt: skip
     parser.add_argument("--normalize", action="store_true", help="scale each vector to length 1")
-    parser.add_argument(
-        "--precision", choices=tuple(PRECISIONS), default="float32",
-        help="the format of the numbers: float32 (default), float16, a byte (int8, uint8) or a bit (binary, ubinary); "
-        "int8 and uint8 take their ranges from all texts, so all are read first",
-    )  # fmt: skip
+    add_precision(parser, "all texts, so all are read first")
     add_prompts(parser)
     add_options(parser, "sentences")
     add_model(parser, side=False, usual=SENTENCES, threads=True)
@@ -87,9 +82,8 @@ def run_encode(arguments: Any) -> None:
             _output_sparse(streamed(steps.stream, chunks, "encode", arguments), arguments.output)
             tell_truncated(len(truncated))
             return
-        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task).noting(
-            truncated
-        )
+        steps = encoder.pipeline(prompt_name, prompt, normalize_embeddings=arguments.normalize, task=task)
+        steps = steps.noting(truncated)
         parts = (part for chunk in chunks for part in chunked(chunk, steps.chunk))
         vectors, dim = streamed(steps.stream, parts, "encode", arguments), encoder.get_embedding_dimension()
         if precision != "float32":
@@ -106,12 +100,12 @@ def _output_sparse(vectors: Iterator[Any], output: Path | None) -> None:
 
     if output is None:
         for chunk in vectors:
-            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*each, strict=True)) for each in chunk)
+            print_lines(" ".join(f"{i}:{weight:.9g}" for i, weight in zip(*vector, strict=True)) for vector in chunk)
         return
-    every = [each for chunk in vectors for each in chunk]
+    every = [vector for chunk in vectors for vector in chunk]
     none = np.empty(0, np.int64), np.empty(0, np.float32)
-    ids, weights = (np.concatenate(each) for each in zip(none, *every, strict=True))
-    offsets = np.cumsum([0, *(len(each.ids) for each in every)])
+    ids, weights = (np.concatenate(parts) for parts in zip(none, *every, strict=True))
+    offsets = np.cumsum([0, *(len(vector.ids) for vector in every)])
     arrays = {"ids": ids, "weights": weights, "offsets": offsets}
     write_arrays(output, arrays)
     tell(f"wrote {output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
@@ -187,10 +181,8 @@ def ending_of(output: Path | None, pooling: str | None) -> str:
         return ""
     ending = output_ending(output, (".npy", ".safetensors") if pooling else (".safetensors", ".npy"))
     if pooling is None and ending == ".npy":
-        raise ValueError(
-            f"{output}: texts have different numbers of tokens or weights, and a .npy file holds one array; use "
-            ".safetensors, which gets offsets too: text i has the rows offsets[i] to offsets[i + 1] - 1"
-        )
+        wrong = f"{output}: a .npy file holds one array, and texts have different numbers of tokens or weights"
+        raise ValueError(f"{wrong}; use .safetensors, which gets offsets: text i begins at row offsets[i]")
     return ending
 
 
@@ -214,9 +206,7 @@ def _refuse_files(texts: list[str]) -> None:
 
     for text in texts:
         if Path(text).suffix.lower() in ENDINGS and os.path.isfile(text):  # noqa: PTH113  Path fails for a long text
-            raise ValueError(
-                f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads the texts of files"
-            )
+            raise ValueError(f"{text!r} is a file, not a text; `minibert bulk {text} -o FOLDER` reads its texts")
 
 
 def streamed(
@@ -275,8 +265,8 @@ COMMANDS = {
 folder names. stderr says how many texts were truncated.
 
 Prints one vector per line, with all digits, as soon as its text is read. A
-model of late interaction (MultiVectorEncoder) gives a line for each token, and
-an empty line after each text; a SparseEncoder gives a line of id:weight. Their
+model of late interaction (MultiVectorEncoder) prints a line for each token, and
+an empty line after each text; a SparseEncoder prints a line of id:weight. Their
 files end in .safetensors.""",
         'minibert encode -m ./all-MiniLM-L6-v2 "a text" "another text" -o vectors.npy',
         declare_encode,

@@ -20,7 +20,7 @@ QUESTIONS = 512  # compared at once, in one reading of the folder
 RESULTS = 1 << 20  # results kept at once: with a large -k, fewer questions are compared together
 
 ABOUT = """Prints for each question the best rows: score, id and text, or the columns that
---show names. Every vector is compared; those of Arrow are memory-mapped, not
+--show names. Every vector is compared; Arrow files are memory-mapped, not
 loaded. Scores are the similarity that the model's folder names, usually the
 cosine. With one bit per number (binary, ubinary) the score is minus the Hamming
 distance, the number of bits that differ. A question gets the model's prompt
@@ -61,7 +61,10 @@ def run(arguments: Any) -> None:
     model = _model(arguments, stored)
     with model.model:
         questions = arguments.texts or _read(arguments.questions)
-        steps = _steps(model, arguments.prompt_name, arguments.prompt).noting(truncated)
+        prompt_name, prompt = arguments.prompt_name, arguments.prompt
+        if prompt_name is prompt is None and "query" in model.model.prompts:
+            prompt_name = "query"
+        steps = model.model.pipeline(prompt_name, prompt, task="query").noting(truncated)
         chunks = chunked(questions, max(1, min(QUESTIONS, RESULTS // max(1, arguments.k))))
         print_lines(line for chunk in chunks for line in _answers(stored, steps, chunk, arguments))
     tell_truncated(len(truncated), "question")
@@ -91,18 +94,9 @@ def _model(arguments: Any, stored: StoredVectors) -> TextModel:
     if found != wanted:
         model.model.close()
         other = next(name for name in (*wanted, *found) if found.get(name) != wanted.get(name))
-        raise ValueError(
-            f"{stored.path} was made with another model than {name}: {other} is not the same file; vectors of two "
-            f"models cannot be compared; name {meta['model_path']} as it was then, or run bulk again"
-        )
+        wrong = f"{stored.path} was made with another model than {name}: {other} is not the same file"
+        raise ValueError(f"{wrong}; name {meta['model_path']} as it was then, or run bulk again")
     return model
-
-
-def _steps(model: TextModel, name: str | None, prompt: str | None) -> Any:
-    """Return the steps from questions to vectors, with the prompt for queries."""
-    encoder = model.model
-    name = "query" if name is None and prompt is None and "query" in encoder.prompts else name
-    return encoder.pipeline(name, prompt, task="query")
 
 
 def _read(file: str) -> Iterator[str]:
@@ -112,15 +106,15 @@ def _read(file: str) -> Iterator[str]:
     if ENDINGS.get(Path(file).suffix.lower(), "lines") == "lines":
         yield from texts_of(file, [])
         return
-    found = False
+    any_text = False
     for table in Texts([file], keep=()).rows():
         for text, place in zip(table["text"].to_pylist(), table[PLACE].to_pylist(), strict=True):
             if text is None:
                 raise ValueError(f"{place}: {NO_TEXT}")
             if text.strip():
-                found = True
+                any_text = True
                 yield text
-    if not found:
+    if not any_text:
         raise ValueError(f"{file}: expected questions, found none")
 
 
@@ -131,19 +125,20 @@ def _answers(stored: StoredVectors, steps: Any, questions: list[str], arguments:
     numbers, scores = stored.search(steps.all(questions), arguments.k)
     names = arguments.show or [stored.meta["text_column"]]
     ids, columns = stored.ids(numbers.ravel()), {name: stored.column(name, numbers.ravel()) for name in names}
-    for question, rows, found in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
+    for question, rows, row_scores in zip(questions, numbers.tolist(), scores.tolist(), strict=True):
         every = [{name: column[row] for name, column in columns.items()} for row in rows]
         if arguments.json:
-            told = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
-            results = [{"score": score, "id": ids[row], **x} for row, score, x in zip(rows, found, told, strict=True)]
+            shown = [{"columns": _finite(values)} if arguments.show else {"text": values[names[0]]} for values in every]
+            triples = zip(rows, row_scores, shown, strict=True)
+            results = [{"score": score, "id": ids[row], **fields} for row, score, fields in triples]
             # an id may be a date
             yield json.dumps({"question": question, "measure": stored.measure, "results": results}, default=str)
             continue
         if not alone:
             yield question
-        for row, score, values in zip(rows, found, every, strict=True):
-            shown = ("null" if value is None else str(value) for value in values.values())
-            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *shown]).rstrip()
+        for row, score, values in zip(rows, row_scores, every, strict=True):
+            cells = ("null" if value is None else str(value) for value in values.values())
+            line = "  ".join([f"{score:.{digits}f}", str(ids[row]), *cells]).rstrip()
             yield line if alone else f"  {line}"
 
 

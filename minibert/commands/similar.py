@@ -52,8 +52,8 @@ def run_similar(arguments: Any) -> None:
         if file is None:
             print_lines(table(encoder, texts, truncated))
         else:
-            found = nearest(encoder, texts[0], file, arguments.k, truncated, empty)
-            print_lines(f"{score:.3f}  {line}" for score, line in found)
+            nearest_lines = nearest(encoder, texts[0], file, arguments.k, truncated, empty)
+            print_lines(f"{score:.3f}  {line}" for score, line in nearest_lines)
     tell_empty(len(empty))
     tell_truncated(len(truncated))
 
@@ -100,9 +100,9 @@ def nearest(
     scores: list[float] = []
     vectors: Iterator[Vectors] = pipeline.stream(read())
     if late:
-        query, vectors = token_vectors_of(query, "text"), (token_vectors_of(each, "lines") for each in vectors)
-    for ids, found in searching(query, vectors, k, encoder.similarity):
-        lines, scores = {i: lines[i] for i in ids[0].tolist()}, found[0].tolist()
+        query, vectors = token_vectors_of(query, "text"), (token_vectors_of(chunk, "lines") for chunk in vectors)
+    for ids, best_scores in searching(query, vectors, k, encoder.similarity):
+        lines, scores = {i: lines[i] for i in ids[0].tolist()}, best_scores[0].tolist()
     return list(zip(scores, lines.values(), strict=True))
 
 
@@ -129,14 +129,14 @@ def run_rank(arguments: Any) -> None:
 
 def ranked(encoder: Encoder, query: str, lines: list[str], k: int | None, bar: bool = False) -> Iterator[str]:
     """Yield the k lines that answer best, each after its score; then print how many pairs were truncated."""
-    own = encoder.sentence_config
-    for each in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
-        yield f"{each['score']:7.3f}  {each['text']}"
+    config = encoder.sentence_config
+    for result in encoder.rank(query, lines, k, return_documents=True, show_progress_bar=bar):
+        yield f"{result['score']:7.3f}  {result['text']}"
     if encoder.result == "tokens":
         tell_truncated(int((encoder.tokens_cut(lines, "document", task="document") > 0).sum()))
         return
-    pairs = encoder.sentence_tokenizer.encode([own.prompt() + query] * len(lines), lines, True, own.longest)
-    tell_truncated(sum(each.truncated > 0 for each in pairs), "pair")
+    pairs = encoder.sentence_tokenizer.encode([config.prompt() + query] * len(lines), lines, True, config.longest)
+    tell_truncated(sum(pair.truncated > 0 for pair in pairs), "pair")
 
 
 COMMANDS = {

@@ -237,11 +237,8 @@ class Server:
             if not has_token(headers.get("authorization", ""), self.token):
                 raise Refusal(401, "this server needs its token: Authorization: Bearer TOKEN", code="invalid_api_key")
         elif is_public(host) or not (address.startswith(("127.", "/")) or address in ("", *LOCAL)):
-            raise Refusal(
-                403,
-                f"without a token this server answers at names of this machine, found {host!r:.80} at "
-                f"{address or 'a socket'}; ask 127.0.0.1, or start the server with a token",
-            )
+            found = f"found {host!r:.80} at {address or 'a socket'}; ask 127.0.0.1, or start the server with a token"
+            raise Refusal(403, f"without a token this server answers at names of this machine, {found}")
 
     # -- handlers ----------------------------------------------------------------------------------------------
 
@@ -254,7 +251,7 @@ class Server:
             "model": model.names[0], "texts": len(job.items), "tokens": job.tokens, "truncated": len(job.truncated),
         }  # fmt: skip
         if job.truncated and not parsed.get("truncate", default=True):
-            advice = "has more tokens than this model takes; shorten it, or leave 'truncate' out"
+            advice = "has more tokens than this model allows; shorten it, or leave 'truncate' out"
             raise Refusal(400, f"{parsed.field}[{job.truncated[0]}] {advice}", parsed.field)
         if len(parsed.items) <= self.limits.inline:
             return as_json(endpoint.answer(model, parsed, job))
@@ -288,13 +285,13 @@ class Server:
         """Return the model with a name, or the first with a use. Raises Refusal."""
         able = [model for model in self.models if use is None or use in model.kinds]
         usual = [self.reranker] if use == SCORES and self.reranker else able
-        found = usual if name is None else [model for model in self.models if name in model.names]
-        if found and found[0] in able:
-            return found[0]
+        models = usual if name is None else [model for model in self.models if name in model.names]
+        if models and models[0] in able:
+            return models[0]
         known = " and ".join(repr(model.names[0]) for model in self.models)
-        message = f"this server has {known}, and not the model {name!r:.80}"
-        if found or name is None:
-            subject = f"the model {name!r:.80} does not give" if name else "no model of this server gives"
+        message = f"this server does not have the model {name!r:.80}; it has {known}"
+        if models or name is None:
+            subject = f"the model {name!r:.80} does not compute" if name else "no model of this server computes"
             message = f"{subject} {use}; " + (f"ask {able[0].names[0]!r}" if able else f"it was started with {known}")
         raise Refusal(404, message, "model", code="model_not_found")
 

@@ -179,9 +179,9 @@ def _same_bits(layer: EmbeddingLayer) -> dict[str, str]:
 
     if not any(tensor is not None and len(tensor.shape) == 2 for tensor in stored_blocks(layer).values()):
         return {}
-    found = kernel()
-    said = "always" if found.always else "no" if found.same is None else "with same_bits=True"
-    return {"same bits": f"{said}; BLAS kernel {found.name}"}
+    current = kernel()
+    kept = "always" if current.always else "no" if current.same is None else "with same_bits=True"
+    return {"same bits": f"{kept}; BLAS kernel {current.name}"}
 
 
 def stored_blocks(layer: EmbeddingLayer) -> dict[str, Tensor | None]:

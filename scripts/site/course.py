@@ -1,8 +1,8 @@
 """The course on the site: eight weeks in order, each study file as it was run, each lab with its answers folded.
 
 The table of scripts/study/README.md has the order and the week of each page and lab. In the plan, weeks.md, the line
-`<!-- pages -->` below the heading of a week becomes that week's table, with minutes. What a study prints and draws
-comes from build/study/, where `sh scripts/study/build` writes it.
+`<!-- pages -->` below the heading of a week becomes that week's table, with minutes. Prints and pictures of the
+studies come from build/study/, where `sh scripts/study/build` writes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`minibert bulk`: what its shards say of it, what it tells, and what is refused."""
+"""`minibert bulk`: the metadata of its shards, its messages, and its errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def failure(capsys: Printed, *argv: object) -> str:
 
 
 def told(capsys: Printed, *argv: object) -> str:
-    """What a run that ends well says."""
+    """Return the output of a successful run."""
     out, err = ran(capsys, "bulk", *argv)
     assert out == ""
     return err
@@ -53,7 +53,7 @@ def said(folder: Path) -> dict[str, Any]:
 
 
 def sums(folder: Path, *names: str) -> dict[str, str]:
-    """What sha256sum says."""
+    """Return the output of sha256sum."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
@@ -95,16 +95,6 @@ def test_a_finished_run_that_is_repeated(source: Path, tmp_path: Path, capsys: P
     first, again = told(capsys, *argv), told(capsys, *argv)
     assert first.startswith(f"minibert: wrote {out}: 3 vectors")
     assert again == first.replace(f"wrote {out}:", f"{out} is complete:")
-
-
-@pytest.mark.parametrize(("option", "name"), [("--prompt-name", "prompt_name"), ("--prompt", "prompt")])
-def test_a_prompt(option: str, name: str, source: Path, tmp_path: Path, capsys: Printed) -> None:
-    argv = [source, "-o", tmp_path / "out", "-m", PROMPTS]
-    told(capsys, *argv, option, "query")
-    (vectors,) = StoredVectors(tmp_path / "out").blocks()
-    assert same_bits(vectors, minibert.load_encoder(PROMPTS).encode(TEXTS, **{name: "query"}))
-    assert said(tmp_path / "out")[name] == "query"
-    assert f"was made with {name} 'query', now it is " in failure(capsys, *argv)
 
 
 # the input layer of the second one lies in a folder below, where `load` does not look for it

@@ -36,7 +36,7 @@ def real(minilm: Path) -> Iterator[tuple[EmbeddingLayer, str]]:
 
 
 def strips(tab: Any) -> list[str]:
-    """What each band shows, as a picture."""
+    """Draw the content of each band as a picture."""
     pictures: list[str] = tab.eval_on_selector_all(STRIPS, "all => all.map((canvas) => canvas.toDataURL())")
     return pictures
 
@@ -46,7 +46,7 @@ def shown_numbers(tab: Any) -> list[float]:
 
 
 def traced(layer: EmbeddingLayer, text: str, token: int, dimension: int) -> list[float]:
-    """What the page must show: six digits of every intermediate of the trace."""
+    """The page must show six digits of every intermediate of the trace."""
     trace = layer.trace(**layer.tokenize(text))
     return [float(f"{rows[0, token, dimension]:.6g}") for rows in trace.values() if rows.dtype.kind == "f"]
 

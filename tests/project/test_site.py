@@ -44,7 +44,7 @@ HALF = 1e-3  # of rows that are kept in float16, as the page says
 
 
 def models(minilm: Path, folder: Path) -> dict[str, str]:
-    """Give a small model for each that a page names."""
+    """Return a small model for each model that a page names."""
     return {
         "all-MiniLM-L6-v2": str(minilm),
         "cross-encoder/ms-marco-MiniLM-L6-v2": str(REFERENCE / "uses-reranker"),
@@ -61,7 +61,7 @@ def models(minilm: Path, folder: Path) -> dict[str, str]:
 
 
 def pairs(page: Path, named: dict[str, str]) -> list[tuple[str, str]]:
-    """Give each section's two blocks, the old and the new, with small models."""
+    """Yield each section's two blocks, the old and the new, with small models."""
     found = []
     for section in page.read_text("utf-8").split("\n## ")[1:]:
         blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -87,7 +87,7 @@ def as_markdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], s
 
 
 def documented() -> Iterator[tuple[str, str, list[str]]]:
-    """Give each docstring that the reference shows: of what, its text, the names of its arguments."""
+    """Yield each docstring that the reference shows: its owner, its text, the names of its arguments."""
     for page in sorted((SITE / "pages/api").glob("*.md")):
         for path in re.findall(r"^::: ([\w.]+)$", page.read_text("utf-8"), re.MULTILINE):
             shown = resolve_name(path)
@@ -101,7 +101,7 @@ def documented() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def whole_pages() -> dict[str, str]:
-    """Give each page of the site with what it takes from the project."""
+    """Return each page of the site with the parts that it includes from the project."""
     own = hooks()
     pages = SITE / "pages"
     texts = {page.relative_to(pages).as_posix(): page.read_text("utf-8") for page in pages.rglob("*.md")}
@@ -344,7 +344,7 @@ def test_the_reference_by_task_has_every_public_name_with_a_sentence() -> None:
 
 
 def left_out(name: str) -> set[str]:
-    """Give what the reference leaves out of a class: what other parts of minibert call."""
+    """Return the names of a class that the reference leaves out: other parts of minibert call them."""
     (names,) = re.findall(r'"!\^\(([\w|]+)\)\$"', (SITE / f"pages/api/{name}.md").read_text("utf-8"))
     return set(names.split("|"))
 

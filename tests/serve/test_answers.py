@@ -132,7 +132,7 @@ def test_sparse_vectors_are_those_of_encode_sparse(address: Address) -> None:
 
 
 def test_many_clients_at_once_get_their_own(address: Address) -> None:
-    """Eight clients send different texts; one request in four is refused, and the others are not disturbed."""
+    """Eight clients send different texts; one request in four is refused, and the rest are not disturbed."""
     texts = [f"we lived above {'the clouds ' * (i % 9)}dog {i}" for i in range(160)]
     want = encoder_of(NORMED).encode(texts)
 
@@ -235,7 +235,7 @@ def test_late_interaction_answers_rerank(beside: bool) -> None:
 
 @pytest.mark.parametrize("first", [LATE, NORMED])
 def test_a_request_without_model_goes_to_the_reranker(first: str) -> None:
-    """Also where another model can score too: with its scores the order would be another."""
+    """Also if another model can score too: its scores would lead to another order."""
     models = [opened(REFERENCE / first), opened(REFERENCE / RERANKER)]
     body = json.dumps({"query": "clouds", "documents": TEXTS}).encode()
     answer = straight(Server(models, reranker=models[1]), "/rerank", body).json
@@ -247,7 +247,7 @@ def test_a_request_without_model_goes_to_the_reranker(first: str) -> None:
 
 
 def test_predict_gives_labels_and_their_probabilities(address: Address) -> None:
-    """Of texts what `classify` gives; of pairs a softmax of the logits, or the logits."""
+    """For texts the result of `classify`; for pairs a softmax of the logits, or the logits."""
     for name, inputs in ((TOPICS, TEXTS[0]), (TOPICS, [TEXTS[0]]), (RERANKER, TEXTS[0])):
         found = address.ask("/predict", {"inputs": inputs, "model": name}).json
         want = encoder_of(name).classify(TEXTS[0])

@@ -55,7 +55,7 @@ class TextPipeline:
     normalize: bool = False
     take: Any = None  # a method of heads: the tokens of a tile that leave the last block; None: all
     threads: int | None = None
-    held: bool = False  # no bit of a result depends on `threads`: see `computing.compute`
+    single_threaded: bool = False  # no bit of a result depends on `threads`: see `computing.compute`
     chunk: int = CHUNK
     chunk_threads: int = 1  # threads that each take a chunk: more than one if tokenizing takes longest
     truncated: list[int] | None = None  # receives the number of truncated tokens of each truncated text
@@ -158,7 +158,9 @@ class TextPipeline:
         if stack and (stack.blocks or any(step is not normalized for step in self.after)):
             from .blocks import run_model  # imported here: the input layer alone does not need it
 
-            run_model(self.rows, stack, packed, put, self.threads if stack.blocks else 1, self.held, self.take)
+            run_model(
+                self.rows, stack, packed, put, self.threads if stack.blocks else 1, self.single_threaded, self.take
+            )
             return
         for tile in packed.tiles(TILE_ROWS):  # without a matrix product no thread has to wait for BLAS
             put(tile, self.rows(tile))
