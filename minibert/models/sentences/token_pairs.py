@@ -119,6 +119,18 @@ def pairs_of(
     return SimilarityPairs(tokens, others, split(parts, other_parts, measure))
 
 
+def pairs_of_rows(model: Sentences, rows: Array, others: Array) -> Array:
+    """Split the similarity of two texts by their last hidden states (tokens, dim), without prompts; biases come last.
+
+    Raises ValueError as `check_sum`, and for late interaction, whose queries and documents have different tokens.
+    """
+    check_sum(model)
+    if model.sentence_config.late:
+        raise ValueError("late interaction encodes a query and a document differently; `similarity_pairs` does both")
+    pipeline = model.pipeline(prompt="")
+    return similarity_pairs(_pooled(rows, pipeline), _pooled(others, pipeline), model.sentence_config.measure)
+
+
 def _parts(text: str, pipeline: TextPipeline) -> tuple[list[str], Array]:
     """Return a text's tokens, and each token's part of the vector (tokens, dim)."""
     rows = copy(pipeline)
@@ -130,11 +142,16 @@ def _parts(text: str, pipeline: TextPipeline) -> tuple[list[str], Array]:
         return rows.tokenizer.tokens(ids), rows.vectors(encoded)[0]
     rows.dim, rows.poolings, rows.skip, rows.after, rows.normalize = None, (), 0, (), False
     tokens = rows.tokenizer.tokens(ids)
-    parts = pooled_parts(rows.vectors(encoded)[0], pipeline.poolings[0], pipeline.skip)
+    parts = _pooled(rows.vectors(encoded)[0], pipeline)
+    return tokens + [BIAS] * (len(parts) - len(tokens)), parts
+
+
+def _pooled(rows: Array, pipeline: TextPipeline) -> Array:
+    """Return each token's part of a vector (tokens, dim), and then the biases of linear maps."""
+    parts = pooled_parts(rows, pipeline.poolings[0], pipeline.skip)
     for step in pipeline.after:
         parts = _mapped(step, parts)
-    tokens += [BIAS] * (len(parts) - len(tokens))
-    return tokens, parts[:, : pipeline.dim]
+    return parts[:, : pipeline.dim]
 
 
 def _check_linear(step: Any) -> None:
