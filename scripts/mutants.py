@@ -56,7 +56,7 @@ WINGS = {
         M("rotary_scaling", "parts/attention_schemes", 'by_type.get("truncate", True)', "True"),
     )),
     "run": Wing("threads models", "models/run", (
-        M("late sparse", "packing", "                unseen = unseen[texts]\n", ""),
+        M("calls", "packing", "                unseen = unseen[texts]\n", ""),
         M("families", "packing", "if self._counted and mask.shape[1] != inputs.seq + past_length", "if False"),
         M("sparse sentences", "pipeline", "[deepcopy(found[numbers[key]]) for", "[found[numbers[key]] for"),
         M("sentences bulk", "pipeline", "if len(each.input_ids) <= self.skip", "if len(each.input_ids) < self.skip"),
@@ -64,7 +64,7 @@ WINGS = {
     )),
     "heads": Wing("models", "models/heads", (
         M("uses", "labels", "(ahead < longest)", "(ahead <= longest)"),
-        M("uses", "labels", "if several == SEVERAL or head.labels == 1 else", "if several == SEVERAL else"),
+        M("calls", "labels", "if several == SEVERAL or head.labels == 1 else", "if several == SEVERAL else"),
         M("prediction", "prediction", "if settings.get(key) not in (None,", "if settings.get(key) not in (0,"),
         M("heads", "heads", "head.pad_id is None and len(keep) > 1", "head.pad_id is None and len(keep) > 2"),
         M("sparse", "sparse", "np.sort(top_indices(np.abs(vector.weights)[None], most)[0])",
@@ -120,9 +120,9 @@ WINGS = {
         M("texts", "texts", 'for line in lines), strict=True)', "for line in lines))"),
     )),
     "verify": Wing("verify show", ".", (
-        M("against verify_blocks", "verify/differences", "bool(np.all(a == a[:1]))", "True"),
+        M("against verify_blocks", "verify/report", "bool(np.all(a == a[:1]))", "True"),
         M("vectors", "verify/vectors", "<= len(apart) / 10", "<= len(apart) / 2"),
-        M("verify_command against", "verify/report", "int(d.equal * 1000) / 10", "round(d.equal * 100, 1)"),
+        M("verify_command against", "verify/verify", "int(d.equal * 1000) / 10", "round(d.equal * 100, 1)"),
         M("live pictures", "show/attention", "(query != key) & ~separators", "(query != key)"),
         M("contributions", "show/prediction", "scaled = scaled - scaled.mean(axis=-1, keepdims=True)", "pass"),
     )),
